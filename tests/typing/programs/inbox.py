@@ -1,0 +1,78 @@
+"""A root with a child and a table, as a user writes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from typing_extensions import assert_type
+
+from sapwood import Agent, App, NotFound, Settings, expose
+
+
+@dataclass(frozen=True)
+class Stats:
+    notes: int = 0
+
+
+class Notebook(Agent):
+    """A child: it has a SQLite file of its own."""
+
+    migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
+
+    async def add(self, text: str) -> int:
+        self.sql("INSERT INTO notes VALUES (?)", text)
+        return self.sql("SELECT count(*) FROM notes").scalar(int)
+
+    async def lines(self) -> AsyncIterator[str]:
+        for row in self.sql("SELECT text FROM notes"):
+            yield str(row["text"])
+
+    async def dictate(self, text: str, on_word: Callable[[str], Awaitable[None]]) -> None:
+        for word in text.split():
+            await on_word(word)
+
+
+class Inbox(Agent[Stats]):
+    """A root: one per user."""
+
+    initial_state = Stats()
+
+    @expose
+    async def note(self, book: str, text: str) -> int:
+        notebook = await self.sub_agent(Notebook, book)
+        count = await notebook.add(text)
+        self.set_state(replace(self.state, notes=self.state.notes + 1))
+        assert_type(notebook, Notebook)
+        assert_type(count, int)
+        assert_type(self.state, Stats)
+        return count
+
+    @expose
+    async def read(self, book: str) -> list[str]:
+        if not self.has_sub_agent(Notebook, book):
+            return []
+        notebook = await self.sub_agent(Notebook, book)
+        return [line async for line in notebook.lines()]
+
+    async def forget(self, book: str) -> None:
+        await self.delete_sub_agent(Notebook, book)
+
+
+app = App(agents=[Inbox], settings=Settings(data="data"))
+
+
+async def main() -> None:
+    async with app:
+        inbox = await app.get_agent(Inbox, "alice")
+        assert_type(await inbox.note("shopping", "milk"), int)
+        try:
+            notebook = await app.get_agent(Inbox, "alice", sub=[(Notebook, "diary")])
+            print(notebook)
+        except NotFound as error:
+            print(error.path, error.code, error.retryable)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
