@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import assert_type
 
 from pydantic import BaseModel
-from typing_extensions import assert_type
 
 from sapwood import After, Agent, App, ChatAgent, Cron, Schedule, agent_tool, tool
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from sapwood import Agent, App, NotFound, Settings, expose
 

@@ -1,0 +1,71 @@
+// The same agents as benchmarks/anchor.py has, written for the original.
+import { Agent, getAgentByName } from "agents";
+
+export class Child extends Agent {
+  echo(value) {
+    return value;
+  }
+
+  increment() {
+    if (!this.made) {
+      this.sql`CREATE TABLE IF NOT EXISTS counters (key TEXT PRIMARY KEY, value INTEGER DEFAULT 0)`;
+      this.made = true;
+    }
+    this.sql`INSERT INTO counters (key, value) VALUES ('k', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1`;
+    return this.sql`SELECT value FROM counters WHERE key = 'k'`[0].value;
+  }
+}
+
+export class Nested extends Agent {
+  async deep(depth) {
+    if (depth <= 1) return 1;
+    this.below ??= await this.subAgent(Nested, "n");
+    return 1 + (await this.below.deep(depth - 1));
+  }
+}
+
+export class Parent extends Agent {
+  async echo(n) {
+    const child = await this.subAgent(Child, "echo");
+    for (let i = 0; i < n; i++) await child.echo({ a: 1, b: "two" });
+  }
+
+  async increment(n, inFlight) {
+    const child = await this.subAgent(Child, "count");
+    await child.increment();
+    const work = async () => {
+      for (let i = 0; i < n / inFlight; i++) await child.increment();
+    };
+    await Promise.all(Array.from({ length: inFlight }, work));
+  }
+
+  async spawn(first, n, write) {
+    for (let i = first; i < first + n; i++) {
+      const child = await this.subAgent(Child, `c${i}`);
+      if (write) await child.increment();
+    }
+  }
+
+  async first(name) {
+    const child = await this.subAgent(Child, name);
+    return child.increment();
+  }
+
+  async deep(depth, n) {
+    const child = await this.subAgent(Nested, "n");
+    for (let i = 0; i < n; i++) await child.deep(depth);
+  }
+}
+
+export default {
+  async fetch(request, env) {
+    if (request.method !== "POST") return new Response("ready");
+    const { agent, op, args } = await request.json();
+    try {
+      const parent = await getAgentByName(env.Parent, agent);
+      return Response.json({ ok: true, result: (await parent[op](...args)) ?? null });
+    } catch (error) {
+      return Response.json({ ok: false, error: String(error) });
+    }
+  },
+};

@@ -1,0 +1,83 @@
+# The tools of this checkout, without activating anything. .ci/run names another environment.
+venv := env("SAPWOOD_VENV", justfile_directory() / ".venv")
+export VIRTUAL_ENV := venv
+export PATH := venv / "bin:" + env("PATH")
+
+# List the recipes.
+default:
+    @just --list --unsorted
+
+# Make the environment from the lock file, with this checkout installed in it.
+setup:
+    uv venv --quiet --allow-existing "{{venv}}"
+    uv pip sync --quiet --require-hashes requirements/dev.txt
+    uv pip install --quiet --no-deps --no-build-isolation --editable .
+
+# Everything a change must pass before it lands, cheapest first.
+check: format-check lint layers types test docs ledger
+
+# Everything slow: processes are killed, disks fill up, real servers and clients.
+test-all:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    rooms=()
+    for room in tests/faults tests/e2e; do
+        [ -n "$(find "$room" -name 'test_*.py' -print -quit 2>/dev/null)" ] && rooms+=("$room")
+    done
+    [ ${#rooms[@]} -gt 0 ] || { echo "no slow tests yet"; exit 0; }
+    SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest "${rooms[@]}"
+
+# Format, and fix what can be fixed by itself.
+fix:
+    ruff format .
+    ruff check --fix .
+
+# Is everything formatted?
+format-check:
+    ruff format --check .
+
+# Is everything tidy?
+lint:
+    ruff check .
+
+# The rooms look down, never up.
+layers:
+    lint-imports --no-logo
+
+# Types tell the truth: the package strictly, the programs in tests/typing with both checkers.
+types:
+    pyright
+    bash tests/typing/check.sh
+
+# Fast tests: no server, no network. Pass any pytest argument on.
+test *args:
+    pytest tests/unit tests/conformance tests/docs {{args}}
+
+# Build the documentation; a warning is an error.
+docs:
+    zensical build --clean --strict
+
+# Which promises are shown by a test, and which are to come?
+ledger:
+    python scripts/ledger.py
+
+# Kill it again and again, for as long as you like.
+soak *args:
+    python -m tests.faults.soak {{args}}
+
+# Measure.
+bench:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    shopt -s nullglob
+    for program in benchmarks/*.py; do echo "== $program"; python "$program"; done
+
+# Write the lock file anew from pyproject.toml. Names no package index.
+lock *args:
+    uv pip compile pyproject.toml --group dev --extra server --universal --python-version 3.11 \
+        --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
+        --quiet --output-file requirements/dev.txt {{args}}
+
+# Show what the next entry of the changelog would say.
+changelog-draft:
+    towncrier build --draft --version next

@@ -1,0 +1,47 @@
+"""Durable AI agents that branch: every agent an actor with its own SQLite database."""
+
+from sapwood.address import Address, Step
+from sapwood.agent import Agent, agent, current_agent, expose
+from sapwood.app import App
+from sapwood.errors import (
+    Aborted,
+    ChildFailed,
+    Crashed,
+    NotFound,
+    OverLimit,
+    Refused,
+    SapwoodError,
+    StoredDataError,
+    TimedOut,
+    Unavailable,
+    UsageError,
+)
+from sapwood.kernel.classes import Callback
+from sapwood.kernel.context import deadline
+from sapwood.settings import Durability, Limits, Settings
+
+__all__ = [
+    "Aborted",
+    "Address",
+    "Agent",
+    "App",
+    "Callback",
+    "ChildFailed",
+    "Crashed",
+    "Durability",
+    "Limits",
+    "NotFound",
+    "OverLimit",
+    "Refused",
+    "SapwoodError",
+    "Settings",
+    "Step",
+    "StoredDataError",
+    "TimedOut",
+    "Unavailable",
+    "UsageError",
+    "agent",
+    "current_agent",
+    "deadline",
+    "expose",
+]

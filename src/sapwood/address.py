@@ -1,0 +1,108 @@
+"""Who an agent is: a path of named steps, root first.
+
+An address is a value. Equal addresses name the same agent in every process, and its
+text form can be stored, logged and read back.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from sapwood.errors import InvalidName
+
+MAX_NAME_BYTES = 512
+
+
+class Step(NamedTuple):
+    """One step of an address: the type id of a class, and the name of an instance."""
+
+    type: str
+    """The type id of the class."""
+    name: str
+    """The name of the instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The name of one agent, root first."""
+
+    steps: tuple[Step, ...]
+    """From the root to the agent itself."""
+
+    @classmethod
+    def root_of(cls, type: str, name: str) -> Address:
+        """Return the address of a root."""
+        return cls((Step(type, checked_name(name)),))
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read back what `str(address)` wrote."""
+        steps = tuple(
+            Step(unquote(type_), checked_name(unquote(name)))
+            for type_, colon, name in (part.partition(":") for part in text.split("/"))
+            if colon
+        )
+        if len(steps) != text.count("/") + 1:
+            raise InvalidName(f"{text!r} is not an address. Write it as Type:name/Type:name.")
+        return cls(steps)
+
+    @property
+    def type(self) -> str:
+        """The type id of the agent's class."""
+        return self.steps[-1].type
+
+    @property
+    def name(self) -> str:
+        """The agent's own name."""
+        return self.steps[-1].name
+
+    @property
+    def root(self) -> Address:
+        """The address of the root of its tree."""
+        return Address(self.steps[:1])
+
+    @property
+    def parent(self) -> Address | None:
+        """The address of its parent; None for a root."""
+        return Address(self.steps[:-1]) if len(self.steps) > 1 else None
+
+    def child(self, type: str, name: str) -> Address:
+        """Return the address of a child of this agent."""
+        return Address((*self.steps, Step(type, checked_name(name))))
+
+    def is_below(self, other: Address) -> bool:
+        """Return whether `other` is an ancestor of this address."""
+        depth = len(other.steps)
+        return len(self.steps) > depth and self.steps[:depth] == other.steps
+
+    def __str__(self) -> str:
+        return "/".join(f"{quote(step.type, safe='')}:{quote(step.name, safe='')}" for step in self.steps)
+
+
+@functools.lru_cache(maxsize=4096)
+def checked_name(name: str) -> str:
+    """Return `name` if an agent may have it; names are opaque text, never a path."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - unchecked programs exist
+        raise InvalidName(f"{name!r} cannot be the name of an agent: it is not text.")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"{name!r} cannot be the name of an agent: it is not valid Unicode text.") from None
+    if not name:
+        raise InvalidName("An agent's name cannot be empty.")
+    if "\0" in name:
+        raise InvalidName(f"{name!r} cannot be the name of an agent: the null character is reserved.")
+    if size > MAX_NAME_BYTES:
+        raise InvalidName(f"An agent's name may have {MAX_NAME_BYTES} bytes; {name[:40]!r}… has {size}.")
+    return name
+
+
+def kebab(name: str) -> str:
+    """Return the form a class name has in URLs: `MyAgent` → `my-agent`, `SUB` → `sub`."""
+    if name == name.upper() and name != name.lower():
+        return name.lower().replace("_", "-").removesuffix("-")
+    spread = "".join(f"-{letter.lower()}" if "A" <= letter <= "Z" else letter for letter in name)
+    return spread.removeprefix("-").replace("_", "-").removesuffix("-")

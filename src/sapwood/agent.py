@@ -1,0 +1,253 @@
+"""The class users extend. Everything here is a signature, a docstring, and one line that hands on."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, cast, overload
+from typing import TypeVar as PlainTypeVar
+
+from typing_extensions import TypeVar
+
+from sapwood.address import Address, Step
+from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
+from sapwood.capabilities.family import Family
+from sapwood.capabilities.state import State
+from sapwood.errors import UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
+from sapwood.kernel.context import current
+from sapwood.kernel.registry import SubAgent
+from sapwood.settings import Limits
+from sapwood.storage.rows import Rows
+
+S = TypeVar("S", default=None)
+A = PlainTypeVar("A", bound="Agent[Any]")
+P = ParamSpec("P")
+R = PlainTypeVar("R")
+
+HOOKS = frozenset({"on_start", "upgrade_state"})
+"""What a subclass may override of what `Agent` defines."""
+SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps"})
+"""What a subclass may set."""
+
+
+class Agent(Generic[S]):
+    """A durable agent: subclass it, and give it async methods.
+
+    Every named instance is one addressable actor with a SQLite database of its own. It
+    is started when first needed, sleeps when idle, and survives crashes. Everything it
+    writes between two awaits lands together, and nothing leaves it before that is kept.
+
+    Write `Agent[State]` to give it a state; set `initial_state`, `state_version`,
+    `migrations` and `limits` as class attributes. Do not write an `__init__`: prepare
+    what lives in memory in `on_start`.
+    """
+
+    initial_state: S = cast(Any, None)
+    """The state of an agent that has not set one yet."""
+    state_version: ClassVar[int] = 1
+    """Raise it when the shape of the state changes, and write `upgrade_state`."""
+    migrations: ClassVar[Sequence[str] | Path] = ()
+    """SQL scripts, or the `Path` of a folder of them. Each runs once, in order; never edit one that ran."""
+    limits: ClassVar[Limits | None] = None
+    """What agents of this class may do at most; limits from above hold as well."""
+
+    deps: Any
+    """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.deps = actor.host.deps
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _check_class(cls)
+        names: dict[str, Any] = {}
+        if "<locals>" in cls.__qualname__:
+            # Annotations of a class defined in a function may name its neighbours there.
+            names = sys._getframe(1).f_locals.copy()  # pyright: ignore[reportPrivateUsage]
+        learn(cls, AgentClass(cls, base=Agent, shown=frozenset(), names=names))
+
+    async def on_start(self) -> None:
+        """Called once in every life of the agent, before anything else is delivered to it. Override it."""
+
+    def upgrade_state(self, old: Any, version: int) -> S:
+        """Return the state to use for one that an older `state_version` wrote. Override it."""
+        raise UsageError(
+            f"The state of {self._actor.address} was written by version {version}, and the class is at version "
+            f"{self.state_version}. Write upgrade_state(old, version)."
+        )
+
+    @property
+    def name(self) -> str:
+        """This agent's own name."""
+        return self._actor.address.name
+
+    @property
+    def address(self) -> Address:
+        """Who this agent is: all steps from its root."""
+        return self._actor.address
+
+    @property
+    def self_path(self) -> tuple[Step, ...]:
+        """The steps from the root to this agent."""
+        return self._actor.address.steps
+
+    @property
+    def parent_path(self) -> tuple[Step, ...]:
+        """The steps from the root to this agent's parent; the parent is the last. Empty for a root."""
+        return self._actor.address.steps[:-1]
+
+    def sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
+        """Run one statement on this agent's own database, now. The rows come back already read."""
+        return self._actor.user_database().run(query, named or arguments)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Undo what the ``with`` block wrote if it raises. There must be no await in it."""
+        return self._actor.user_database().block()
+
+    async def long_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
+        """Run a statement that may take long, off the loop. Calls to this agent wait meanwhile; no other agent does."""
+        self._actor.user_database()
+        return await self._actor.host.offload.long_sql(self._actor, query, named or arguments)
+
+    @property
+    def state(self) -> S:
+        """The agent's state, as `set_state` left it. Never change it in place."""
+        return self._actor.of(State).get()
+
+    def set_state(self, state: S) -> None:
+        """Replace the state: it is stored with what else is written before the next await."""
+        self._actor.of(State).set(state)
+
+    async def durable(self) -> None:
+        """Return when everything written so far is kept. For I/O that sapwood cannot see."""
+        self._actor.check_use()
+        await self._actor.leave()
+
+    async def sub_agent(self, cls: type[A], name: str) -> A:
+        """Return the sub-agent of this class and name, started. It is made the first time it is asked for."""
+        return cast(A, self._actor.host.stub_of(await self._actor.of(Children).get(cls, name)))
+
+    def abort_sub_agent(self, cls: type[Agent[Any]], name: str, reason: object = None) -> None:
+        """Stop a sub-agent and all below it, at once. Its data stays; `sub_agent` starts it again.
+
+        Callers that wait for it, and later ones, get `Aborted(reason)` until then.
+        """
+        self._actor.of(Children).abort(cls, name, reason)
+
+    async def delete_sub_agent(self, cls: type[Agent[Any]], name: str) -> None:
+        """Delete a sub-agent, all below it and all their data, for good. Deleting what is not there does nothing."""
+        await self._actor.of(Children).delete(cls, name)
+
+    def has_sub_agent(self, cls: type[Agent[Any]] | str, name: str) -> bool:
+        """Return whether this sub-agent was made and not deleted. A text is taken as a type id."""
+        return self._actor.of(Children).has(cls, name)
+
+    def list_sub_agents(
+        self, cls: type[Agent[Any]] | str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> list[SubAgent]:
+        """Return sub-agents in the order they were made; pass the last one's `generation` as `after` for more."""
+        return self._actor.of(Children).list(cls, after=after, limit=limit)
+
+    def sub_agent_status(self, cls: type[Agent[Any]], name: str) -> SubAgentStatus:
+        """Return how a sub-agent is doing, without waking it."""
+        return self._actor.of(Children).status(cls, name)
+
+    async def subtree(self) -> Subtree:
+        """Add up this agent and everything below it."""
+        return await self._actor.of(Children).subtree()
+
+    async def parent_agent(self, cls: type[A]) -> A:
+        """Return a stub of this agent's parent, which has to be of this class."""
+        return cast(A, await self._actor.of(Family).parent(cls))
+
+    async def ancestor(self, cls: type[A]) -> A:
+        """Return a stub of the nearest ancestor of this class."""
+        return cast(A, await self._actor.of(Family).ancestor(cls))
+
+    async def root_agent(self, cls: type[A]) -> A:
+        """Return a stub of the root of this agent's tree, which has to be of this class."""
+        return cast(A, await self._actor.of(Family).root(cls))
+
+    @overload
+    async def get_agent(self, cls: type[A], name: str) -> A: ...
+    @overload
+    async def get_agent(self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[A], str]]) -> A: ...
+    async def get_agent(
+        self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
+    ) -> Any:
+        """Return a stub of any root, or of a descendant of it that exists."""
+        return await self._actor.of(Family).find(cls, name, sub)
+
+    async def destroy(self) -> None:
+        """Delete this agent, all below it and all their data. It is gone once this returns; the call may still end."""
+        await self._actor.of(Family).destroy()
+
+    async def in_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run blocking I/O in a thread. What goes in and comes out is copied; the agent itself stays out of it."""
+        return cast(R, await self._actor.host.offload.in_thread(function, args, kwargs))
+
+    async def in_process(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run heavy computing in another process. Cancelling kills it. The function has to be importable."""
+        return cast(R, await self._actor.host.offload.in_process(function, args, kwargs))
+
+
+def _check_class(cls: type) -> None:
+    check_type_id(cls.__name__)
+    for owner in cls.__mro__[: cls.__mro__.index(Agent)]:
+        for name, value in owner.__dict__.items():
+            if name == "__init__":
+                raise UsageError(
+                    f"{cls.__name__} defines __init__. An agent is made by the framework: prepare it in on_start()."
+                )
+            if name in ("_actor", "name") or (
+                hasattr(Agent, name) and not name.startswith("__") and name not in HOOKS | SETTINGS
+            ):
+                raise UsageError(
+                    f"{cls.__name__}.{name} would hide what Agent itself has under that name. Choose another name; "
+                    f"only {', '.join(sorted(HOOKS))} are meant to be overridden."
+                )
+            if callable(value) and not name.startswith("_") and hasattr(value, "__code__"):
+                _warn_if_sync(cls, name, value)
+
+
+def _warn_if_sync(cls: type, name: str, function: Any) -> None:
+    if name not in HOOKS and not function.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        warnings.warn(
+            f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
+            f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself.",
+            stacklevel=4,
+        )
+
+
+def agent(*, type: str, aliases: Sequence[str] = ()) -> Callable[[type[A]], type[A]]:
+    """Give a class a type id of its own, so that it can be renamed; `aliases` are ids it had before."""
+    check_type_id(type)
+
+    def decorate(cls: Any) -> Any:
+        kind = known(cls)
+        kind.type = type
+        kind.aliases = tuple(aliases)
+        return cls
+
+    return decorate
+
+
+def expose(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Let remote clients call this method; without it only other agents and the app can."""
+    cast(Any, method).__sapwood_exposed__ = True
+    return method
+
+
+def current_agent() -> Agent[Any] | None:
+    """Return the agent whose code is running now; None outside of any."""
+    call = current.get()
+    return None if call is None else cast("Agent[Any]", call.actor.agent)

@@ -1,0 +1,292 @@
+"""Sub-agents: made, found, aborted and deleted by the agent they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from sapwood.address import checked_name
+from sapwood.errors import NotFound, OverLimit, UsageError
+from sapwood.kernel.actor import Actor, again
+from sapwood.kernel.classes import AgentClass, known
+from sapwood.kernel.context import current, in_time
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.registry import Registry, Row, SubAgent
+from sapwood.kernel.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgentStatus:
+    """How a child is doing."""
+
+    state: Literal["sleeping", "starting", "idle", "busy", "aborted"]
+    """Sleeping: not in memory, its next call wakes it. Aborted: until `sub_agent` asks for it again."""
+    created_at: float
+    """Seconds since the epoch, UTC."""
+    calls: int
+    """Calls that run in it now."""
+    idle_seconds: float | None
+    """How long nothing has run in it; None unless it is idle."""
+    children: int
+    """Its own sub-agents."""
+    database_bytes: int
+    """What its database holds."""
+    last_error: str | None
+    """The last exception that left it, in this life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subtree:
+    """An agent and everything below it, added up."""
+
+    agents: int
+    """How many there are, asleep or awake."""
+    live: int
+    """How many are in memory."""
+    busy: int
+    """How many have a call running."""
+    database_bytes: int
+    """What their databases hold."""
+    deepest: int
+    """Levels below this agent."""
+
+
+class Children:
+    """The sub-agents of one agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._counted = False
+
+    @property
+    def _tree(self) -> Tree:
+        home = self._actor.home
+        assert isinstance(home, Tree)
+        return home
+
+    async def get(self, cls: type, name: str) -> Actor:
+        """Return the child of this class and name, started; make it if there is none."""
+        self._actor.check_use()
+        kind = known(cls)
+        address = self._actor.address.child(kind.type, name)
+        self._tree.aborted.pop(address, None)
+        made: int | None = None
+        while True:
+            if (aborted := self._tree.aborted.get(address)) is not None:
+                raise again(aborted)
+            child = self._tree.actors.get(address)
+            if child is None:
+                row = self._find(kind, name)
+                if row is None:
+                    row = self._register(kind, name)
+                    made = row.generation
+                if (waiting := self._tree.until_named(self._actor, row.generation)) is not None:
+                    await waiting
+                    self._actor.check_live()
+                    continue
+                child = self._tree.make_child(
+                    self._actor, kind, row.name, row.generation, row.created_at, new=made == row.generation
+                )
+            if child.ready:
+                return child
+            async with in_time(current.get(), address):
+                try:
+                    if await child.started(current.get()):
+                        return child
+                except Exception:
+                    if made is not None and self._actor.dropped is None:
+                        # It never lived: nobody but the caller has seen it.
+                        await self.delete(cls, name)
+                    raise
+
+    def _find(self, kind: AgentClass, name: str) -> Row | None:
+        row = self._actor.registry.find((kind.type, *kind.aliases), name)
+        if row is not None and row.type != kind.type:
+            self._actor.registry.retype(row.generation, kind.type)
+        return row
+
+    def _register(self, kind: AgentClass, name: str) -> Row:
+        self._actor.database.refuse_in_block("Making a sub-agent")
+        actor, limits = self._actor, self._actor.limits
+        depth = len(actor.address.steps)
+        if depth > limits.depth:
+            raise self._over("depth", f"would be {depth} levels below its root", limits.depth)
+        count = actor.registry.count()
+        if count >= limits.children:
+            raise self._over("children", f"has {count} sub-agents", limits.children)
+        if self._descendants(count) >= limits.descendants and self._descendants_exactly() >= limits.descendants:
+            raise self._over("descendants", "belongs to a tree that is full", limits.descendants)
+        row = actor.registry.add(kind.type, name, trace=None)
+        self._account()
+        return row
+
+    def _over(self, limit: str, what: str, allowed: int) -> OverLimit:
+        return OverLimit(
+            f"{self._actor.address} cannot make another sub-agent: it {what}, and Limits({limit}={allowed}) allow "
+            "no more.",
+            path=self._actor.address.steps,
+            limit=limit,
+        )
+
+    def _descendants(self, count: int) -> int:
+        """Return how many agents the tree has below its root, this agent's uncommitted ones included."""
+        tree = self._tree
+        below = tree.ledger.below_children()
+        if self._actor.parent is None:
+            return count + below
+        return tree.root_registry.count() + below + count - tree.ledger.held(self._actor.stem)
+
+    def _descendants_exactly(self) -> int:
+        tree = self._tree
+        for holder in tree.ledger.holders():
+            if holder != self._actor.stem:
+                database = tree.database(holder, self._actor.limits)
+                tree.ledger.hold(holder, Registry(database, self._actor.host.clock).count() if database.exists else 0)
+        return self._descendants(self._actor.registry.count())
+
+    def _account(self) -> None:
+        """Have the root's ledger say how many children this agent has, before the commit that says so here."""
+        if self._actor.parent is not None:
+            self._tree.slices.before_commit(
+                self._actor.stem, lambda: self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
+            )
+
+    def abort(self, cls: type, name: str, reason: object) -> None:
+        self._actor.check_use()
+        kind = known(cls)
+        if self._find(kind, name) is not None:
+            self._tree.abort(self._actor.address.child(kind.type, name), reason)
+
+    async def delete(self, cls: type, name: str) -> None:
+        self._actor.check_use()
+        kind = known(cls)
+        address = self._actor.address.child(kind.type, name)
+        self._tree.forget_aborts(address)
+        row = self._find(kind, checked_name(name))
+        if row is None:
+            return
+        self._actor.database.refuse_in_block("Deleting a sub-agent")
+        removal = self._bury(address_of=kind, row=row)
+        await asyncio.shield(removal)
+
+    def _bury(self, address_of: AgentClass, row: Row) -> asyncio.Task[None]:
+        address = self._actor.address.child(address_of.type, row.name)
+        self._actor.registry.bury(row.generation)
+        self._tree.slices.commit()
+        self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone
+        if self._actor.parent is not None:
+            self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
+        child = self._tree.actors.get(address)
+        if child is not None:
+            self._tree.drop(child, NotFound(f"{address} was deleted.", path=address.steps))
+        return self._tree.delete_in_background(self._actor, row.generation)
+
+    async def delete_after(self, child: Actor) -> None:
+        """Delete a child that asked for it itself: the tombstone now, the rest when its current call has ended."""
+        tree, actor = self._tree, self._actor
+        if not actor.registry.bury(child.generation):
+            return
+        tree.detach(child)
+        tree.forget_aborts(child.address)
+        me = asyncio.current_task()
+
+        async def tear_down() -> None:
+            if me is not None:
+                await asyncio.wait({me}, timeout=5.0)
+            if actor.database.removed or child.generation not in actor.registry.buried():
+                return  # the parent went too, or the commit of the tombstone failed
+            if actor.parent is not None:
+                tree.ledger.hold(actor.stem, actor.registry.count())
+            if child.dropped is None:
+                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
+            tree.delete_in_background(actor, child.generation)
+
+        task = actor.host.loop.create_task(tear_down(), context=actor.host.context.copy())
+        tree.deletions.add(task)
+        task.add_done_callback(tree.deletions.discard)
+        # Last, so that whatever happens meanwhile the rest follows, and the parent does not go to sleep before it.
+        await actor.leave()
+
+    def has(self, cls: type | str, name: str) -> bool:
+        self._actor.check_use()
+        return self._actor.registry.find(_ids(cls), name) is not None
+
+    def list(self, cls: type | str | None, *, after: int, limit: int) -> list[SubAgent]:
+        self._actor.check_use()
+        page = self._actor.registry.page
+        if cls is None:
+            return page(None, after, limit)
+        found = [child for id_ in _ids(cls) for child in page(id_, after, limit)]
+        return sorted(found, key=lambda child: child.generation)[:limit]
+
+    def status(self, cls: type, name: str) -> SubAgentStatus:
+        self._actor.check_use()
+        kind = known(cls)
+        address = self._actor.address.child(kind.type, name)
+        row = self._find(kind, name)
+        if row is None:
+            raise NotFound(f"{self._actor.address} has no {kind.type} named {name!r}.", path=address.steps)
+        child = self._tree.actors.get(address)
+        stem = child_stem(self._actor.stem, row.generation)
+        if child is None:
+            database = self._tree.database(stem, self._actor.limits)
+            state, calls, idle, error = "aborted" if address in self._tree.aborted else "sleeping", 0, None, None
+        else:
+            database = child.database
+            calls = len(child.calls)
+            state = "starting" if child.is_starting else "busy" if calls else "idle"
+            idle = time.monotonic() - child.last_active if state == "idle" else None
+            error = child.last_error
+        return SubAgentStatus(
+            state=state,
+            created_at=row.created_at,
+            calls=calls,
+            idle_seconds=idle,
+            children=Registry(database, self._actor.host.clock).count(),
+            database_bytes=database.used_bytes() if database.exists else 0,
+            last_error=error,
+        )
+
+    async def subtree(self) -> Subtree:
+        """Add up this agent and everything below it, asleep or awake."""
+        self._actor.check_use()
+        tree, clock = self._tree, self._actor.host.clock
+        live = tree.live_below(self._actor)
+        agents = size = deepest = 0
+        left: list[tuple[str, int]] = [(self._actor.stem, 0)]
+        while left:
+            stem, depth = left.pop()
+            database = tree.database(stem, self._actor.limits)
+            agents, deepest = agents + 1, max(deepest, depth)
+            if not database.exists:
+                continue
+            size += database.used_bytes()
+            after = 0
+            while page := Registry(database, clock).generations(after, 1000):
+                left.extend((child_stem(stem, generation), depth + 1) for generation, alive in page if alive)
+                after = page[-1][0]
+            await asyncio.sleep(0)
+            self._actor.check_live()
+        return Subtree(
+            agents=agents,
+            live=len(live),
+            busy=sum(bool(actor.calls) for actor in live),
+            database_bytes=size,
+            deepest=deepest,
+        )
+
+
+def _ids(cls: type | str) -> tuple[str, ...]:
+    """Return the type ids that children of this class may be stored under."""
+    if isinstance(cls, str):
+        return (cls,)
+    kind = known(cls)
+    return (kind.type, *kind.aliases)
+
+
+def parent_of(actor: Actor) -> Actor:
+    if actor.parent is None:
+        raise UsageError(f"{actor.address} is a root; it has no parent.")
+    return actor.parent

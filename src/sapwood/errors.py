@@ -1,0 +1,209 @@
+"""Everything sapwood raises, sorted by who can do something about it.
+
+`UsageError`: the developer. `Refused`: the caller. `Unavailable`: nobody, wait and
+try again. `StoredDataError`: the operator. `ChildFailed` says that a call to another
+agent did not succeed, which agent it was and why; its kinds say what happened.
+
+Every class has a stable `code` that crosses processes, and `retryable`, which says
+whether the same call may succeed later.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import ClassVar
+
+Path = tuple[tuple[str, str], ...]
+"""An agent's address as plain steps, root first: ``(("Inbox", "alice"), ("Notebook", "shopping"))``."""
+
+
+class SapwoodError(Exception):
+    """Something in sapwood went wrong."""
+
+    code: ClassVar[str] = "error"
+    """What kind of error it is, in one word that does not change."""
+    retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (inspect.getdoc(type(self)) or "").partition("\n")[0])
+
+
+class UsageError(SapwoodError):
+    """The program uses sapwood in a way that cannot work."""
+
+    code = "usage"
+
+
+class WrongThread(UsageError):
+    """An agent was used from another thread than the one it runs on."""
+
+    code = "wrong_thread"
+
+
+class SqlError(UsageError):
+    """SQLite refused a statement."""
+
+    code = "sql"
+
+
+class ConstraintViolated(SqlError):
+    """A statement would have broken a constraint of the schema."""
+
+    code = "constraint_violated"
+
+
+class ForbiddenSql(SqlError):
+    """An agent's SQL may not do this."""
+
+    code = "forbidden_sql"
+
+
+class SlowSql(SqlError):
+    """A statement ran longer than `sql_timeout` and was interrupted."""
+
+    code = "slow_sql"
+
+
+class StartCycle(UsageError):
+    """Agents wait for each other's `on_start` in a circle."""
+
+    code = "start_cycle"
+
+
+class UnknownAgent(UsageError):
+    """No agent class is known under this type id."""
+
+    code = "unknown_agent"
+
+
+class NotCopyable(UsageError):
+    """A value cannot be copied to another agent."""
+
+    code = "not_copyable"
+
+
+class MigrationFailed(UsageError):
+    """A migration could not be applied; the database stays at the version before it."""
+
+    code = "migration_failed"
+
+
+class FolderInUse(UsageError):
+    """Another process holds this data folder."""
+
+    code = "folder_in_use"
+
+
+class Refused(SapwoodError):
+    """This request is wrong, or not allowed."""
+
+    code = "refused"
+
+
+class InvalidName(Refused):
+    """This text cannot be the name of an agent."""
+
+    code = "invalid_name"
+
+
+class InvalidArguments(Refused):
+    """The arguments do not fit the method."""
+
+    code = "invalid_arguments"
+
+
+class NoSuchMethod(Refused, AttributeError):
+    """The agent has no such public method."""
+
+    code = "no_such_method"
+
+
+class CallTooDeep(Refused):
+    """A chain of calls grew too long; agents probably call each other in a circle."""
+
+    code = "call_too_deep"
+
+
+class Quarantined(Refused):
+    """This tree blocked its process again and again, and is held until an operator releases it."""
+
+    code = "quarantined"
+
+
+class Unavailable(SapwoodError):
+    """Not now; the same call may succeed later."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class StoredDataError(SapwoodError):
+    """What is on disk cannot be read."""
+
+    code = "stored_data"
+
+
+class ChildFailed(SapwoodError):
+    """A call to another agent did not succeed."""
+
+    code = "child_failed"
+
+    def __init__(self, message: str | None = None, *, path: Path = ()) -> None:
+        super().__init__(message)
+        self.path = path
+        """The steps of the agent it is about, root first."""
+
+
+class Crashed(ChildFailed):
+    """The agent raised an exception of its own.
+
+    What the caller catches is an instance of this class and of the exception's own
+    type, so both ``except Crashed`` and ``except ValueError`` work.
+    """
+
+    code = "crashed"
+    remote_traceback: str = ""
+    """The traceback inside the agent."""
+
+
+class Aborted(ChildFailed):
+    """The agent was aborted."""
+
+    code = "aborted"
+
+    def __init__(self, reason: object = None, *, path: Path = ()) -> None:
+        text = "The agent was aborted." if reason is None else str(reason)
+        super().__init__(text, path=path)
+        self.reason = reason
+        """What `abort_sub_agent` was given."""
+
+
+class TimedOut(ChildFailed):
+    """The deadline passed before the agent answered."""
+
+    code = "timed_out"
+    retryable = True
+
+
+class OverLimit(ChildFailed):
+    """A limit was reached before the act."""
+
+    code = "over_limit"
+
+    def __init__(self, message: str | None = None, *, path: Path = (), limit: str = "") -> None:
+        super().__init__(message, path=path)
+        self.limit = limit
+        """The name of the field of `Limits`."""
+
+
+class NotFound(ChildFailed):
+    """No such agent exists, or it was deleted."""
+
+    code = "not_found"
+
+
+class Gated(ChildFailed):
+    """A parent does not let this caller through to its child."""
+
+    code = "gated"

@@ -1,0 +1,441 @@
+"""One incarnation of one agent: from its start to its sleep, abort or end.
+
+Calls interleave at their awaits, each in a task of its own. Whatever leaves the agent
+passes the gate first. An incarnation that was dropped can do nothing any more: its
+tasks are cancelled, and everything used through it raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from asyncio import CancelledError, Future, Task
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
+from typing import Any, Protocol, TypeVar
+
+from sapwood.address import Address, Step
+from sapwood.clock import Clock
+from sapwood.errors import Crashed, SapwoodError, StartCycle, TimedOut, WrongThread
+from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.context import Call, current
+from sapwood.kernel.copying import Copier
+from sapwood.kernel.crossing import crossing, describe
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.registry import Registry
+from sapwood.kernel.slices import Slices
+from sapwood.settings import Limits, Settings
+from sapwood.storage.database import Database
+from sapwood.storage.rows import Rows
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends the process or the loop; nobody is left to be told."""
+CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
+
+
+class Offloading(Protocol):
+    """Runs what must not hold up the loop."""
+
+    async def in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    async def in_process(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    async def long_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows: ...
+
+
+class Host(Protocol):
+    """What an agent asks of the node it runs on."""
+
+    loop: asyncio.AbstractEventLoop
+    context: Context
+    clock: Clock
+    gate: Gate
+    settings: Settings
+    deps: object
+
+    @property
+    def offload(self) -> Offloading: ...
+
+    def on_other_thread(self) -> bool: ...
+
+    def stub_of(self, actor: Actor) -> object: ...
+
+    def check_deps(self, kind: AgentClass) -> None: ...
+
+
+class Home(Protocol):
+    """What an agent asks of the tree it belongs to."""
+
+    slices: Slices
+
+    @property
+    def host(self) -> Host: ...
+
+    def drop(self, actor: Actor, error: SapwoodError) -> None: ...
+
+    def resume_deletions(self, actor: Actor) -> None: ...
+
+
+class Actor:
+    """Runs one agent."""
+
+    __slots__ = (
+        "__weakref__",
+        "_capabilities",
+        "_held",
+        "_migrated",
+        "_start",
+        "_waits_for",
+        "address",
+        "after_call",
+        "agent",
+        "asleep",
+        "calls",
+        "children",
+        "created_at",
+        "database",
+        "dropped",
+        "generation",
+        "home",
+        "host",
+        "kind",
+        "last_active",
+        "last_error",
+        "limits",
+        "parent",
+        "ready",
+        "registry",
+        "stem",
+    )
+
+    def __init__(
+        self,
+        home: Home,
+        address: Address,
+        kind: AgentClass,
+        *,
+        parent: Actor | None,
+        stem: str,
+        generation: int,
+        created_at: float,
+        limits: Limits,
+        database: Database,
+    ) -> None:
+        self.home = home
+        self.host = home.host
+        self.address = address
+        self.kind = kind
+        self.parent = parent
+        self.stem = stem
+        self.generation = generation
+        self.created_at = created_at
+        self.limits = limits
+        self.database = database
+        self.registry = Registry(database, self.host.clock)
+        self.children: dict[Step, Actor] = {}
+        """The children that are in memory."""
+        self.calls: dict[Call, Task[Any]] = {}
+        """What runs in it now."""
+        self.after_call: list[Callable[[], None]] = []
+        """Called when a method has returned; what one raises is what the caller gets."""
+        self.dropped: SapwoodError | None = None
+        """Why this incarnation ended."""
+        self.asleep = False
+        """Whether it ended by going to sleep: then the next call simply wakes it again."""
+        self.ready = False
+        """Whether calls are delivered: started, not dropped, not held."""
+        self.last_active = time.monotonic()
+        self.last_error: str | None = None
+        self._capabilities: dict[Any, Any] = {}
+        self._migrated = False
+        self._held: Future[None] | None = None
+        self._start: Future[None] | None = None
+        self._waits_for: list[Actor] = []
+        """Agents whose start this agent's own start waits for."""
+        self.agent: Any = kind.cls(self)
+
+    def of(self, capability: Callable[[Actor], C]) -> C:
+        """Return this agent's own instance of a capability, made when first asked for."""
+        found = self._capabilities.get(capability)
+        if found is None:
+            found = self._capabilities[capability] = capability(self)
+        return found
+
+    def check_live(self) -> None:
+        """Raise if this incarnation was dropped."""
+        if self.dropped is not None:
+            raise again(self.dropped)
+
+    def check_use(self) -> None:
+        """Raise unless the agent may be used here and now: alive, and on its own thread."""
+        if self.dropped is not None:
+            raise again(self.dropped)
+        if self.host.on_other_thread():
+            raise WrongThread(
+                f"{self.address} was used from another thread. Do the blocking work there with in_thread() or "
+                "in_process(), and use the agent with what it returns."
+            )
+
+    def user_database(self) -> Database:
+        """Return the database for the user's own statements, with the class's migrations applied."""
+        self.check_use()
+        if not self._migrated:
+            if self.kind.migrations:
+                self.database.migrate(self.kind.migrations)
+            self._migrated = True
+        return self.database
+
+    async def started(self, caller: Call | None) -> bool:
+        """Return when calls may be delivered; start the agent if nobody has.
+
+        False: it went to sleep meanwhile, and has to be woken again.
+        """
+        if self._start is None:
+            self._begin_start(caller)
+        if self.ready or (caller is not None and self in caller.starting):
+            return True
+        assert self._start is not None
+        if not self._start.done():
+            waiting = [one for one in caller.starting if isinstance(one, Actor)] if caller is not None else []
+            self._refuse_cycle(waiting)
+            for one in waiting:
+                one._waits_for.append(self)
+            try:
+                await asyncio.shield(self._start)
+            finally:
+                for one in waiting:
+                    one._waits_for.remove(self)
+        await asyncio.shield(self._start)
+        while self.is_held:
+            await self.released()
+        if not self.asleep:
+            self.check_live()
+        return not self.asleep
+
+    def _begin_start(self, caller: Call | None) -> None:
+        self._start = self.host.loop.create_future()
+        # Nobody may be left to see a failed start; it is in the log and in last_error.
+        self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
+        try:
+            self.host.check_deps(self.kind)
+            if self.database.exists:
+                self.user_database()
+            self.home.resume_deletions(self)
+            call = Call(self, "on_start", caller)
+        except SapwoodError as error:
+            self._failed_to_start(error)
+            return
+        if not self.kind.overrides_start:
+            self._is_started()
+            return
+        call.starting = (*call.starting, self)
+        # A start belongs to the agent, not to whoever happened to need it first.
+        call.deadline = None
+        self.spawn(call, self._run_start(call))
+
+    async def _run_start(self, call: Call) -> None:
+        try:
+            await self.agent.on_start()
+            await self.leave()
+        except CancelledError:
+            self._failed_to_start(self.dropped or Crashed("on_start was cancelled.", path=self.address.steps))
+            raise
+        except THE_END:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            self._failed_to_start(error)
+        else:
+            self._is_started()
+        finally:
+            self.finished(call)
+
+    def _is_started(self) -> None:
+        assert self._start is not None
+        if self.dropped is None:
+            self.ready = self._held is None
+            self._start.set_result(None)
+
+    def _failed_to_start(self, error: BaseException) -> None:
+        assert self._start is not None
+        if self._start.done():
+            return
+        failure = crossing(error, self.address.steps, self.limits.payload_bytes)
+        self._start.set_exception(failure)
+        if self.dropped is None:
+            log.warning("an agent failed to start", extra={"address": str(self.address)}, exc_info=error)
+            self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
+
+    def end(self, error: SapwoodError) -> None:
+        """This incarnation is over; whoever waits for its start or its release learns of it."""
+        self.dropped = error
+        self.release()
+        if self._start is not None and not self._start.done():
+            self._start.set_exception(again(error))
+
+    def _refuse_cycle(self, waiting: list[Actor]) -> None:
+        """Raise if this agent's start already waits for one of those that would now wait for it."""
+        seen: set[Actor] = set()
+        ways: list[tuple[Actor, ...]] = [(self,)]
+        while ways:
+            way = ways.pop()
+            if way[-1] in waiting:
+                names = " → ".join(str(actor.address) for actor in (way[-1], *way))
+                raise StartCycle(
+                    f"Agents wait for each other's on_start in a circle: {names}. "
+                    "Move one of the calls out of on_start."
+                )
+            if way[-1] not in seen:
+                seen.add(way[-1])
+                ways.extend((*way, further) for further in way[-1]._waits_for)
+
+    def spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Run `work`, which ends with `finished`, in a task of this agent."""
+        context = self.host.context.copy()
+        context.run(current.set, call)
+        task = self.calls[call] = self.host.loop.create_task(work, context=context)
+        return task
+
+    def finished(self, call: Call) -> None:
+        self.calls.pop(call, None)
+        if not self.calls:
+            self.last_active = time.monotonic()
+
+    def cancel(self, call: Call) -> Task[Any] | None:
+        """Cancel what runs here as `call`; return its task while it unwinds, None if it has ended."""
+        task = self.calls.get(call)
+        if task is not None:
+            # A task cancelled before its first step never reaches its own end.
+            task.add_done_callback(lambda _: self.finished(call))
+            task.cancel()
+        return task
+
+    def serve(
+        self,
+        call: Call,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        *,
+        awaits: bool,
+        result: Copier,
+    ) -> Future[Any]:
+        """Run a function for a caller, who waits for the future that comes back."""
+        self.check_use()
+        if call.deadline is not None and call.deadline <= self.host.loop.time():
+            raise TimedOut(f"The deadline passed before {self.address}.{call.method} began.", path=self.address.steps)
+        call.reply = reply = self.host.loop.create_future()
+        self.spawn(call, self._serve(call, reply, function, args, kwargs, awaits, result))
+        if call.deadline is not None:
+            self.watch_deadline(call, call.deadline, reply)
+        return reply
+
+    async def _serve(
+        self,
+        call: Call,
+        reply: Future[Any],
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        awaits: bool,
+        result: Copier,
+    ) -> None:
+        try:
+            if reply.done():
+                return  # whoever asked gave up before it began
+            value = failure = None
+            try:
+                value = function(*args, **kwargs)
+                if awaits:
+                    value = await value
+                for check in self.after_call:
+                    check()
+                value = result.copy(value, self.limits.payload_bytes)
+            except CancelledError:
+                if reply.done() or self.dropped is not None:
+                    raise
+                failure = RuntimeError(CANCELLED_INSIDE)
+            except THE_END:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+                failure = error
+            try:
+                if (waiting := self.to_leave()) is not None:
+                    await waiting
+            except SapwoodError as error:  # what was written is lost, and the gate will not open any more
+                failure = failure or error
+            if failure is not None:
+                self.last_error = describe(failure)
+            if reply.done():
+                return
+            if failure is None:
+                reply.set_result(value)
+            else:
+                reply.set_exception(crossing(failure, self.address.steps, self.limits.payload_bytes))
+        finally:
+            self.finished(call)
+
+    def watch_deadline(self, call: Call, deadline: float, reply: Future[Any]) -> None:
+        """Cancel a call that has not answered by then."""
+
+        def expire() -> None:
+            if not reply.done():
+                text = f"{self.address}.{call.method} did not answer before its deadline."
+                reply.set_exception(TimedOut(text, path=self.address.steps))
+                self.cancel(call)
+
+        timer = self.host.loop.call_at(deadline, expire)
+        reply.add_done_callback(lambda _: timer.cancel())
+
+    def to_leave(self) -> Future[None] | None:
+        """The gate: return what to await before anything may leave this agent; None if it may leave now."""
+        slices = self.home.slices
+        if slices.is_open:
+            slices.commit()
+        if self.dropped is not None:
+            raise again(self.dropped)
+        return self.host.gate.wait(self.database)
+
+    async def leave(self) -> None:
+        """Return when everything this agent wrote so far is durable."""
+        if (waiting := self.to_leave()) is not None:
+            await waiting
+
+    def hold(self) -> None:
+        """Deliver no call until `release`."""
+        self.ready = False
+        self._held = self.host.loop.create_future()
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and not held.done():
+            held.set_result(None)
+        self.ready = self.dropped is None and self._start is not None and self._start.done()
+
+    async def released(self) -> None:
+        if self._held is not None:
+            await asyncio.shield(self._held)
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    @property
+    def is_starting(self) -> bool:
+        return self._start is not None and not self._start.done()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.ready and not self.calls and not self.children
+
+
+def again(error: SapwoodError) -> SapwoodError:
+    """Return a fresh copy of an error: one instance raised twice would gather tracebacks for ever."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    vars(copy).update({name: value for name, value in vars(error).items() if name != "__notes__"})
+    return copy

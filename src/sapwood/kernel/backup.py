@@ -1,0 +1,84 @@
+"""Backups of trees while they run, and their way back.
+
+A backup is a data folder: it can be opened as it is, elsewhere, or put back in place of
+a tree. All files of a tree are from one moment, between two commits; trees among
+themselves are not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.errors import NotFound, Unavailable, UsageError
+from sapwood.kernel.node import COPYING, RESTORED, TREES, Node, tree_folder
+from sapwood.kernel.tree import DESTROYED, LABEL, Tree
+from sapwood.storage.copies import Order, Part, copy_elsewhere
+from sapwood.storage.database import wal_bytes
+
+
+async def back_up_tree(node: Node, root: Address, target: Path) -> int:
+    """Copy one tree into the data folder `target`, which may hold other trees; return how many bytes that were."""
+    tree = node.tree(root)
+    if not tree.folder.exists():
+        raise NotFound(f"{root} has no data.", path=root.steps)
+    final = tree_folder(target, root)
+    if final.exists():
+        raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
+    with tree.kept_still():
+        parts = _cut(tree)
+        half = final.with_name(f"{final.name}{COPYING}")
+        size = await copy_elsewhere(Order(str(tree.folder), str(half), parts))
+    half.rename(final)
+    return size
+
+
+def _cut(tree: Tree) -> list[Part]:
+    """Return what to copy, so that it is the tree at this very moment. Nothing of it may be awaited."""
+    tree.slices.commit()
+    open_ = {database.path.name: database for database in tree.databases.values() if database.is_open}
+    parts: list[Part] = []
+    for entry in os.scandir(tree.folder):
+        if entry.name.endswith(".db"):
+            parts.append(Part(entry.name))
+        elif entry.name.endswith("-wal"):
+            database = open_.get(entry.name.removesuffix("-wal"))
+            parts.append(Part(entry.name, entry.stat().st_size if database is None else wal_bytes(database.frames)))
+        elif entry.name == LABEL:
+            parts.append(Part(entry.name))
+    return parts
+
+
+async def back_up_all(node: Node, target: Path) -> int:
+    """Copy every tree of the node into the new data folder `target`; return how many there were."""
+    count = 0
+    for root in list(roots(node.folder)):
+        try:
+            await back_up_tree(node, root, target)
+        except NotFound:
+            continue  # destroyed meanwhile
+        count += 1
+    return count
+
+
+def roots(data: Path) -> Iterator[Address]:
+    """Return every tree that has data in a data folder."""
+    for folder in sorted((data / TREES).iterdir()):
+        if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
+            yield Address.parse((folder / LABEL).read_text())
+
+
+async def restore_tree(node: Node, root: Address, source: Path) -> None:
+    """Put a tree back as it is in a backup, in place of what it is now. Calls to it wait meanwhile."""
+    copy = tree_folder(source, root)
+    if not copy.exists():
+        raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.steps)
+    tree = node.tree(root)
+    half = tree.folder.with_name(f"{tree.folder.name}{COPYING}")
+    parts = [Part(entry.name) for entry in os.scandir(copy)]
+    await copy_elsewhere(Order(str(copy), str(half), parts))
+    whole = half.with_suffix(RESTORED)
+    half.rename(whole)
+    await node.replace(tree, whole, Unavailable(f"{root} is being restored from a backup."))

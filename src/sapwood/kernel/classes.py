@@ -1,0 +1,241 @@
+"""What the kernel knows of an agent class: its type id, its public methods, how to copy for each.
+
+Classes are found by being imported; nobody registers a child class. The type id is what
+is stored, so that a class may be renamed. Two classes with one id are an error only
+where the id alone has to be resolved.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import typing
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sapwood.address import kebab
+from sapwood.errors import InvalidArguments, NoSuchMethod, UnknownAgent, UsageError
+from sapwood.kernel.copying import Copier
+from sapwood.settings import Limits
+from sapwood.storage.migrations import Script, of_user
+
+STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+class Signature:
+    """How the arguments and the result of one function cross."""
+
+    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any], *, bound: bool) -> None:
+        self._name = name
+        self._signature = inspect.signature(function)
+        parameters = list(self._signature.parameters.values())
+        if bound:
+            parameters = parameters[1:]
+            self._signature = self._signature.replace(parameters=parameters)
+        hints = _hints(name, function, names)
+        self._copiers = {p.name: Copier(hints.get(p.name, Any), f"{name}() argument {p.name!r}") for p in parameters}
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._positional = [self._copiers[p.name] for p in positional]
+        self._required = sum(p.default is p.empty for p in positional)
+        self._only_positional = len(positional) == len(parameters)
+        returned = hints.get("return", Any)
+        self.streams = inspect.isasyncgenfunction(function)
+        if typing.get_origin(returned) in STREAMS:
+            returned = typing.get_args(returned)[0]
+        self.result = Copier(returned, f"{'An item' if self.streams else 'The result'} of {name}()")
+
+    def copy_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, proxy: Callable[[Any], Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return copies of the arguments; functions and callbacks become what `proxy` makes of them."""
+        if not kwargs and self._only_positional and self._required <= len(args) <= len(self._positional):
+            copied: list[Any] = []
+            for value, copier in zip(args, self._positional):  # noqa: B905 - defaults are left to the function
+                copied.append(proxy(value) if is_callback(value) else copier.copy(value, limit))
+            return copied, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{self._name}(): {error}.") from None
+
+        def copy(name: str, value: Any) -> Any:
+            return proxy(value) if is_callback(value) else self._copiers[name].copy(value, limit)
+
+        for name, parameter in self._signature.parameters.items():
+            if name not in bound.arguments:
+                continue
+            value = bound.arguments[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(copy(name, item) for item in value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                bound.arguments[name] = {key: copy(name, item) for key, item in value.items()}
+            else:
+                bound.arguments[name] = copy(name, value)
+        return list(bound.args), bound.kwargs
+
+
+def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    target = inspect.unwrap(function)
+    if isinstance(target, functools.partial):
+        target = target.func
+    try:
+        return typing.get_type_hints(target, localns=dict(names))
+    except NameError as error:
+        raise UsageError(
+            f"An annotation of {name}() cannot be resolved: {error}. Annotations tell how values are copied, so "
+            "import what they name at run time, not only for the type checker."
+        ) from None
+    except TypeError:
+        return {}  # a builtin has no annotations
+
+
+class Callback:
+    """An object whose methods another agent may call while it works for you.
+
+    Pass an instance as an argument: what arrives is a proxy whose public methods are
+    awaited, run at your side, and end with the call they were passed to.
+    """
+
+
+FUNCTIONS = frozenset({types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial})
+
+
+def is_callback(value: object) -> bool:
+    return type(value) in FUNCTIONS or isinstance(value, Callback)
+
+
+class Method:
+    """One public method of an agent class."""
+
+    def __init__(self, owner: str, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
+        self.name = name
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.streams = inspect.isasyncgenfunction(function)
+        self._owner = owner
+        self._names = names
+        self._signature: Signature | None = None
+
+    @property
+    def signature(self) -> Signature:
+        # Resolved at the first call: annotations may name classes defined further down.
+        if self._signature is None:
+            self._signature = Signature(f"{self._owner}.{self.name}", self.function, self._names, bound=True)
+        return self._signature
+
+
+class AgentClass:
+    """One agent class, as the kernel sees it."""
+
+    def __init__(self, cls: type, *, base: type, shown: frozenset[str], names: Mapping[str, Any]) -> None:
+        self.cls = cls
+        self.type = cls.__name__
+        self.aliases: tuple[str, ...] = ()
+        self.methods = {
+            name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
+        }
+        self.limits: Limits | None = getattr(cls, "limits", None)
+        self.overrides_start = getattr(cls, "on_start", None) is not getattr(base, "on_start", None)
+        self._names = names
+        self.base = base
+
+    @functools.cached_property
+    def migrations(self) -> tuple[Script, ...]:
+        source: Sequence[str] | Path = getattr(self.cls, "migrations", ())
+        if isinstance(source, str):
+            raise UsageError(
+                f"{self.cls.__name__}.migrations is a text; write a tuple of scripts, or the Path of a folder of "
+                ".sql files."
+            )
+        return of_user(source)
+
+    def annotation(self, name: str) -> Any:
+        """Return the annotation of a class attribute that the user gave, or None."""
+        for owner in self.cls.__mro__:
+            if owner is self.base:
+                return None
+            annotation = inspect.get_annotations(owner).get(name)
+            if annotation is not None:
+                namespace = {**vars(sys.modules[owner.__module__]), **self._names}
+                try:
+                    return eval(annotation, namespace) if isinstance(annotation, str) else annotation
+                except NameError:
+                    return None  # imported for the type checker only
+        return None
+
+    def method(self, name: str) -> Method:
+        try:
+            return self.methods[name]
+        except KeyError:
+            pass
+        if hasattr(self.base, name) or name.startswith("_"):
+            reason = "is the agent's own; only public methods that you define can be called from outside"
+        elif hasattr(self.cls, name):
+            reason = "is not a method; write an async method that returns it"
+        else:
+            known = ", ".join(sorted(self.methods)) or "none"
+            reason = f"does not exist. Public methods: {known}"
+        raise NoSuchMethod(f"{self.cls.__name__}.{name} {reason}.")
+
+
+def _public_functions(cls: type, base: type, shown: frozenset[str]) -> list[tuple[str, Callable[..., Any]]]:
+    found: list[tuple[str, Callable[..., Any]]] = []
+    for name in dir(cls):
+        if name.startswith("_") or (hasattr(base, name) and name not in shown):
+            continue
+        value = inspect.getattr_static(cls, name)
+        if inspect.isfunction(value):
+            found.append((name, value))
+    return found
+
+
+_by_class: weakref.WeakKeyDictionary[type, AgentClass] = weakref.WeakKeyDictionary()
+
+
+def learn(cls: type, known: AgentClass) -> None:
+    _by_class[cls] = known
+
+
+def known(cls: type) -> AgentClass:
+    """Return what is known of an agent class."""
+    try:
+        return _by_class[cls]
+    except (KeyError, TypeError):
+        name = getattr(cls, "__name__", repr(cls))
+        raise UsageError(f"{name} is not an agent class; it has to extend sapwood.Agent.") from None
+
+
+def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
+    """Return the one class that a stored type id means."""
+    for candidate in among:
+        if type_id == candidate.type or type_id in candidate.aliases:
+            return candidate
+    fitting = {
+        # Same module and qualified name: a module was reloaded, a notebook cell run again. The newest wins.
+        (one.cls.__module__, one.cls.__qualname__): one
+        for one in list(_by_class.values())
+        if type_id == one.type or type_id in one.aliases
+    }
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if not fitting:
+        names = ", ".join(sorted({one.type for one in _by_class.values() if not one.type.startswith("_")}))
+        raise UnknownAgent(
+            f"No agent class is known under {type_id!r}. Import the module that defines it before it is needed, "
+            f"or keep the old name with @agent(type={type_id!r}) or aliases. Known: {names or 'none'}."
+        )
+    places = ", ".join(sorted(f"{module}.{name}" for module, name in fitting))
+    raise UsageError(
+        f"{type_id!r} may mean several classes: {places}. Give each a type of its own with @agent(type=…)."
+    )
+
+
+def check_type_id(type_id: str) -> None:
+    if kebab(type_id) == "sub":
+        raise UsageError(f"A class cannot be called {type_id!r}: 'sub' separates agents in URLs. Choose another name.")
+    if not type_id or "\0" in type_id or "/" in type_id:
+        raise UsageError(f"{type_id!r} cannot be a type id.")

@@ -1,0 +1,105 @@
+"""Which call is running now, and who asked for it.
+
+Every call runs in a task of its own; the chain of callers, the deadline and the trace
+travel with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from sapwood.address import Address
+from sapwood.errors import CallTooDeep, TimedOut
+
+MAX_DEPTH = 128
+
+
+class Running(Protocol):
+    """The incarnation of an agent that a call runs in."""
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def agent(self) -> object: ...
+
+    def check_live(self) -> None:
+        """Raise if this incarnation was dropped."""
+        ...
+
+
+class Call:
+    """One method running, or about to run, in one agent."""
+
+    __slots__ = ("actor", "caller", "deadline", "depth", "method", "reply", "starting")
+
+    def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
+        self.actor = actor
+        self.method = method
+        self.caller = caller
+        self.reply: asyncio.Future[object] | None = None
+        """What the caller waits for; None for work nobody waits for."""
+        self.deadline = deadline_of(caller)
+        if caller is None:
+            self.depth = 1
+            self.starting: tuple[Running, ...] = ()
+            """The agents whose `on_start` this call descends from."""
+        else:
+            self.depth = caller.depth + 1
+            self.starting = caller.starting
+            if self.depth > MAX_DEPTH:
+                raise CallTooDeep(f"A chain of calls is longer than {MAX_DEPTH}: … → {self.chain()}.")
+
+    def chain(self, last: int = 6) -> str:
+        """Return the last calls that led here, oldest first, as a person reads them."""
+        steps: list[str] = []
+        call: Call | None = self
+        while call is not None and len(steps) < last:
+            steps.append(f"{call.actor.address}.{call.method}")
+            call = call.caller
+        return " → ".join(reversed(steps))
+
+
+current: ContextVar[Call | None] = ContextVar("sapwood_call", default=None)
+until: ContextVar[float | None] = ContextVar("sapwood_deadline", default=None)
+
+
+def deadline_of(caller: Call | None) -> float | None:
+    """Return until when a call made here and now has time."""
+    limit = until.get()
+    if caller is None or caller.deadline is None:
+        return limit
+    return caller.deadline if limit is None else min(limit, caller.deadline)
+
+
+@asynccontextmanager
+async def in_time(caller: Call | None, address: Address) -> AsyncGenerator[None, None]:
+    """Raise `TimedOut` if the agent that the block wakes is not awake by the deadline; it wakes on for others."""
+    limit = asyncio.timeout_at(deadline_of(caller))
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():  # a timeout of the agent's own
+            raise
+        raise TimedOut(f"{address} did not wake before the deadline.", path=address.steps) from None
+
+
+@contextmanager
+def deadline(seconds: float) -> Generator[None, None, None]:
+    """Give every call made in this block, and every call those make, at most this long.
+
+    The deadline travels down: whoever is still working when it passes is cancelled, and
+    the caller gets `TimedOut`.
+    """
+    at = asyncio.get_running_loop().time() + seconds
+    before = until.get()
+    token = until.set(at if before is None else min(at, before))
+    try:
+        yield
+    finally:
+        until.reset(token)

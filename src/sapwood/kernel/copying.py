@@ -1,0 +1,130 @@
+"""What crosses a stub is a copy, made by the callee's annotations.
+
+A value is packed and unpacked again with the type the receiving side declared, so
+types survive, nothing mutable is shared, and an argument that does not fit is refused
+with a sentence. Scalars that cannot change pass as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
+from sapwood.storage.rows import Rows
+
+SCALARS = frozenset({int, float, bool, str, bytes, types.NoneType})
+SIZED = frozenset({str, bytes})
+
+
+def pack_hook(value: Any) -> Any:
+    """Take apart what msgspec does not know, for a copy in memory."""
+    return _taken_apart(value, "python")
+
+
+def unpack_hook(type_: Any, value: Any) -> Any:
+    """Put together again what `pack_hook` took apart."""
+    # Not strict: dates and tuples arrive as what msgpack has for them. By name: so `pack_hook` wrote them.
+    return _put_together(
+        type_, lambda model: model.model_validate(value, strict=False, by_alias=True, by_name=True), value
+    )
+
+
+def json_hook(value: Any) -> Any:
+    """Take apart what msgspec does not know, for JSON."""
+    return _taken_apart(value, "json")
+
+
+def unjson_hook(type_: Any, value: Any) -> Any:
+    """Put together again what `json_hook` took apart."""
+    return _put_together(
+        type_, lambda model: model.model_validate_json(msgspec.json.encode(value), by_alias=True, by_name=True), value
+    )
+
+
+def _taken_apart(value: Any, mode: str) -> Any:
+    if (pydantic := sys.modules.get("pydantic")) is not None and isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode=mode, round_trip=True)
+    hint = " Pass on list(rows), rows.into(…) or rows.scalar(…)." if isinstance(value, Rows) else ""
+    raise TypeError(f"it holds a {type(value).__name__}.{hint}")
+
+
+def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any:
+    if type_ is object:
+        return value
+    if (pydantic := sys.modules.get("pydantic")) is not None and issubclass(type_, pydantic.BaseModel):
+        try:
+            return validate(type_)
+        except pydantic.ValidationError as error:
+            raise ValueError(str(error)) from None
+    raise NotImplementedError
+
+
+_pack: Callable[[object], bytes] = msgspec.msgpack.Encoder(enc_hook=pack_hook).encode
+
+
+def _as_is(annotation: Any) -> frozenset[type]:
+    """Return the scalar types that this annotation takes without a conversion."""
+    if annotation in (Any, object):
+        return SCALARS
+    if annotation in (None, types.NoneType):
+        return frozenset({types.NoneType})
+    if annotation in SCALARS:
+        return frozenset({annotation})
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return frozenset[type]().union(*(_as_is(member) for member in typing.get_args(annotation)))
+    return frozenset()
+
+
+class Copier:
+    """Copies one argument or result, by its annotation; `what` names it in errors."""
+
+    __slots__ = ("_annotation", "_as_is", "_unpack", "_what")
+
+    def __init__(self, annotation: Any, what: str) -> None:
+        self._annotation = annotation
+        self._what = what
+        self._as_is = _as_is(annotation)
+        self._unpack: Callable[[bytes], Any] | None = None
+
+    def copy(self, value: Any, limit: int) -> Any:
+        """Return a copy of `value`, which may have `limit` bytes at most."""
+        kind = cast("type[Any]", type(value))
+        if kind in self._as_is:
+            # A character has four bytes at most, so nearly every text need not be looked at.
+            if kind in SIZED and len(value) * 4 > limit:
+                self._check_size(value, limit)
+            return value
+        unpack = self._unpack or self._prepare()
+        try:
+            packed = _pack(value)
+        except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+            raise NotCopyable(f"{self._what} cannot be copied to another agent: {error}") from None
+        if len(packed) > limit:
+            raise self._too_large(len(packed), limit)
+        try:
+            return unpack(packed)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"{self._what} does not fit: {error}.") from None
+        except NotImplementedError:
+            raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
+
+    def _check_size(self, value: str | bytes, limit: int) -> None:
+        size = len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode(errors="surrogatepass"))
+        if size > limit:
+            raise self._too_large(size, limit)
+
+    def _prepare(self) -> Callable[[bytes], Any]:
+        try:
+            self._unpack = msgspec.msgpack.Decoder(self._annotation, dec_hook=unpack_hook).decode
+        except TypeError as error:
+            raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied: {error}") from None
+        return self._unpack
+
+    def _too_large(self, size: int, limit: int) -> OverLimit:
+        return OverLimit(f"{self._what} has {size} bytes; {limit} may cross at once.", limit="payload_bytes")

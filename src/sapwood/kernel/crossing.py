@@ -1,0 +1,115 @@
+"""What happens to an exception on its way to another agent.
+
+sapwood's own errors arrive as what they are. An exception of the user's arrives as its
+own type and as `Crashed` at once, so that callers may catch either; it is a copy, with
+the path of the agent it comes from and the text of its traceback there.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from typing import Any, cast
+
+from sapwood.errors import ChildFailed, Crashed, Path, SapwoodError
+from sapwood.kernel.copying import Copier
+
+MAX_CAUSES = 8
+ARGUMENT = Copier(Any, "An exception's argument")
+
+
+def crossing(error: BaseException, path: Path, limit: int) -> Exception:
+    """Return what a caller is to catch for an error raised in the agent at `path`."""
+    if isinstance(error, SapwoodError):
+        copy = _copied(type(error), error, limit)
+        if not isinstance(copy, ChildFailed):
+            _say_where(copy, error, path)
+        else:
+            copy.path = copy.path or path
+            for note in getattr(error, "__notes__", ()):
+                copy.add_note(note)
+        copy.__cause__ = _cause(error, limit, MAX_CAUSES)
+        return copy
+    copy = _copied(_crashed(type(error)), error, limit)
+    assert isinstance(copy, Crashed)
+    copy.path = path
+    copy.remote_traceback = "".join(traceback.format_exception(error))
+    _say_where(copy, error, path)
+    copy.__cause__ = _cause(error, limit, MAX_CAUSES)
+    return copy
+
+
+def _say_where(copy: BaseException, error: BaseException, path: Path) -> None:
+    """Note where an error comes from, once: the agent it was first raised in knows best."""
+    notes = getattr(error, "__notes__", None)
+    if not notes and error.__traceback__ is not None:
+        where = "/".join(f"{type_}:{name}" for type_, name in path)
+        notes = [f"Raised in {where}:\n{''.join(traceback.format_exception(error))}"]
+    for note in notes or ():
+        copy.add_note(note)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one line, also if its own `__str__` fails."""
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _cause(error: BaseException, limit: int, left: int) -> BaseException | None:
+    cause = error.__cause__
+    if cause is None or left == 0:
+        return None
+    copy = _copied(type(cause), cause, limit)
+    copy.__cause__ = _cause(cause, limit, left - 1)
+    return copy
+
+
+@functools.cache
+def _crashed(type_: type[BaseException]) -> type[BaseException]:
+    """Return a class that is both `Crashed` and the exception's own type, where Python can make one."""
+    try:
+        return type(type_.__name__, (Crashed, type_), {"__module__": type_.__module__, "__doc__": type_.__doc__})
+    except TypeError:
+        return Crashed
+
+
+def _copied(type_: type[BaseException], error: BaseException, limit: int) -> Any:
+    """Return a copy of an exception. Never fails: a caller is waiting for whatever comes out."""
+    arguments = tuple(_value(argument, limit) for argument in error.args)
+    group = cast("BaseExceptionGroup[BaseException]", error) if issubclass(type(error), BaseExceptionGroup) else None
+    if group is not None:
+        arguments = (str(group.message), [_copied(type(one), one, limit) for one in group.exceptions])
+    try:
+        # Not type_(…): nobody knows what an exception's __init__ wants. Those of Python itself are known.
+        copy = type_.__new__(type_, *arguments)
+        copy.args = arguments
+        if isinstance(error, OSError | UnicodeError | SyntaxError):
+            base = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+            if isinstance(error, OSError):  # its args leave out the file names
+                arguments = tuple(_value(argument, limit) for argument in cast(Any, OSError.__reduce__(error))[1])
+            base.__init__(cast(Any, copy), *arguments)
+    except Exception:  # noqa: BLE001 - the exception's own code may raise anything
+        text = describe(error)
+        copy = Crashed(text)
+    vars(copy).update({name: _value(value, limit) for name, value in vars(error).items() if name != "__notes__"})
+    return copy
+
+
+def _value(value: object, limit: int) -> object:
+    if _is_path(value):
+        return value
+    try:
+        return ARGUMENT.copy(value, limit)
+    except SapwoodError:
+        pass
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - the value's own code may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def _is_path(value: object) -> bool:
+    """Return whether this is the path of an agent: nothing in it can change."""
+    return isinstance(value, tuple) and all(
+        isinstance(step, tuple) and all(isinstance(part, str) for part in cast("tuple[object, ...]", step))
+        for step in cast("tuple[object, ...]", value)
+    )

@@ -1,0 +1,106 @@
+"""Removes what is left of a child that has a tombstone: its files, and those of everything below it.
+
+The order makes it safe to die anywhere: an agent's file is the list of its children, so
+it goes only after theirs are gone for good, and the tombstone goes last of all. Done
+again from the start, it removes what is left and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from sapwood.errors import StoredDataError
+from sapwood.kernel.actor import Host
+from sapwood.kernel.ledger import Ledger
+from sapwood.kernel.registry import Registry
+from sapwood.kernel.slices import Slices
+from sapwood.settings import Limits
+from sapwood.storage.database import Database
+from sapwood.storage.files import Files
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+
+
+def child_stem(parent_stem: str, generation: int) -> str:
+    """Return the file name of a child: no name a user chose is part of it, and none is ever used twice."""
+    return f"{hashlib.sha256(parent_stem.encode()).hexdigest()[:24]}-{generation}"
+
+
+class Yard(Protocol):
+    """What a deletion needs of its tree."""
+
+    folder: Path
+    files: Files
+    slices: Slices
+    ledger: Ledger
+    databases: dict[str, Database]
+
+    @property
+    def host(self) -> Host: ...
+
+    async def may_remove(self) -> None: ...
+
+    def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database: ...
+
+
+class Deletion:
+    """Finishes deletions in one tree."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+
+    async def finish(self, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
+        """Remove the child of this generation, whose tombstone is durable."""
+        await self._durable(parent)
+        await self._remove(child_stem(parent_stem, generation))
+        await self._yard.host.gate.sync_folder(self._yard.folder)
+        if not parent.removed:
+            registry.forget(generation)
+            self._yard.slices.commit()
+
+    async def _remove(self, stem: str) -> None:
+        database = self._yard.database(stem, self._yard.host.settings.limits)
+        if database.exists:
+            had_children = False
+            registry = Registry(database, self._yard.host.clock)
+            after = 0
+            while page := self._generations(registry, database, after):
+                had_children = True
+                for generation in page:
+                    await self._remove(child_stem(stem, generation))
+                after = page[-1]
+                await asyncio.sleep(0)
+            if had_children:
+                self._yard.ledger.release(stem)
+                self._yard.slices.commit()
+                await self._durable(self._yard.databases["root"])
+                await self._yard.host.gate.sync_folder(self._yard.folder)
+        self._yard.slices.commit()
+        while database.busy_elsewhere:  # noqa: ASYNC110 - a long_sql that was told to give up; it ends soon
+            await asyncio.sleep(0.005)
+        await self._durable(database)
+        await self._yard.may_remove()
+        database.removed = True
+        database.close()
+        self._yard.host.gate.forget(database)
+        self._yard.files.remove(database.path)
+        self._yard.files.remove(database.wal)
+        self._yard.databases.pop(stem, None)
+        self._yard.ledger.freed()
+
+    def _generations(self, registry: Registry, database: Database, after: int) -> list[int]:
+        try:
+            return [generation for generation, _ in registry.generations(after, PAGE)]
+        except StoredDataError as error:
+            log.error("a deleted agent cannot be read", extra={"file": database.path.name}, exc_info=error)
+            return []
+
+    async def _durable(self, database: Database) -> None:
+        while (waiting := self._yard.host.gate.wait(database)) is not None:
+            await waiting

@@ -1,0 +1,192 @@
+"""When what was written is durable, on one machine: `process` and `disk`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from asyncio import Future
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from sapwood.errors import Unavailable
+from sapwood.kernel.ports import Commit
+from sapwood.storage.database import Database
+from sapwood.storage.files import Files
+
+FLUSHERS = 4
+
+
+class ProcessGate:
+    """Kept once committed: the operating system has it, and survives the process. Nothing ever waits."""
+
+    synced = False
+
+    def opened(self, database: Database) -> None:
+        pass
+
+    def committed(self, commit: Commit) -> None:
+        pass
+
+    def wait(self, database: Database) -> Future[None] | None:
+        return None
+
+    def is_quiet(self, database: Database) -> bool:
+        return True
+
+    async def sync_folder(self, path: Path) -> None:
+        pass
+
+    def forget(self, database: Database) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _File:
+    """How far one database is on its way to the disk."""
+
+    __slots__ = ("committed", "durable", "flushing", "waiters")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.durable = 0
+        self.flushing = False
+        self.waiters: list[tuple[int, Future[None]]] = []
+
+
+class DiskGate:
+    """Kept once the disk has it.
+
+    Every commit starts a flush of its file, unless one is under way: then the next flush
+    takes all commits that gathered meanwhile. Files are flushed in parallel, by threads
+    that do nothing else.
+    """
+
+    synced = True
+
+    def __init__(self, files: Files, loop: asyncio.AbstractEventLoop) -> None:
+        self._files = files
+        self._loop = loop
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._known: dict[Database, _File] = {}
+        self._broken: dict[Path, str] = {}
+        """Files that could not be synced. By path: they are not mended by being closed and opened again."""
+        self._threads = [
+            threading.Thread(target=self._work, name=f"sapwood-flush-{n}", daemon=True) for n in range(FLUSHERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def opened(self, database: Database) -> None:
+        # Whoever wrote it may have died before the disk had it; nobody may see it before the disk does.
+        if database.frames and not database.settled:
+            self._written(database)
+
+    def committed(self, commit: Commit) -> None:
+        self._written(commit.database)
+
+    def _written(self, database: Database) -> None:
+        file = self._known.get(database)
+        if file is None:
+            file = self._known[database] = _File()
+        file.committed += 1
+        if not file.flushing:
+            self._flush(database, file)
+
+    def wait(self, database: Database) -> Future[None] | None:
+        if self._broken and database.path in self._broken:
+            raise Unavailable(self._broken[database.path])
+        file = self._known.get(database)
+        if file is None:
+            return None
+        if file.durable >= file.committed:
+            return None
+        waiter: Future[None] = self._loop.create_future()
+        file.waiters.append((file.committed, waiter))
+        return waiter
+
+    def _flush(self, database: Database, file: _File) -> None:
+        file.flushing = True
+        target = file.committed
+        path, wal, descriptor, settled = database.path, database.wal, database.descriptor, database.settled
+        beside = database.beside
+
+        def flush() -> None:
+            error: OSError | None = None
+            try:
+                self._files.sync_file(wal)
+                if not settled:
+                    # The first time, whoever created the file may have died before its name was on the disk.
+                    assert descriptor is not None
+                    self._files.sync_descriptor(path, descriptor)
+                    if beside is not None:
+                        self._files.sync_file(beside)
+                    self._files.sync_folder(path.parent)
+                    self._files.sync_folder(path.parent.parent)
+            except OSError as raised:
+                error = raised
+            self._tell(lambda: self._flushed(database, file, target, error))
+
+        self._jobs.put(flush)
+
+    def _flushed(self, database: Database, file: _File, target: int, error: OSError | None) -> None:
+        file.flushing = False
+        if error is not None:
+            # What a failed sync leaves on the disk is unknown, and a second one may lie.
+            text = f"The disk refused to keep {database.path.name}: {error}. Restart the process."
+            self._broken[database.path] = text
+            for _, waiter in file.waiters:
+                if not waiter.done():
+                    waiter.set_exception(Unavailable(text))
+            file.waiters.clear()
+            return
+        file.durable = target
+        database.settled = True
+        left: list[tuple[int, Future[None]]] = []
+        for wanted, waiter in file.waiters:
+            if wanted > target:
+                left.append((wanted, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        file.waiters = left
+        if file.committed > target:
+            self._flush(database, file)
+
+    def is_quiet(self, database: Database) -> bool:
+        file = self._known.get(database)
+        return file is None or database.path in self._broken or file.durable >= file.committed
+
+    async def sync_folder(self, path: Path) -> None:
+        done: Future[OSError | None] = self._loop.create_future()
+
+        def sync() -> None:
+            error: OSError | None = None
+            try:
+                self._files.sync_folder(path)
+            except OSError as raised:
+                error = raised
+            self._tell(lambda: done.cancelled() or done.set_result(error))
+
+        self._jobs.put(sync)
+        if (error := await done) is not None:
+            raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
+
+    def _tell(self, news: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+            self._loop.call_soon_threadsafe(news)
+
+    def forget(self, database: Database) -> None:
+        self._known.pop(database, None)
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

@@ -1,0 +1,346 @@
+"""One process that runs agents: their trees, the loop they share, and what they share with nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from asyncio import Task
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from contextvars import copy_context
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from sapwood.address import Address
+from sapwood.clock import Clock
+from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.context import Call, current, in_time, until
+from sapwood.kernel.offload import Offload
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.stub import Line, Stub
+from sapwood.kernel.tree import DESTROYED, Tree
+from sapwood.kernel.watchdog import Strikes, Watchdog
+from sapwood.settings import Settings
+from sapwood.storage.database import Database
+from sapwood.storage.files import Files
+
+log = logging.getLogger(__name__)
+
+TREES = "trees"
+REMOVED = ".removed"
+COPYING = ".copying"
+RESTORED = ".restored"
+"""A whole copy that waits to take a tree's place."""
+CLOSING = 0.002
+LAST_WORDS = 5.0
+"""Seconds that cancelled work is given to unwind."""
+
+
+class Node:
+    """Runs agents on one event loop, with one data folder."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        *,
+        clock: Clock,
+        files: Files,
+        gate: Gate,
+        deps: object,
+        open_databases: int,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.clock = clock
+        self.files = files
+        self.gate = gate
+        self.deps = deps
+        self.loop = asyncio.get_running_loop()
+        self.context = copy_context()
+        self.context.run(current.set, None)
+        self.context.run(until.set, None)
+        self.roots: Sequence[AgentClass] = ()
+        """The classes that may be roots."""
+        self.trees: dict[Address, Tree] = {}
+        self.offload = Offload(settings.threads)
+        self.strikes = Strikes(folder, settings.strikes)
+        self.watchdog = Watchdog(self.loop, settings, folder, self._running)
+        self._thread = threading.get_ident()
+        self._open: OrderedDict[Database, tuple[Tree, float]] = OrderedDict()
+        """Open databases, each with when it was last looked at; the first is looked at next."""
+        self._may_open = open_databases
+        self._checked: set[AgentClass] = set()
+        self._background: set[Task[None]] = set()
+        self._dying: set[Task[Any]] = set()
+        self._stopped: Unavailable | None = None
+        files.make_folder(folder / TREES)
+        if gate.synced:
+            files.sync_folder(folder)
+        for left in (folder / TREES).glob(f"*{RESTORED}"):
+            if not left.with_suffix("").exists():
+                files.rename(left, left.with_suffix(""))
+        for left in (folder / TREES).glob("*.*"):
+            self._in_background(self._remove(left))
+        self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
+
+    def on_other_thread(self) -> bool:
+        return threading.get_ident() != self._thread
+
+    def check_deps(self, kind: AgentClass) -> None:
+        """Refuse a class that asks for other dependencies than the app has."""
+        if kind in self._checked:
+            return
+        wanted = kind.annotation("deps")
+        if wanted is not None and not _may_be(self.deps, wanted):
+            raise UsageError(
+                f"{kind.cls.__name__} wants deps of type {getattr(wanted, '__name__', wanted)}, and the app has "
+                f"{type(self.deps).__name__}. Pass App(deps=…)."
+            )
+        self._checked.add(kind)
+
+    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
+        """Return the live, started agent at this address."""
+        tree = self.tree(address, kind)
+        while tree.destroyed is not None:
+            if caller is not None and caller.actor.address.root == tree.address:
+                raise NotFound(f"{tree.address} was destroyed.", path=tree.address.steps)
+            await asyncio.shield(tree.destroyed)
+            tree = self.tree(address, kind)
+        tree.visitors += 1
+        try:
+            return await tree.reach(address, kind, caller)
+        finally:
+            tree.visitors -= 1
+
+    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree:
+        """Return the tree an address belongs to."""
+        if self.on_other_thread():
+            raise WrongThread(f"{address} was asked for from another thread than the one its app runs on.")
+        if self._stopped is not None:
+            raise Unavailable(str(self._stopped))
+        root = address.root
+        tree = self.trees.get(root)
+        if tree is None:
+            if self.strikes.quarantined(root):
+                raise Quarantined(
+                    f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
+                    "The folder 'crashes' in the data folder says where; App.release() lets it run again."
+                )
+            aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
+            tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
+            self.trees[root] = tree
+        return tree
+
+    def _folder_of(self, root: Address, aliases: Sequence[str]) -> Path:
+        folder = tree_folder(self.folder, root)
+        if (folder / DESTROYED).exists():
+            self._move_away(folder)
+        if aliases and not folder.exists():
+            for alias in aliases:
+                old = tree_folder(self.folder, Address.root_of(alias, root.name))
+                if old.exists():
+                    self.files.rename(old, folder)
+                    break
+        return folder
+
+    async def stub(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
+        """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
+        (root, name), *below = path
+        if root not in self.roots:
+            roots = ", ".join(known.cls.__name__ for known in self.roots) or "none"
+            raise UnknownAgent(
+                f"{root.type} is not a root of this app. Name it in App(agents=[…]), or reach it through its parent. "
+                f"Roots: {roots}."
+            )
+        address = Address.root_of(root.type, name)
+        kinds = self.tree(address, root).kinds
+        kinds[root.type] = root
+        for kind, child in below:
+            address = address.child(kind.type, child)
+            kinds[kind.type] = kind
+        async with in_time(caller, address):
+            return self.stub_of(await self.reach(address, path[-1][0], caller))
+
+    def stub_of(self, actor: Actor) -> Stub:
+        return Stub(Line(self, actor))
+
+    def _opened(self, tree: Tree, database: Database) -> None:
+        """Close a database nobody used lately, if too many are open."""
+        self._open[database] = (tree, time.monotonic())
+        for _ in range(len(self._open)):
+            if len(self._open) <= self._may_open:
+                return
+            oldest, (its_tree, looked_at) = self._open.popitem(last=False)
+            if not oldest.is_open:
+                continue
+            if oldest is database or oldest.last_used > looked_at or not its_tree.close_database(oldest):
+                self._open[oldest] = (its_tree, time.monotonic())
+
+    def _put_to_sleep(self) -> None:
+        self.sleep(idle_for=self.settings.sleep_after)
+        self._sweep = self.loop.call_later(self.settings.sleep_after / 2, self._put_to_sleep)
+
+    def sleep(self, idle_for: float = 0.0) -> None:
+        """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
+        before = time.monotonic() - idle_for
+        for root, tree in list(self.trees.items()):
+            if tree.deletions:
+                continue  # they still write to the databases of parents
+            for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
+                if actor.is_idle and actor.last_active <= before:
+                    tree.sleep(actor)
+            if tree.is_quiet and tree.close():
+                del self.trees[root]
+
+    def _running(self, task: Task[Any]) -> tuple[Address, str] | None:
+        """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
+        for tree in list(self.trees.values()):
+            for actor in list(tree.actors.values()):
+                for call, running in list(actor.calls.items()):
+                    if running is task:
+                        return actor.address, call.method
+        return None
+
+    async def destroy(self, tree: Tree) -> None:
+        """Remove a whole tree. It is gone for good when this returns; its files follow, after the current call."""
+        if tree.destroyed is not None:
+            return
+        tree.slices.commit()
+        gone = tree.destroyed = self.loop.create_future()
+        if tree.folder.exists():
+            marker = tree.folder / DESTROYED
+            self.files.close(self.files.create(marker, b""))
+            await self.gate.sync_folder(tree.folder)
+        me = asyncio.current_task()
+
+        async def tear_down() -> None:
+            try:
+                if me is not None:
+                    await asyncio.wait({me}, timeout=LAST_WORDS)
+                await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
+                if tree.folder.exists():
+                    self._move_away(tree.folder)
+            finally:
+                # Also when it failed: whoever asks for the tree next finds the tombstone, and goes on with it.
+                self.trees.pop(tree.address, None)
+                gone.set_result(None)
+
+        self._in_background(tear_down())
+
+    async def replace(self, tree: Tree, folder: Path, error: SapwoodError) -> None:
+        """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
+        while tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        done = tree.destroyed = self.loop.create_future()
+        try:
+            await self._close_tree(tree, error)
+            # A crash between the two renames leaves only the new folder, and the next start finishes it.
+            if tree.folder.exists():
+                self._move_away(tree.folder)
+            self.files.rename(folder, tree.folder)
+            await self.gate.sync_folder(tree.folder.parent)
+        finally:
+            self.trees.pop(tree.address, None)
+            done.set_result(None)
+
+    async def _close_tree(self, tree: Tree, error: SapwoodError) -> None:
+        tree.slices.commit()
+        tasks = [task for actor in tree.actors.values() for task in actor.calls.values()]
+        root = tree.actors.get(tree.address)
+        if root is not None:
+            tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        while tree.deletions:  # one may begin another
+            await asyncio.wait(tree.deletions)
+        await tree.may_remove()
+        while not tree.close():  # noqa: ASYNC110 - flushes end soon
+            await asyncio.sleep(CLOSING)
+
+    def _move_away(self, folder: Path) -> None:
+        away = folder.with_name(f"{folder.name}-{time.time_ns()}{REMOVED}")
+        self.files.rename(folder, away)
+        self._in_background(self._remove(away))
+
+    async def _remove(self, folder: Path) -> None:
+        await self.gate.sync_folder(folder.parent)
+        for number, file in enumerate(_files_in(folder), start=1):
+            self.files.remove(file)
+            if number % 200 == 0:
+                await asyncio.sleep(0)
+        self.files.remove_folder(folder)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work, context=self.context.copy())
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work in the background failed", exc_info=error)
+
+    async def stop(self) -> None:
+        """End in good order: cancel what runs, keep what was written, let go of every file."""
+        if self._stopped is not None:
+            return
+        self._sweep.cancel()
+        for task in list(self._background):
+            await asyncio.wait({task})
+        self._stopped = Unavailable("The app is not running.")
+        for tree in list(self.trees.values()):
+            await self._close_tree(tree, self._stopped)
+        self.trees.clear()
+        self._close_threads()
+
+    def die_now(self) -> None:
+        """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
+        self._stopped = Unavailable("The process crashed.")
+        for tree in self.trees.values():
+            self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
+            tree.die(self._stopped)
+        self.trees.clear()
+        for task in (*self._dying, *self._background):
+            task.cancel()
+
+    async def die(self) -> None:
+        """Stop as a killed process does, and return when nothing runs any more."""
+        self._sweep.cancel()
+        self.die_now()
+        tasks = [*self._dying, *self._background]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        self._close_threads()
+
+    def _close_threads(self) -> None:
+        self.watchdog.stop()
+        self.offload.close()
+        self.gate.close()
+
+
+def tree_folder(data: Path, root: Address) -> Path:
+    """Return where a tree lies: no name a user chose is part of the path."""
+    (step,) = root.steps
+    return data / TREES / hashlib.sha256(f"{step.type}\0{step.name}".encode()).hexdigest()[:40]
+
+
+def _may_be(value: object, annotation: Any) -> bool:
+    """Return whether a value may be what an annotation says; only what can be seen at once is held against it."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_may_be(value, member) for member in get_args(annotation))
+    wanted = get_origin(annotation) or annotation
+    try:
+        return isinstance(value, wanted)
+    except TypeError:  # Any, or a protocol that cannot be checked at run time
+        return True
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())

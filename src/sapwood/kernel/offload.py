@@ -1,0 +1,95 @@
+"""Work that must not hold up the loop: in a thread, in a process, or as a long statement.
+
+What goes there and what comes back are copies, so nothing of an agent is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sapwood.errors import NotCopyable, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.storage.rows import Rows
+
+
+class Offload:
+    """The threads and processes of one node."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sapwood-thread")
+
+    async def in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = _copied((args, kwargs), "The arguments")
+
+        def work() -> Any:
+            return _copied(function(*args, **kwargs), f"What {_name(function)} returned")
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def in_process(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Imported here: most agents never need it.
+        from anyio import BrokenWorkerProcess, to_process
+
+        _copied((function, args, kwargs), "The function and its arguments")
+        # Cancelling kills the worker: nothing else stops code that computes.
+        try:
+            return await to_process.run_sync(_apply, function, args, kwargs, cancellable=True)
+        except BrokenWorkerProcess as error:
+            raise UsageError(
+                f"The process for {_name(function)} did not start or ended by itself. It imports your program first: "
+                'keep what starts the app below `if __name__ == "__main__":`.'
+            ) from error
+
+    async def long_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+        """Run one statement off the loop. Calls to this agent wait meanwhile; no other agent does."""
+        while actor.is_held:
+            await actor.released()
+            actor.check_live()
+        database, slices = actor.database, actor.home.slices
+        slices.commit()
+        database.begin_elsewhere()
+        actor.hold()
+        work = asyncio.get_running_loop().run_in_executor(self._threads, database.run_elsewhere, sql, arguments)
+        try:
+            try:
+                rows = await asyncio.shield(work)
+            except CancelledError:
+                database.interrupt()
+                await asyncio.wait({work})
+                work.exception()
+                database.end_elsewhere()
+                database.rollback()
+                raise
+            except BaseException:
+                database.end_elsewhere()
+                database.rollback()
+                raise
+            database.end_elsewhere()
+            slices.commit()
+            slices.commit_alone(database)
+            return rows
+        finally:
+            actor.release()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _apply(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def _copied(value: Any, what: str) -> Any:
+    try:
+        return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes, read back at once
+    except Exception as error:  # noqa: BLE001 - pickle raises whatever the object's own code raises
+        raise NotCopyable(f"{what} cannot be copied: {error}") from None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", repr(function))

@@ -1,0 +1,63 @@
+"""What the kernel asks of the place it runs in.
+
+The gate is where durability levels differ: one process, its disk, later a replicated
+log. It is told of every commit of a tree in the order of the writes, with the frames
+the commit added to the write-ahead log.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sapwood.address import Address
+from sapwood.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of one agent."""
+
+    root: Address
+    database: Database
+    first_frame: int
+    last_frame: int
+
+
+class Gate(Protocol):
+    """Holds what wants to leave until what was committed before it is durable."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether SQLite has to order its own writes for a loss of power."""
+        ...
+
+    def opened(self, database: Database) -> None:
+        """Take note that a database was opened; what it holds may come from a process that died."""
+        ...
+
+    def committed(self, commit: Commit) -> None:
+        """Take note of a commit. Called in the order of commits; must not block."""
+        ...
+
+    def wait(self, database: Database) -> Future[None] | None:
+        """Return what to await before something may leave the agent; None: it may leave now."""
+        ...
+
+    def is_quiet(self, database: Database) -> bool:
+        """Return whether nothing of this database is under way."""
+        ...
+
+    async def sync_folder(self, path: Path) -> None:
+        """Return when names created and removed in a folder are durable."""
+        ...
+
+    def forget(self, database: Database) -> None:
+        """The database is about to close; nothing of it waits any more."""
+        ...
+
+    def close(self) -> None:
+        """Flush what is left, and stop."""
+        ...

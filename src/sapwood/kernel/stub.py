@@ -1,0 +1,147 @@
+"""What callers hold instead of an agent: its public methods, each a call to wherever it lives."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from sapwood.address import Address
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.callbacks import Lent
+from sapwood.kernel.classes import AgentClass, Method
+from sapwood.kernel.context import Call, current, in_time
+from sapwood.kernel.streams import Channel, Stream
+
+
+class Directory(Protocol):
+    """Finds agents by their address."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def reach(self, address: Address, kind: AgentClass, caller: Call | None) -> Actor: ...
+
+
+class Stub:
+    """The public methods of one agent, each awaited.
+
+    A stub is an address, not a connection: it stays valid while the agent sleeps, moves
+    or restarts. After an abort it raises `Aborted`, after a deletion `NotFound`.
+    """
+
+    _line: Line
+
+    def __init__(self, line: Line) -> None:
+        self.__dict__["_line"] = line
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name == "_line":  # a stub without one is being made by somebody else, such as pickle
+            raise AttributeError(name)
+        method = self._line.kind.method(name)
+        call = self._line.stream if method.streams else self._line.call
+
+        def invoke(*args: Any, **kwargs: Any) -> Any:
+            return call(method, args, kwargs)
+
+        invoke.__name__ = name
+        invoke.__doc__ = method.function.__doc__
+        self.__dict__[name] = invoke
+        return invoke
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("A stub has no attributes to set; call a method of the agent instead.")
+
+    def __repr__(self) -> str:
+        return f"<stub {self._line.address}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stub) and other._line.address == self._line.address
+
+    def __hash__(self) -> int:
+        return hash(self._line.address)
+
+    def __copy__(self) -> Stub:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Stub:
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("A stub stays where it is; pass on the agent's class and name, and get it there.")
+
+
+class Line:
+    """The way from a stub to its agent."""
+
+    __slots__ = ("_actor", "_directory", "_limit", "address", "kind")
+
+    def __init__(self, directory: Directory, actor: Actor) -> None:
+        self.address = actor.address
+        self.kind = actor.kind
+        self._directory = directory
+        self._actor = actor
+        self._limit = actor.limits.payload_bytes
+
+    def call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        # Copied now, not when it is awaited: what the caller changes in between must not show.
+        caller = current.get()
+        lent = Lent(caller, self._limit)
+        arguments, named = method.signature.copy_arguments(args, kwargs, self._limit, lent.proxy)
+        return self._call(method, arguments, named, caller, lent)
+
+    async def _call(
+        self, method: Method, arguments: list[Any], named: dict[str, Any], caller: Call | None, lent: Lent
+    ) -> Any:
+        actor = self._actor
+        if not actor.ready or (caller is not None and caller.actor is not actor.parent):
+            actor = await self._reach(caller)
+        arguments.insert(0, actor.agent)
+        call = Call(actor, method.name, caller)
+        try:
+            return await actor.serve(
+                call, method.function, arguments, named, awaits=method.is_async, result=method.signature.result
+            )
+        except CancelledError:
+            # Wanted by somebody above who no longer wants it: it stops. Wanted by anybody else: it goes on, and
+            # its result is dropped.
+            if caller is None or actor.address.is_below(caller.actor.address):
+                task = actor.cancel(call)
+                if task is not None:
+                    await asyncio.wait({task})
+            raise
+        finally:
+            lent.ended = True
+
+    async def _reach(self, caller: Call | None) -> Actor:
+        if caller is not None:
+            caller.actor.check_live()
+        await self._wake(caller)
+        if caller is not None and isinstance(caller.actor, Actor) and caller.actor.home is not self._actor.home:
+            # A call that leaves the tree is seen by others, and passes the gate.
+            await caller.actor.leave()
+            await self._wake(caller)  # it may have gone to sleep meanwhile
+        return self._actor
+
+    async def _wake(self, caller: Call | None) -> None:
+        if self._actor.ready:
+            return
+        async with in_time(caller, self.address):
+            self._actor = await self._directory.reach(self.address, self.kind, caller)
+
+    def stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stream:
+        caller, limit, signature = current.get(), self._limit, method.signature
+        lent = Lent(caller, limit)
+        arguments, named = signature.copy_arguments(args, kwargs, limit, lent.proxy)
+
+        async def begin(channel: Channel) -> None:
+            actor = await self._reach(caller)
+            channel.end.add_done_callback(lambda _: setattr(lent, "ended", True))
+            channel.start(
+                actor,
+                Call(actor, method.name, caller),
+                method.function(actor.agent, *arguments, **named),
+                lambda item: signature.result.copy(item, limit),
+            )
+
+        return Stream(self._directory.loop, begin)

@@ -1,0 +1,203 @@
+"""Sees from outside when one agent's code holds up all others.
+
+A thread looks at the loop every few milliseconds. As long as the loop's own heartbeat
+goes on, nothing is wrong and nothing is written down: agents pay nothing for being
+watched. When the heart stands still, the task that runs is the one to name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from asyncio import Task
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sapwood.address import Address
+from sapwood.settings import Settings
+
+log = logging.getLogger(__name__)
+
+BEAT = 0.02
+ONE_WARNING_PER = 60.0
+BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+EXIT_CODE = 70
+STRIKES = "strikes.jsonl"
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSlice:
+    """Code of one method that ran too long without an await."""
+
+    address: Address
+    """The agent it ran in."""
+    method: str
+    """The method that was called."""
+    seconds: float
+    """How long it had run when it was seen; it may have gone on."""
+    stack: str
+    """Where it was then."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address}.{self.method} ran {self.seconds:.2f} s without an await, and every agent of the process "
+            f"waited. Use in_thread() for blocking I/O, in_process() for heavy computing, or long_sql() for a slow "
+            f"query.\n{self.stack}"
+        )
+
+
+class Watchdog:
+    """Watches one loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        folder: Path,
+        running: Callable[[Task[Any]], tuple[Address, str] | None],
+    ) -> None:
+        self.histogram: Counter[float] = Counter()
+        """How many slow slices there were, by the upper bound of their duration in seconds."""
+        self.ready = True
+        """False while a slice runs longer than `stuck_slice`."""
+        self.on_slow: list[Callable[[SlowSlice], None]] = []
+        """Told, on the watchdog's thread, of every slow slice when it is first seen."""
+        self._loop = loop
+        self._settings = settings
+        self._folder = folder
+        self._running = running
+        self._loop_thread = threading.get_ident()
+        self._beats = 0
+        self._stop = threading.Event()
+        self._warned: dict[str, float] = {}
+        self._timer = loop.call_soon(self._beat)
+        self._thread = threading.Thread(target=self._watch, name="sapwood-watchdog", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._timer = self._loop.call_later(BEAT, self._beat)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        beats, since, suspect, seen = -1, time.monotonic(), None, None
+        last, last_cpu = since, self._loop_cpu()
+        while not self._stop.wait(BEAT):
+            now, cpu = time.monotonic(), self._loop_cpu()
+            computed = cpu - last_cpu
+            # A machine that stood still is nobody's fault: we are late ourselves, and the loop computed nothing.
+            since += max(0.0, now - last - 2 * BEAT - computed)
+            last, last_cpu = now, cpu
+            task = asyncio.current_task(self._loop)
+            if self._beats != beats or task is not suspect:
+                # Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
+                if seen is not None:
+                    self._count(now - since)
+                # Only a call into C that holds the GIL keeps us from looking while the loop computes, and it
+                # lets us run again the moment it is over.
+                blind = computed >= self._settings.slow_slice and self._beats - beats <= 1
+                beats, since, suspect, seen = self._beats, now - computed if blind else now, task, None
+                self.ready = True
+                if not blind:
+                    continue
+            lasted = now - since
+            if lasted < self._settings.slow_slice or task is None:
+                continue
+            if seen is None:
+                seen = self._name(task, lasted)
+                if seen is not None:
+                    self._report(seen, now)
+            if lasted >= self._settings.stuck_slice:
+                self.ready = False
+            if lasted >= self._settings.fatal_slice:
+                self._end(self._name(task, lasted))
+
+    def _loop_cpu(self) -> float:
+        """Return how long the loop's thread has computed so far."""
+        clock = getattr(time, "pthread_getcpuclockid", None)
+        return time.clock_gettime(clock(self._loop_thread)) if clock is not None else 0.0
+
+    def _count(self, seconds: float) -> None:
+        self.histogram[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1
+
+    def _name(self, task: Task[Any], seconds: float) -> SlowSlice | None:
+        found = self._running(task)
+        if found is None:
+            return None
+        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
+        stack = "".join(traceback.format_stack(frame)[-12:]) if frame is not None else ""
+        return SlowSlice(*found, seconds, stack)
+
+    def _report(self, slow: SlowSlice, now: float) -> None:
+        for tell in self.on_slow:
+            tell(slow)
+        key = f"{slow.address.type}.{slow.method}"
+        if now - self._warned.get(key, -ONE_WARNING_PER) >= ONE_WARNING_PER:
+            self._warned[key] = now
+            log.warning("%s", slow, extra={"address": str(slow.address), "method": slow.method})
+
+    def _end(self, stuck: SlowSlice | None) -> None:
+        """Write down what is stuck, and end the process: whoever supervises it starts it again."""
+        text = str(stuck) if stuck is not None else "The loop is stuck outside of any agent.\n"
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        stacks = "\n".join("".join(traceback.format_stack(frame)) for frame in frames.values())
+        crashes = self._folder / "crashes"
+        crashes.mkdir(exist_ok=True)
+        (crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt").write_text(f"{text}\nAll threads:\n{stacks}")
+        if stuck is not None:
+            _append(self._folder / STRIKES, {"root": str(stuck.address.root), "at": time.time()})
+        sys.stderr.write(f"sapwood: {text}\nsapwood: the process ends.\n")
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)
+
+
+class Strikes:
+    """Which trees ended their process, and which are held back for it."""
+
+    def __init__(self, folder: Path, allowed: int) -> None:
+        self._file = folder / STRIKES
+        self._allowed = allowed
+        self._at: dict[str, list[float]] = {}
+        if self._file.exists():
+            for line in self._file.read_text().splitlines():
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue  # a crash cut it short
+                if "at" in entry:
+                    self._at.setdefault(entry["root"], []).append(entry["at"])
+                else:
+                    self._at.pop(entry["root"], None)
+
+    def quarantined(self, root: Address) -> bool:
+        """Return whether the last strikes of this tree came within one hour."""
+        if not self._at:
+            return False
+        last = self._at.get(str(root), [])[-self._allowed :]
+        return len(last) == self._allowed and last[-1] - last[0] <= HOUR
+
+    def release(self, root: Address) -> None:
+        """Let a tree run again."""
+        if self._at.pop(str(root), None) is not None:
+            _append(self._file, {"root": str(root), "released": time.time()})
+
+
+def _append(file: Path, entry: dict[str, object]) -> None:
+    with file.open("a") as out:
+        out.write(f"\n{json.dumps(entry)}\n")  # on a line of its own, even if a crash cut the last one short
+        out.flush()
+        os.fsync(out.fileno())

@@ -1,0 +1,67 @@
+"""One process, one data folder: enough for most, and what every test runs on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sapwood.clock import Clock, SystemClock
+from sapwood.errors import UsageError
+from sapwood.kernel.gate import DiskGate, ProcessGate
+from sapwood.kernel.node import Node
+from sapwood.kernel.ports import Gate
+from sapwood.settings import Durability, Settings
+from sapwood.storage.files import Files, FolderLock
+
+FILES_PER_DATABASE = 3
+OTHER_FILES = 512
+
+
+class LocalRuntime:
+    """Holds the data folder and the node that runs on it."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, files: Files | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._files = files or Files()
+        self._lock: FolderLock | None = None
+
+    async def start(self, deps: object) -> Node:
+        folder = Path(self._settings.data)
+        self._lock = FolderLock(folder)
+        return Node(
+            self._settings,
+            folder,
+            clock=self._clock,
+            files=self._files,
+            gate=self.make_gate(),
+            deps=deps,
+            open_databases=self._settings.open_databases or _databases_that_fit(),
+        )
+
+    def make_gate(self) -> Gate:
+        try:
+            level = Durability(self._settings.durability)
+        except ValueError:
+            levels = ", ".join(repr(level.value) for level in Durability)
+            raise UsageError(f"durability is {self._settings.durability!r}; it can be {levels}.") from None
+        if level is Durability.DISK:
+            return DiskGate(self._files, asyncio.get_running_loop())
+        return ProcessGate()
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _databases_that_fit() -> int:
+    """Raise the limit on open files as far as it goes, and return how many databases fit below it."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 1000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max((min(hard, 1_000_000) - OTHER_FILES) // FILES_PER_DATABASE, 16)

@@ -1,0 +1,74 @@
+"""How a node is set up: plain values, handed in once.
+
+Library code never reads the environment; only the command line turns `SAPWOOD_*`
+variables into these.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+MIB = 1024 * 1024
+
+
+class Durability(str, Enum):
+    """What "kept" means before anything leaves an agent."""
+
+    PROCESS = "process"
+    """Survives the death of the process (kill -9). Nothing ever waits for a disk."""
+    DISK = "disk"
+    """Survives the loss of power: what leaves waits until the disk has what came before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a tree may grow to. A class's limits and those above it combine to the tightest."""
+
+    depth: int = 64
+    """Levels of sub-agents below a root; 0 allows none."""
+    children: int = 100_000
+    """Sub-agents of one agent."""
+    descendants: int = 1_000_000
+    """Sub-agents of a whole tree."""
+    database_bytes: int = 1024 * MIB
+    """Size of one agent's database."""
+    tree_bytes: int = 64 * 1024 * MIB
+    """Size of all databases of a tree together."""
+    payload_bytes: int = 8 * MIB
+    """Size of one copied argument, result or stream item."""
+
+    def within(self, other: Limits) -> Limits:
+        """Return, field by field, the tighter of the two."""
+        return Limits(**{f.name: min(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one node runs."""
+
+    data: str | os.PathLike[str] = "sapwood-data"
+    """The folder that holds every database. One process owns it at a time."""
+    durability: Durability | str = Durability.PROCESS
+    """What must be kept before anything leaves an agent: `process` or `disk`."""
+    limits: Limits = field(default_factory=Limits)
+    """What every tree may grow to, unless a class says less."""
+    sleep_after: float = 120.0
+    """Seconds an idle agent stays in memory."""
+    open_databases: int | None = None
+    """How many databases may be open at once; None: as many as the limit on open files allows."""
+    slow_slice: float = 0.1
+    """Seconds of code without an await after which a warning names the method."""
+    stuck_slice: float = 30.0
+    """Seconds after which the node reports itself as not ready."""
+    fatal_slice: float = 60.0
+    """Seconds after which the process writes down where it is stuck, and ends."""
+    strikes: int = 3
+    """How many fatal slices in an hour put a tree in quarantine."""
+    sql_timeout: float = 1.0
+    """Seconds one statement may run on the loop; `long_sql` has no such limit."""
+    threads: int = 16
+    """How many threads `in_thread` may use."""
+    check_state: bool = False
+    """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""

@@ -1,0 +1,597 @@
+"""One agent's SQLite file: opened when needed, written in slices, closed at any quiet moment.
+
+The first write of a slice opens a transaction; whoever owns the slice commits it. The
+file appears with the first write, as a copy of an empty image that is already in WAL
+mode, and each owner's tables appear with that owner's first write.
+"""
+
+# apsw's own stubs name a type that Python has only from 3.12, so to 3.11 its values are unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+
+from sapwood.errors import (
+    ConstraintViolated,
+    ForbiddenSql,
+    MigrationFailed,
+    NotFound,
+    OverLimit,
+    SlowSql,
+    SqlError,
+    StoredDataError,
+    Unavailable,
+    UsageError,
+)
+from sapwood.storage.files import Files
+from sapwood.storage.migrations import Schema, Script
+from sapwood.storage.rows import Rows, SqlValue
+
+PAGE_SIZE = 2048
+WAL_HEADER, FRAME_HEADER = 32, 24
+SECTOR = 512
+CHECKPOINT_FRAMES = 1000
+"""How long the WAL may grow before it is copied into the file: a checkpoint then costs well under 2 ms."""
+PROGRESS_STEPS = 50_000
+NEVER = float("inf")
+DISK_IS_FULL = 1024 * 1024
+RESERVED = "sapwood_"
+RENAMED_TO_RESERVED = re.compile(r"to(\s|/\*.*?\*/|--[^\n]*\n)*[\"'`\[]?sapwood_", re.IGNORECASE | re.DOTALL)
+
+# User statements and the framework's own share one cache of prepared statements, and
+# SQLite asks the authorizer only when it prepares. Different flags keep them apart: a
+# user cannot reach a statement that was prepared for the framework.
+USER_FLAGS = apsw.SQLITE_PREPARE_PERSISTENT
+OWN_FLAGS = 0
+
+READABLE_PRAGMAS = frozenset(
+    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
+    | {"data_version"}  # full-text tables ask for it themselves
+    | {"quick_check"}  # so does ALTER TABLE, for a new column with a constraint
+)
+# What the authorizer is told about a table comes as its first argument, or as its
+# second when the first is an index, a trigger or a schema.
+TABLE_FIRST = frozenset(
+    {
+        apsw.SQLITE_INSERT,
+        apsw.SQLITE_UPDATE,
+        apsw.SQLITE_DELETE,
+        apsw.SQLITE_READ,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_VIEW,
+        apsw.SQLITE_DROP_VTABLE,
+    }
+)
+WRITES = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
+SEQUENCES = "sqlite_sequence"
+TABLE_SECOND = frozenset(
+    {
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_DROP_TRIGGER,
+    }
+)
+NOTHING_TEMPORARY = "A database may be closed at any quiet moment, and what is temporary would vanish. Make it a table."
+FORBIDDEN = {
+    apsw.SQLITE_TRANSACTION: "Transactions are the framework's: everything written between two awaits lands together. "
+    "Use `with self.transaction():` to undo a part.",
+    apsw.SQLITE_SAVEPOINT: "Use `with self.transaction():` instead of a savepoint.",
+    apsw.SQLITE_ATTACH: "An agent has one database, its own; other files cannot be attached, nor can it be vacuumed.",
+    apsw.SQLITE_DETACH: "An agent has one database, its own.",
+    apsw.SQLITE_CREATE_TEMP_TABLE: NOTHING_TEMPORARY,
+    apsw.SQLITE_CREATE_TEMP_VIEW: NOTHING_TEMPORARY,
+    apsw.SQLITE_CREATE_TEMP_INDEX: NOTHING_TEMPORARY,
+    apsw.SQLITE_CREATE_TEMP_TRIGGER: NOTHING_TEMPORARY,
+}
+
+
+def wal_bytes(frames: int) -> int:
+    """Return how long a write-ahead log of so many frames is."""
+    return WAL_HEADER + frames * (FRAME_HEADER + PAGE_SIZE) if frames else 0
+
+
+def _without_lookaside() -> None:
+    """Have SQLite not set aside memory for every connection: it would double what an open database costs.
+
+    A setting of the whole library, so only while nobody in the process has a connection.
+    """
+    if not apsw.connections():
+        apsw.shutdown()
+        apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, 0, 0)
+
+
+_without_lookaside()
+
+
+@functools.cache
+def empty_image() -> bytes:
+    """Return a new database as bytes: WAL mode, our page size, the one table every file has."""
+    memory = apsw.Connection(":memory:")
+    memory.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    memory.execute((Path(__file__).parent / "base.sql").read_text())
+    image = bytearray(memory.serialize("main"))
+    memory.close()
+    image[18] = image[19] = 2  # the header's mark of WAL mode
+    return bytes(image)
+
+
+class Owner(Protocol):
+    """Whoever runs the slices that write to a database."""
+
+    def before_create(self, database: Database) -> None:
+        """Called before the file appears; may refuse by raising."""
+        ...
+
+    def before_write(self, database: Database, sql: str) -> None:
+        """Called before the first write after each commit; may refuse by raising."""
+        ...
+
+    def whose_slice(self) -> object:
+        """Return what tells the slices of two tasks apart."""
+        ...
+
+    def opened(self, database: Database) -> None:
+        """Called when the file was opened."""
+        ...
+
+    def lost(self, database: Database, error: BaseException) -> None:
+        """Called when SQLite gave up the transaction: nobody can tell which writes are left."""
+        ...
+
+
+class Database:
+    """The database of one agent."""
+
+    def __init__(
+        self, path: Path, files: Files, owner: Owner, *, exists: bool, synced: bool, sql_timeout: float, max_bytes: int
+    ) -> None:
+        self.path = path
+        self.exists = exists
+        self.removed = False
+        """True once the agent was deleted: the file may never come back under this name."""
+        self.max_bytes = max_bytes
+        self.in_transaction = False
+        self.busy_elsewhere = False
+        """True while `long_sql` runs on another thread; only it may touch the connection then."""
+        self.frames = 0
+        """Frames in the WAL after the last commit."""
+        self.descriptor: int | None = None
+        """Our own descriptor of the file, to sync it; open as long as SQLite's, because closing any one of
+        them drops the locks of all."""
+        self.settled = False
+        """Whether the file and its name were synced since this process first used it."""
+        self.beside: Path | None = None
+        """A file that has to be on the disk with this one."""
+        self.undone = 0
+        """How often a block was undone: what was read before may no longer be true."""
+        self.last_used = 0.0
+        """When a statement last ran, by the monotonic clock."""
+        self._files = files
+        self._owner = owner
+        self._synced = synced
+        self._sql_timeout = sql_timeout
+        self._connection: apsw.Connection | None = None
+        self._versions: dict[str, int] = {}
+        self._for_user = ""
+        self._description: Any = ()
+        self._deadline = NEVER
+        self._denied: str | None = None
+        self._to_close = False
+        self._savepoints = 0
+        self._in_block: object = None
+        self._broken_blocks: set[object] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def wal(self) -> Path:
+        return self.path.with_name(self.path.name + "-wal")
+
+    def _open(self) -> apsw.Connection:
+        if self._connection is not None:
+            return self._connection
+        if self.removed:
+            raise NotFound("This agent was deleted.")
+        if not self.exists:
+            self._owner.before_create(self)
+            self.descriptor = self._files.create(self.path, empty_image())
+            self.exists = True
+        else:
+            self._mend_birth()
+            self.descriptor = self._files.open(self.path) if self._synced else None
+        if not self._synced:
+            self._close_descriptor()
+        try:
+            connection = apsw.Connection(
+                str(self.path),
+                flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX,
+                vfs=self._files.vfs,
+                statementcachesize=48,
+            )
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+            connection.execute(
+                "PRAGMA locking_mode = EXCLUSIVE; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
+                f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}; PRAGMA foreign_keys = ON;"
+                f"{self._max_pages()}"
+            ).fetchall()
+            self._read_versions(connection)
+        except apsw.Error as error:
+            raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
+        connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
+        connection.set_wal_hook(self._note_frames)
+        connection.exec_trace = self._before_statement
+        connection.authorizer = self._authorize
+        connection.set_progress_handler(self._out_of_time, PROGRESS_STEPS)
+        self.frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+        self._connection = connection
+        self._owner.opened(self)
+        return connection
+
+    def _read_versions(self, connection: apsw.Connection) -> None:
+        rows = connection.execute("SELECT owner, max(number) FROM sapwood_migrations GROUP BY owner").fetchall()
+        self._versions = {str(owner): int(number) for owner, number in rows}  # pyright: ignore[reportArgumentType]
+
+    def _mend_birth(self) -> None:
+        """Write the empty image again if a crash cut the file's very first write short.
+
+        Then the file is the image with sectors missing, and all it ever held is in the
+        WAL: the image below it may be put back. SQLite would throw the WAL of an empty
+        file away.
+        """
+        image = empty_image()
+        if self.path.stat().st_size > len(image):
+            return
+        found = self.path.read_bytes()
+        sectors = [(found[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
+        if found != image and all(whole.startswith(left) or not any(left) for left, whole in sectors):
+            self._files.overwrite(self.path, image)
+
+    def close(self) -> None:
+        """Let go of the file. Only between transactions; the next use opens it again."""
+        if self.busy_elsewhere:
+            self._to_close = True
+            self.interrupt()
+            return
+        if self._connection is not None:
+            self._connection.close(True)
+            self._connection = None
+        self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
+        if self.descriptor is not None:
+            self._files.close(self.descriptor)
+            self.descriptor = None
+
+    def execute(self, sql: str, *arguments: SqlValue) -> list[tuple[Any, ...]]:
+        """Run one of the framework's own statements."""
+        connection = self._ready()
+        self.last_used = time.monotonic()
+        self._deadline = self.last_used + self._sql_timeout
+        try:
+            return connection.execute(sql, arguments, prepare_flags=OWN_FLAGS).fetchall()
+        except apsw.Error as error:
+            raise self._translated(error, sql) from error
+        finally:
+            self._deadline = NEVER
+
+    def run(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+        """Run a statement of the user's, and read all its rows."""
+        connection = self._ready()
+        self.last_used = time.monotonic()
+        self._deadline = self.last_used + self._sql_timeout
+        return self._run(connection, sql, arguments)
+
+    def _run(self, connection: apsw.Connection, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+        self._for_user = sql
+        try:
+            cursor = connection.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
+            rows = cursor.fetchall()
+            return Rows(tuple(column[0] for column in self._description), rows)
+        except apsw.Error as error:
+            raise self._translated(error, sql) from error
+        except TypeError as error:
+            raise UsageError(f"SQLite takes None, int, float, str and bytes: {error}. In: {sql}") from None
+        except KeyError as error:
+            raise UsageError(f"No argument is named {error}. In: {sql}") from None
+        finally:
+            self._for_user = ""
+            self._deadline = NEVER
+
+    def begin_elsewhere(self) -> None:
+        """Open a transaction of its own for a statement that another thread will run."""
+        connection = self._ready()
+        self.in_transaction = True  # before BEGIN, which would otherwise begin a slice
+        connection.execute("BEGIN IMMEDIATE", prepare_flags=OWN_FLAGS)
+        self.busy_elsewhere = True
+
+    def run_elsewhere(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+        """Run the statement of `begin_elsewhere`, on whatever thread this is, for as long as it takes."""
+        assert self._connection is not None
+        return self._run(self._connection, sql, arguments)
+
+    def interrupt(self) -> None:
+        """Make the statement that runs elsewhere give up."""
+        self._deadline = 0.0
+
+    def end_elsewhere(self) -> None:
+        """The statement has ended, and this thread may use the connection again."""
+        self.busy_elsewhere = False
+        if self._to_close:
+            self._to_close = False
+            self.rollback()
+            self.close()
+
+    def _ready(self) -> apsw.Connection:
+        if self.busy_elsewhere:
+            raise Unavailable("This agent is busy with long_sql(); await it before using the database again.")
+        if self._in_block is not None and self._owner.whose_slice() is not self._in_block:
+            self.break_block()
+        if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
+            raise UsageError(SUSPENDED)
+        return self._connection or self._open()
+
+    def _before_statement(self, cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
+        if not self.in_transaction and not cursor.is_readonly:
+            self._begin(sql)
+        if self._for_user:
+            # Here, because SQLite forgets the columns of a statement as soon as it has ended.
+            self._description = cursor.get_description()
+        return True
+
+    def begin(self) -> None:
+        """Open the transaction of the slice now, for the framework's own accounts: no limit refuses them."""
+        self._ready()
+        if not self.in_transaction:
+            self._begin("DELETE")
+
+    def _begin(self, sql: str) -> None:
+        assert self._connection is not None
+        for_user, self._for_user, deadline = self._for_user, "", self._deadline
+        try:
+            self._owner.before_write(self, sql)
+            self.in_transaction = True
+            self._connection.execute("BEGIN IMMEDIATE", prepare_flags=OWN_FLAGS)
+        finally:
+            self._for_user, self._deadline = for_user, deadline
+
+    def _translated(self, error: apsw.Error, sql: str) -> Exception:
+        """Return the error to raise; let the owner know if SQLite ended the transaction by itself."""
+        assert self._connection is not None
+        denied, self._denied = self._denied, None
+        # A statement that runs elsewhere has a transaction of its own, and whoever awaits it cleans up.
+        lost = self.in_transaction and not self._connection.in_transaction and not self.busy_elsewhere
+        if lost:
+            self.in_transaction = False
+            self._forget_blocks()
+            self._owner.lost(self, error)
+        if isinstance(error, apsw.FullError):
+            if shutil.disk_usage(self.path.parent).free < DISK_IS_FULL:
+                return Unavailable("The disk is full.")
+            return OverLimit(
+                f"The database may have {self.max_bytes} bytes, and is full. Raise Limits(database_bytes=…).",
+                limit="database_bytes",
+            )
+        if isinstance(error, apsw.InterruptError):
+            return SlowSql(
+                f"A statement ran longer than sql_timeout ({self._sql_timeout} s) and was interrupted, because it "
+                f"holds up every agent of this process. Give it an index, or await self.long_sql(…). In: {sql}"
+            )
+        if lost:
+            return Unavailable(
+                f"SQLite gave up the transaction ({error}); what this slice wrote is undone and the agent restarts."
+            )
+        if isinstance(error, apsw.AuthError) or denied is not None:
+            return ForbiddenSql(f"{denied or error} In: {sql}")
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return StoredDataError(f"The database {self.path.name} is damaged: {error}")
+        if isinstance(error, apsw.ConstraintError):
+            return ConstraintViolated(f"{error}. In: {sql}")
+        return SqlError(f"{error}. In: {sql}")
+
+    def _authorize(self, action: int, first: str | None, second: str | None, schema: str | None, by: str | None) -> int:
+        if not self._for_user:
+            return apsw.SQLITE_OK
+        if action == apsw.SQLITE_ANALYZE and _reserved(first):
+            return apsw.SQLITE_IGNORE  # its samples would show what the framework's tables hold
+        reason = FORBIDDEN.get(action)
+        if action == apsw.SQLITE_PRAGMA and first not in READABLE_PRAGMAS:
+            reason = f"PRAGMA {first} is the framework's to set."
+        elif (
+            (action in TABLE_FIRST and _reserved(first))
+            or (action in TABLE_SECOND and _reserved(first, second))
+            or (action == apsw.SQLITE_ALTER_TABLE and RENAMED_TO_RESERVED.search(self._for_user))
+        ):
+            reason = f"Tables named {RESERVED}… belong to the framework."
+        elif action in WRITES and first == SEQUENCES and (by is not None or SEQUENCES in self._for_user.lower()):
+            # SQLite itself writes it when a table is dropped; a user would turn back the numbers of files.
+            reason = f"{SEQUENCES} is SQLite's and the framework's."
+        if reason is None:
+            return apsw.SQLITE_OK
+        self._denied = reason
+        return apsw.SQLITE_DENY
+
+    def _out_of_time(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _note_frames(self, connection: apsw.Connection, name: str, frames: int) -> int:
+        self.frames = frames
+        return apsw.SQLITE_OK
+
+    def commit(self) -> None:
+        """End the open transaction; what it wrote is now in the WAL."""
+        assert self._connection is not None
+        self.in_transaction = False
+        try:
+            self._connection.execute("COMMIT", prepare_flags=OWN_FLAGS)
+        except apsw.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
+            self._owner.lost(self, error)
+            raise Unavailable(
+                f"The commit failed ({error}); what was written is undone and the agent restarts."
+            ) from error
+
+    def give_up(self, error: BaseException) -> None:
+        """Undo the open transaction because it cannot be committed."""
+        self.rollback()
+        self._owner.lost(self, error)
+
+    def rollback(self) -> None:
+        """Forget the open transaction, if there is one."""
+        if self.in_transaction and self._connection is not None and not self.busy_elsewhere:
+            self.in_transaction = False
+            self._forget_blocks()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
+
+    def checkpoint_if_long(self) -> None:
+        """Copy the WAL into the file once it has grown long."""
+        if self.frames >= CHECKPOINT_FRAMES and self._connection is not None:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self.frames = 0
+
+    @contextmanager
+    def block(self) -> Generator[None, None, None]:
+        """Undo what the block wrote if it raises. It must not be suspended: others' writes would fall into it."""
+        connection = self._ready()
+        if not self.in_transaction:
+            self._begin("")
+        self._savepoints += 1
+        depth = self._savepoints
+        connection.execute(f"SAVEPOINT sapwood_{depth}", prepare_flags=OWN_FLAGS)
+        me = self._in_block = self._owner.whose_slice()
+        try:
+            yield
+        except BaseException:
+            if self._leave_block(me, depth):
+                self._undo(depth)
+            raise
+        else:
+            if self._leave_block(me, depth):
+                connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
+            else:
+                raise UsageError(SUSPENDED)
+
+    def refuse_in_block(self, what: str) -> None:
+        """Refuse what reaches beyond this database, and could not be undone with a block."""
+        if self._in_block is not None and self._in_block is self._owner.whose_slice():
+            raise UsageError(f"{what} cannot be undone. Move it out of `with self.transaction():`.")
+
+    def _leave_block(self, me: object, depth: int) -> bool:
+        """Return whether the block is still whole: not suspended, and its transaction not lost."""
+        whole = self._in_block is me and self._savepoints == depth and self.in_transaction
+        if depth == 1:
+            self._broken_blocks.discard(me)
+        if whole:
+            self._savepoints -= 1
+            if self._savepoints == 0:
+                self._in_block = None
+        return whole
+
+    def break_block(self) -> None:
+        """Undo a block that was suspended by an await; its task learns of it at its next statement."""
+        if self._in_block is None:
+            return
+        self._broken_blocks.add(self._in_block)
+        self._forget_blocks()
+        if self.in_transaction:
+            self._undo(1)
+
+    def _undo(self, depth: int) -> None:
+        assert self._connection is not None
+        self._connection.execute(f"ROLLBACK TO sapwood_{depth}", prepare_flags=OWN_FLAGS)
+        self._connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
+        self._read_versions(self._connection)  # tables made in the block are gone again
+        self.undone += 1
+
+    def _forget_blocks(self) -> None:
+        self._in_block, self._savepoints = None, 0
+
+    def limit(self, max_bytes: int) -> None:
+        """Let the file grow to this size."""
+        if max_bytes != self.max_bytes:
+            self.max_bytes = max_bytes
+            if self._connection is not None:
+                self._connection.execute(self._max_pages(), prepare_flags=OWN_FLAGS)
+
+    def _max_pages(self) -> str:
+        return f"PRAGMA max_page_count = {max(self.max_bytes // PAGE_SIZE, 1)}"
+
+    def used_bytes(self) -> int:
+        """Return how much of the file holds data."""
+        ((pages,),) = self.execute("PRAGMA page_count")
+        ((free,),) = self.execute("PRAGMA freelist_count")
+        return (pages - free) * PAGE_SIZE
+
+    def has(self, schema: Schema) -> bool:
+        """Return whether these tables exist; reading never creates them."""
+        if not self.exists:
+            return False
+        self._ready()
+        version = self._versions.get(schema.owner, 0)
+        if 0 < version < len(schema.scripts):
+            self._apply(schema.scripts[version:], self.execute)
+        return version > 0
+
+    def ensure(self, schema: Schema) -> None:
+        """Bring these tables up to date, creating them at their first write."""
+        self._ready()
+        version = self._versions.get(schema.owner, 0)
+        if version < len(schema.scripts):
+            self._apply(schema.scripts[version:], self.execute)
+
+    def migrate(self, scripts: Sequence[Script]) -> None:
+        """Apply the user's migrations that this file has not seen, and refuse edited ones."""
+        applied = self.execute("SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number")
+        for (number, digest), script in zip(applied, scripts, strict=False):
+            if bytes(digest) != script.digest:
+                raise MigrationFailed(
+                    f"Migration {number} ({script.name}) was applied to this database with another text. "
+                    "Never edit a migration that ran; add a new one."
+                )
+        if len(applied) > len(scripts):
+            raise MigrationFailed(
+                f"This database has {len(applied)} migrations and the class only {len(scripts)}. "
+                "It was written by a newer version of the program."
+            )
+        self._apply(scripts[len(applied) :], lambda sql: self.run(sql, ()))
+
+    def _apply(self, scripts: Sequence[Script], execute: Callable[[str], object]) -> None:
+        for script in scripts:
+            try:
+                with self.block():
+                    execute(script.sql)
+                    self.execute(
+                        "INSERT INTO sapwood_migrations VALUES (?, ?, ?)", script.owner, script.number, script.digest
+                    )
+            except SqlError as error:
+                raise MigrationFailed(f"{script.name} of {script.owner!r} failed: {error}") from error
+            self._versions[script.owner] = script.number
+
+
+SUSPENDED = (
+    "`with self.transaction():` was suspended by an await. What it wrote is undone: "
+    "keep awaits outside the block, so that nothing of another call falls into it."
+)
+
+
+def _reserved(*names: str | None) -> bool:
+    return any(name is not None and name.lower().startswith(RESERVED) for name in names)

@@ -1,0 +1,103 @@
+"""Everything sapwood asks of the file system, beside what SQLite does itself.
+
+One small port: creating, syncing, renaming and removing files go through `Files`, so
+a test can put a disk below it that loses power, and count every step as a place to die.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sapwood.errors import FolderInUse
+
+
+class Files:
+    """The real file system."""
+
+    vfs: str | None = None
+    """The SQLite VFS that databases are opened with; None is SQLite's own."""
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def create(self, path: Path, content: bytes) -> int:
+        """Write a new file and return its descriptor, still open."""
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        os.write(descriptor, content)
+        return descriptor
+
+    def open(self, path: Path) -> int:
+        """Return a descriptor of an existing file, to sync it with."""
+        return os.open(path, os.O_RDONLY)
+
+    def overwrite(self, path: Path, content: bytes) -> None:
+        """Write over the beginning of an existing file that nobody has open."""
+        with path.open("r+b") as file:
+            file.write(content)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def sync_descriptor(self, path: Path, descriptor: int) -> None:
+        """Return when what was written to the open file at `path` is on the disk."""
+        os.fdatasync(descriptor)
+
+    def sync_file(self, path: Path) -> None:
+        """Return when what was written to this file is on the disk.
+
+        Never for a file SQLite holds a lock on: closing any descriptor of it would
+        drop the lock of the whole process.
+        """
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names created, renamed and removed in this folder are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        path.rmdir()
+
+
+class FolderLock:
+    """Holds a data folder for the life of the process, by a lock of the operating system.
+
+    The lock goes with the process however it dies; the pid in the file only serves the
+    sentence a second process is refused with.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import fcntl
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "lock").open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            pid = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise FolderInUse(
+                f"The data folder {str(folder)!r} is in use by process {pid}. "
+                "Stop that process, or give this one a folder of its own with Settings(data=…)."
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()

@@ -1,0 +1,17 @@
+"""What a test of agents needs: an app in a folder of its own, a clock it owns, and crashes on demand.
+
+```python
+async with running(app) as world:
+    inbox = await world.get_agent(Inbox, "alice")
+    await inbox.note("shopping", "milk")
+    await world.crash()
+    inbox = await world.get_agent(Inbox, "alice")
+    assert await inbox.read("shopping") == ["milk"]
+```
+"""
+
+from sapwood.testing.clock import FakeClock
+from sapwood.testing.faults import POINTS, CrashPoints
+from sapwood.testing.world import World, running
+
+__all__ = ["POINTS", "CrashPoints", "FakeClock", "World", "running"]

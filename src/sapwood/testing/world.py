@@ -1,0 +1,130 @@
+"""An app under test: running in a folder of its own, crashed and restarted at will."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from sapwood.agent import Agent
+from sapwood.app import App
+from sapwood.kernel.node import Node
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.watchdog import SlowSlice
+from sapwood.runtimes.local import LocalRuntime
+from sapwood.settings import Settings
+from sapwood.storage.files import Files
+from sapwood.testing.clock import FakeClock
+from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dead
+
+A = TypeVar("A", bound=Agent[Any])
+
+
+class World:
+    """A running app, and what a test may do to it."""
+
+    def __init__(self, app: App, settings: Settings, *, slow_slices: str) -> None:
+        self.clock = FakeClock()
+        """The clock of the app; it stands still until the test moves it."""
+        self.points = CrashPoints()
+        """The places where the app may be made to crash; they are counted anew after every crash and restart."""
+        self.slow: list[SlowSlice] = []
+        """What held up the loop so far; unless the test empties it, it fails at the end."""
+        self.settings = settings
+        """The app's settings, with what `running` changed."""
+        self._given = app
+        self._slow_slices = slow_slices
+        self.app = app
+        """The running app; a new one after every crash and restart."""
+
+    async def start(self) -> None:
+        self.points = CrashPoints()
+        runtime = _Runtime(self.settings, self.clock, self.points)
+        self.app = App(agents=self._given.agents, deps=self._given.deps, settings=self.settings, runtime=runtime)
+        await self.app.__aenter__()
+        if self._slow_slices == "fail":
+            self.node.watchdog.on_slow.append(self.slow.append)
+
+    @property
+    def node(self) -> Node:
+        return self.app.node
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return Path(self.settings.data)
+
+    @overload
+    async def get_agent(self, cls: type[A], name: str) -> A: ...
+    @overload
+    async def get_agent(self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[A], str]]) -> A: ...
+    async def get_agent(
+        self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
+    ) -> Any:
+        """Return a stub, as `App.get_agent` does."""
+        return await self.app.get_agent(cls, name, sub=sub)
+
+    async def crash(self) -> None:
+        """End the app as a killed process ends, and start it again on what is left."""
+        self.points.ended = True
+        await self.node.die()
+        await self.app.__aexit__()
+        await self.start()
+
+    def crash_at(self, point: str, nth: int = 1) -> None:
+        """Let the app die when it passes a crash point; `crash()` then starts it again.
+
+        From that moment on every call raises `Unavailable`.
+        """
+
+        node, points = self.node, self.points
+
+        def die() -> None:
+            points.ended = True
+            if node.on_other_thread():  # a flush; it fails first, and nobody is told that anything was kept
+                node.loop.call_soon_threadsafe(node.die_now)
+            else:
+                node.die_now()
+            raise Dead(f"The process crashed at {point!r}.")
+
+        points.arm(point, nth, die)
+
+    async def restart(self) -> None:
+        """End the app in good order, and start it again."""
+        await self.app.__aexit__()
+        await self.start()
+
+    def sleep(self) -> None:
+        """Put every idle agent to sleep now."""
+        self.node.sleep()
+
+
+class _Runtime(LocalRuntime):
+    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()))
+        self._points = points
+
+    def make_gate(self) -> Gate:
+        return CountingGate(self._points, super().make_gate())
+
+
+@asynccontextmanager
+async def running(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+    """Run an app for a test: a new data folder, a clock that stands still, in-place changes of state refused.
+
+    Code that holds up the loop fails the test, unless `slow_slices="allow"`. Further
+    keyword arguments replace single settings of the app.
+    """
+    with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
+        changed = replace(app.settings, **{"data": folder, "check_state": True, **settings})
+        world = World(app, changed, slow_slices=slow_slices)
+        await world.start()
+        try:
+            yield world
+        finally:
+            await world.app.__aexit__()
+        if world.slow:
+            raise AssertionError("\n".join(str(slow) for slow in world.slow))

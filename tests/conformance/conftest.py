@@ -1,0 +1,35 @@
+"""A world for each test, at each level of durability."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.conformance.worlds import Probe, Run
+
+from sapwood import Agent, App
+from sapwood.testing import World, running
+
+
+@pytest.fixture(params=["process", "disk"])
+def level(request: pytest.FixtureRequest) -> str:
+    """What "kept" means in this run of the test."""
+    return request.param
+
+
+@pytest.fixture
+def run(level: str) -> Run:
+    """Return what runs an app with the given roots."""
+
+    def run(*roots: type[Agent[Any]], deps: Any = None, **settings: Any) -> AbstractAsyncContextManager[World]:
+        # These tests are about what is true, not how fast: a busy machine must not fail them.
+        return running(App(agents=roots, deps=deps), slow_slices="allow", durability=level, **settings)
+
+    return run
+
+
+@pytest.fixture
+def probe() -> Probe:
+    """Return what agents of a test write to and wait for; hand it to the app as deps."""
+    return Probe()

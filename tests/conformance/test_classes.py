@@ -1,0 +1,164 @@
+"""Classes: what cannot work is refused when the class is made, not when it is first used."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any
+
+import pytest
+from tests.conformance.worlds import Run
+
+from sapwood import Agent, UsageError, expose
+from sapwood.agent import HOOKS, SETTINGS
+
+
+@pytest.fixture
+def level() -> str:
+    """Return one level of durability; nothing here depends on it."""
+    return "process"
+
+
+def make(class_name: str, /, **members: Any) -> type[Agent[Any]]:
+    return type(class_name, (Agent,), members)
+
+
+async def method(self: Agent) -> None: ...
+
+
+FRAMEWORK = [
+    name for name in dir(Agent) if not name.startswith("__") and name not in HOOKS | SETTINGS and name != "_actor"
+]
+
+
+@pytest.mark.parametrize("name", FRAMEWORK)
+def test_a_framework_method_that_is_no_hook_cannot_be_overridden(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"Mine\.{name} would hide what Agent itself has.*on_start"):
+        make("Mine", **{name: method})
+
+
+@pytest.mark.parametrize("name", ["name", "sql", "state", "address", "self_path", "_actor"])
+def test_an_attribute_cannot_take_the_place_of_a_framework_s_name(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"Mine\.{name} would hide"):
+        make("Mine", **{name: "mine"})
+
+
+def test_an_init_is_refused_with_what_to_write_instead() -> None:
+    def init(self: Any) -> None: ...
+
+    with pytest.raises(UsageError, match=r"Mine defines __init__.*prepare it in on_start\(\)"):
+        make("Mine", __init__=init)
+
+
+def test_what_a_mixin_brings_is_checked_too() -> None:
+    class Noisy:
+        def sql(self) -> None: ...
+
+    class Initialised:
+        def __init__(self) -> None: ...
+
+    with pytest.raises(UsageError, match="sql would hide"):
+        type("Mine", (Noisy, Agent), {})
+    with pytest.raises(UsageError, match="__init__"):
+        type("Mine", (Initialised, Agent), {})
+
+
+def test_hooks_and_settings_may_be_set() -> None:
+    def upgrade_state(self: Any, old: Any, version: int) -> Any: ...
+
+    mine = make("Mine", on_start=method, upgrade_state=upgrade_state, initial_state=1, migrations=(), limits=None)
+
+    assert mine.__dict__["initial_state"] == 1
+
+
+def test_a_plain_public_method_is_warned_about_because_checkers_cannot_see_that_it_is_awaited() -> None:
+    def plain(self: Any) -> int:
+        return 1
+
+    with pytest.warns(
+        UserWarning, match=r"Mine\.plain is a plain method.*write `async def`, or call it _plain"
+    ) as seen:
+        make("Mine", plain=plain)
+
+    assert len(seen) == 1
+
+
+def test_private_async_and_inherited_methods_are_not_warned_about() -> None:
+    def _private(self: Any) -> None: ...
+
+    async def stream(self: Any) -> Any:
+        yield 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        base = make("Base", _private=_private, fine=method, stream=stream, value=3)
+        type("Derived", (base,), {})
+
+
+def test_a_warning_points_at_the_class_that_has_the_method() -> None:
+    with pytest.warns(UserWarning, match="plain method") as seen:
+
+        class Mine(Agent):
+            def plain(self) -> None: ...
+
+    assert seen[0].filename == __file__
+    assert Mine.plain
+
+
+async def test_names_that_only_the_user_has_are_free(run: Run) -> None:
+    class Free(Agent):
+        async def on_start(self) -> None:
+            self.tasks = [1]
+            self.actor = "mine"
+            self.registry = {"a": 1}
+
+        async def database(self) -> tuple[list[int], str, dict[str, int]]:
+            return self.tasks, self.actor, self.registry
+
+        async def call(self) -> str:
+            return "called"
+
+        async def stub(self) -> str:
+            return "stubbed"
+
+        async def children(self) -> str:
+            return "mine"
+
+    async with run(Free) as world:
+        free = await world.get_agent(Free, "f")
+
+        assert await free.database() == ([1], "mine", {"a": 1})
+        assert [await free.call(), await free.stub(), await free.children()] == ["called", "stubbed", "mine"]
+
+
+async def test_agents_may_share_a_base_class_and_a_mixin(run: Run) -> None:
+    class Counting:
+        count = 0
+
+        async def add(self) -> int:
+            self.count += 1
+            return self.count
+
+    class Base(Agent):
+        async def who(self) -> str:
+            return f"{type(self).__name__} {self.name}"
+
+    class One(Counting, Base): ...
+
+    class Two(Base, Counting): ...
+
+    async with run(One, Two) as world:
+        one, two = await world.get_agent(One, "x"), await world.get_agent(Two, "x")
+
+        assert await asyncio.gather(one.add(), one.add(), two.add()) == [1, 2, 1]
+        assert [await one.who(), await two.who()] == ["One x", "Two x"]
+
+
+async def test_an_exposed_method_is_called_as_any_other(run: Run) -> None:
+    class Open(Agent):
+        @expose
+        async def greet(self, name: str) -> str:
+            return f"hello {name}"
+
+    async with run(Open) as world:
+        assert await (await world.get_agent(Open, "o")).greet("you") == "hello you"

@@ -1,0 +1,15 @@
+"""Types: a checker sees through a stub what the agent's methods take and return."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+REFUSED = Path(__file__).parent.parent / "typing" / "refused.py"
+
+
+def test_both_type_checkers_refuse_wrong_calls_through_a_stub_at_the_very_line() -> None:
+    checked = subprocess.run([sys.executable, REFUSED], capture_output=True, text=True, check=False)
+
+    assert checked.stdout.strip() == "Both checkers refuse what is wrong.", checked.stderr

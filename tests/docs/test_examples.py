@@ -1,0 +1,111 @@
+"""The examples run, twice over the same data, and say what the documentation says they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+SAID: dict[str, tuple[list[str], list[str]]] = {
+    "blocking.py": (
+        ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
+        ["others could run meanwhile: True", "off the loop: 2000000"],
+    ),
+    "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
+    "limits.py": (
+        ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
+        ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
+    ),
+    "orchestrator.py": (
+        ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
+        ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],
+    ),
+    "patterns.py": (
+        ["legs of the chair by worker-0 (its task 1)", "polishing: 75 %", "by apprentice (its task 1)", "  READY"],
+        ["legs of the chair by worker-0 (its task 2)", "polishing: 75 %", "by apprentice (its task 2)", "  READY"],
+    ),
+    "perspectives.py": (
+        ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
+        ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
+    ),
+    "vault.py": (
+        [
+            "Emil",
+            "{'notes': 1}",
+            "refused (sql): no such table: customers",
+            "refused (forbidden_sql): An agent has one",
+        ],
+        [
+            "Emil",
+            "{'notes': 2}",
+            "refused (sql): no such table: customers",
+            "refused (forbidden_sql): An agent has one",
+        ],
+    ),
+}
+"""What each program prints among other things, when it is run first and when it is run again."""
+
+
+def run(*arguments: str | Path, cwd: Path) -> str:
+    """Run Python with warnings as errors; return what it printed."""
+    command = [sys.executable, "-W", "error", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def code_of(file: str) -> str:
+    """Return an example without its docstring."""
+    return re.sub(r'\A""".*?"""\n+', "", (EXAMPLES / file).read_text(), flags=re.DOTALL)
+
+
+def test_every_example_is_run_here() -> None:
+    programs = {file.name for file in EXAMPLES.glob("*.py") if not file.name.startswith("test_")}
+
+    assert programs == {*SAID, "endless.py"}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
+    for expected in SAID[name]:
+        printed = run(EXAMPLES / name, cwd=tmp_path)
+        for text in expected:
+            assert text in printed
+
+
+@pytest.mark.parametrize("name", [name for name in SAID if name != "inbox.py"])
+def test_an_example_keeps_its_data_in_the_folder_it_is_given(name: str, tmp_path: Path) -> None:
+    run(EXAMPLES / name, tmp_path / "elsewhere", cwd=tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    counts: list[int] = []
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, EXAMPLES / "endless.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stdout is not None
+            counts += [int(program.stdout.readline().removeprefix("notes in diary: ")) for _ in range(3)]
+            program.kill()
+
+    assert counts[:3] == [1, 2, 3]
+    assert counts[3:] == list(range(counts[3], counts[3] + 3))
+    assert counts[3] >= 4
+
+
+def test_the_tests_among_the_examples_pass(tmp_path: Path) -> None:
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLES, EXAMPLES, cwd=tmp_path)
+
+
+def test_the_programs_in_the_readme_are_the_examples() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+
+    assert blocks == [code_of("inbox.py"), code_of("test_inbox.py")]

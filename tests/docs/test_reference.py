@@ -1,0 +1,178 @@
+"""The reference is complete: every public name, error code, setting and table has its heading."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from enum import Enum
+from pathlib import Path
+
+import sapwood
+import sapwood.testing
+from sapwood import errors
+from sapwood.errors import SapwoodError
+from sapwood.settings import Limits, Settings
+
+ROOT = Path(__file__).parents[2]
+
+PUBLIC_NAMES = [
+    "Aborted",
+    "Address",
+    "Agent",
+    "App",
+    "Callback",
+    "ChildFailed",
+    "Crashed",
+    "Durability",
+    "Limits",
+    "NotFound",
+    "OverLimit",
+    "Refused",
+    "SapwoodError",
+    "Settings",
+    "Step",
+    "StoredDataError",
+    "TimedOut",
+    "Unavailable",
+    "UsageError",
+    "agent",
+    "current_agent",
+    "deadline",
+    "expose",
+]
+"""What `sapwood` exports. A change here is a change of the API: it needs a fragment in changes/."""
+
+RETURNED_NAMES = ["Rows", "SlowSlice", "SubAgent", "SubAgentStatus", "Subtree"]
+"""What methods return, and nobody has to import."""
+
+TESTING_NAMES = ["POINTS", "CrashPoints", "FakeClock", "World", "running"]
+"""What `sapwood.testing` exports."""
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the page's headings, without backquotes and nested with dots, and the text below each."""
+    found: dict[str, str] = {}
+    parents: dict[int, str] = {}
+    text = re.sub(r"^```.*?^```", "", (ROOT / "docs/reference" / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    for part in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+        heading, _, body = part.partition("\n")
+        marks, _, title = heading.partition(" ")
+        parents[len(marks)] = title.strip().strip("`")
+        above = f"{parents[2]}." if len(marks) == 3 else ""
+        found[above + parents[len(marks)]] = body
+    return found
+
+
+def headings(page: str, level: int) -> list[str]:
+    """Return the headings of one level, without backquotes."""
+    text = (ROOT / "docs/reference" / page).read_text()
+    return [title.strip("`") for title in re.findall(rf"^#{{{level}}} (.+)$", text, flags=re.MULTILINE)]
+
+
+def documented(page: str) -> dict[str, list[str]]:
+    """Return the objects whose docstrings a page shows, by the section they stand in."""
+    parts = re.split(r"^## (.+)$", (ROOT / "docs/reference" / page).read_text(), flags=re.MULTILINE)[1:]
+    return {
+        title.strip("`"): re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
+        for title, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def last_names(paths: list[str]) -> list[str]:
+    return sorted(path.rpartition(".")[2] for path in paths)
+
+
+def kinds_of_error() -> list[type[SapwoodError]]:
+    return [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, SapwoodError)]
+
+
+def test_the_public_names_are_the_ones_we_decided_on() -> None:
+    assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
+    assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
+
+
+def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
+    shown = documented("api.md")
+
+    assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
+    assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
+    assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
+
+
+def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
+    exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
+    exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
+
+    for path in (path for paths in documented("api.md").values() for path in paths):
+        module, _, name = path.rpartition(".")
+        shown = getattr(importlib.import_module(module), name)
+        assert shown is exported.get(name, shown), path
+
+
+def test_everything_public_has_a_docstring() -> None:
+    named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
+    own = [
+        (owner, name, value)
+        for owner in named
+        if isinstance(owner, type)
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property | classmethod))
+    ]
+
+    assert [value for value in named if not value.__doc__] == []
+    assert [f"{owner.__name__}.{name}" for owner, name, value in own if not value.__doc__] == []
+
+
+def test_every_error_has_a_code_of_its_own_and_it_is_in_the_reference() -> None:
+    assert sorted(headings("errors.md", level=3)) == sorted(cls.code for cls in kinds_of_error())
+
+
+def test_the_reference_of_an_error_names_its_class_and_whether_to_retry() -> None:
+    described = {title.rpartition(".")[2]: text for title, text in sections("errors.md").items()}
+
+    for cls in kinds_of_error():
+        retryable = ", retryable" if cls.retryable else ""
+        assert described[cls.code].strip().startswith(f"`{cls.__name__}`{retryable}. "), cls.code
+
+
+def test_every_setting_and_limit_is_in_the_reference() -> None:
+    settings = [f"{cls.__name__}.{field.name}" for cls in (Settings, Limits) for field in dataclasses.fields(cls)]
+
+    assert [title for title in sections("settings.md") if "." in title] == settings
+
+
+def test_the_reference_of_a_setting_has_its_default() -> None:
+    described = sections("settings.md")
+
+    for values in (Settings(), Limits()):
+        cls = type(values)
+        for field in dataclasses.fields(cls):
+            text = described[f"{cls.__name__}.{field.name}"]
+            assert f"Default: `{shown(getattr(values, field.name))}`" in " ".join(text.split()), field.name
+
+
+def shown(value: object) -> str:
+    """Return a default as the reference writes it."""
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}()"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:_}"
+    return repr(value.value if isinstance(value, Enum) else value)
+
+
+def test_every_table_of_ours_is_in_the_reference() -> None:
+    scripts = (ROOT / "src/sapwood").rglob("*.sql")
+    tables = {table for script in scripts for table in re.findall(r"CREATE TABLE (sapwood_\w+)", script.read_text())}
+
+    assert sorted(title for title in headings("schema.md", level=2) if "_" in title) == sorted(tables)
+
+
+def test_the_reference_of_a_table_has_its_columns() -> None:
+    described = sections("schema.md")
+    definition = re.compile(r"^CREATE TABLE (sapwood_\w+) \((.*?)^\)", flags=re.MULTILINE | re.DOTALL)
+
+    for script in (ROOT / "src/sapwood").rglob("*.sql"):
+        for table, columns in definition.findall(script.read_text()):
+            for column in re.findall(r"^ +([a-z_]+) +[A-Z]+", columns, flags=re.MULTILINE):
+                assert f"`{column}`" in described[table], f"{table}.{column}"

@@ -1,0 +1,46 @@
+"""Kills again and again, both levels side by side, and prints a line of JSON for every thousand lives.
+
+python -m tests.faults.soak --lives 5000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.faults.running import run_lives
+
+AT_ONCE = 1000
+LEVELS = ("process", "disk")
+
+
+def soak(level: str, lives: int, seed: str) -> list[dict[str, Any]]:
+    """Run the lives of one level, and print as it goes."""
+    results: list[dict[str, Any]] = []
+    for part in range(0, lives, AT_ONCE):
+        result = run_lives(level, min(AT_ONCE, lives - part), f"{seed}-{part}")
+        results.append(result)
+        print(json.dumps(result), flush=True)
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lives", type=int, default=5000, help="how many of each level")
+    parser.add_argument("--seed", default=str(time.time_ns()))
+    options = parser.parse_args()
+    with ThreadPoolExecutor(len(LEVELS)) as threads:
+        runs = list(threads.map(lambda level: soak(level, options.lives, options.seed), LEVELS))
+    for level, results in zip(LEVELS, runs, strict=True):
+        total = {name: sum(result[name] for result in results) for name in ("lives", "replies", "seconds")}
+        violations = [violation for result in results for violation in result["violations"]]
+        print(json.dumps({"level": level, "seed": options.seed, **total, "violations": len(violations)}), flush=True)
+    return 1 if any(result["violations"] for results in runs for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""The checks of `lives` would notice: each way to break sapwood is found within a few hundred lives."""
+
+from __future__ import annotations
+
+import pytest
+from tests.faults.running import run_lives
+
+LIVES = 1000
+
+
+@pytest.mark.parametrize(
+    ("level", "mutant", "only", "sentence"),
+    [
+        ("process", "no-order", "committed", "which was earlier, is not"),
+        ("disk", "no-content", None, "and is gone"),
+        ("disk", "no-names", None, "and is gone"),
+        ("disk", "no-waiting", None, "and is gone"),
+        ("disk", "no-recovery", "before sync", "was seen, and is gone"),
+        ("disk", "no-row-first", None, "files of nobody"),
+        ("disk", "no-tombstone-first", "before remove", "was acknowledged, and is gone"),
+    ],
+)
+def test_sapwood_broken_on_purpose_is_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
+    result = run_lives(level, LIVES, "mutants", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

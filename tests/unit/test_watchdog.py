@@ -1,0 +1,250 @@
+"""The watchdog names what holds up the loop, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from asyncio import Task
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sapwood.address import Address
+from sapwood.kernel.watchdog import STRIKES, SlowSlice, Strikes, Watchdog
+from sapwood.settings import Settings
+
+WHO = Address.root_of("Bad", "one")
+SETTINGS = Settings(slow_slice=0.1, stuck_slice=0.4, fatal_slice=60)
+
+
+class Watched:
+    """A loop with a watchdog; tasks named `agent…` are taken for calls of one agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seen: list[SlowSlice] = []
+        self.ready: list[bool] = []
+        self.watchdog = Watchdog(asyncio.get_running_loop(), SETTINGS, folder, self.running)
+        self.watchdog.on_slow.append(self.saw)
+
+    def saw(self, slow: SlowSlice) -> None:
+        self.seen.append(slow)
+
+    def running(self, task: Task[Any]) -> tuple[Address, str] | None:
+        name = task.get_name()
+        return (WHO, name.removeprefix("agent ")) if name.startswith("agent ") else None
+
+    async def call(self, method: str, block: Any, *args: Any) -> None:
+        async def run() -> None:
+            await asyncio.sleep(0.05)
+            block(*args)
+
+        await asyncio.create_task(run(), name=f"agent {method}")
+        await asyncio.sleep(0.06)
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched = Watched(tmp_path)
+    yield watched
+    watched.watchdog.stop()
+
+
+def burn(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def hold_the_gil() -> None:
+    pow(7, 1_100_000)  # one call into C that lets nobody else run
+
+
+async def test_a_loop_that_is_idle_or_busy_in_small_steps_is_left_alone(watched: Watched) -> None:
+    async def small() -> None:
+        for _ in range(10):
+            burn(0.01)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(asyncio.create_task(small(), name=f"agent {n}") for n in range(4)))
+    await asyncio.sleep(0.15)
+
+    assert watched.seen == []
+    assert not watched.watchdog.histogram
+
+
+async def test_a_slice_that_sleeps_is_named_with_its_stack(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    await watched.call("nap", time.sleep, 0.25)
+
+    (slow,) = watched.seen
+    assert (slow.address, slow.method) == (WHO, "nap")
+    assert 0.1 <= slow.seconds < 0.25
+    assert "block(*args)" in slow.stack
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert (record.__dict__["address"], record.__dict__["method"]) == ("Bad:one", "nap")
+    assert "in_thread()" in record.getMessage()
+    assert "block(*args)" in record.getMessage()
+
+
+async def test_a_slice_that_computes_is_named_where_it_is(watched: Watched) -> None:
+    await watched.call("burn", burn, 0.25)
+
+    (slow,) = watched.seen
+    assert slow.method == "burn"
+    assert "in burn" in slow.stack
+
+
+async def test_a_call_into_c_that_lets_no_thread_run_is_named_when_it_is_over(watched: Watched) -> None:
+    started = time.perf_counter()
+    hold_the_gil()
+    lasts = time.perf_counter() - started
+    assert lasts > 0.15, "the machine got faster: make the number larger"
+
+    await watched.call("pow", hold_the_gil)
+
+    (slow,) = watched.seen
+    assert slow.method == "pow"
+    assert slow.seconds > 0.1
+
+
+async def test_every_slow_slice_is_counted_and_each_method_is_warned_of_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    for method in ("nap", "nap", "doze"):
+        await watched.call(method, time.sleep, 0.15)
+
+    assert [slow.method for slow in watched.seen] == ["nap", "nap", "doze"]
+    assert [record.__dict__["method"] for record in caplog.records] == ["nap", "doze"]
+    assert sum(watched.watchdog.histogram.values()) == 3
+    assert watched.watchdog.histogram[0.25] == 3
+
+
+async def test_code_outside_of_any_agent_is_nobodys_slice(watched: Watched) -> None:
+    await asyncio.sleep(0.05)
+    time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
+    await asyncio.sleep(0.05)
+
+    assert watched.seen == []
+
+
+async def test_several_agents_that_each_take_a_little_are_not_blamed_for_the_sum(watched: Watched) -> None:
+    async def little() -> None:
+        burn(0.04)
+
+    await asyncio.gather(*(asyncio.create_task(little(), name=f"agent {n}") for n in range(6)))
+
+    assert watched.seen == []
+
+
+async def test_a_stuck_slice_makes_the_node_not_ready_until_it_is_over(watched: Watched) -> None:
+    seen: list[bool] = []
+
+    def look() -> None:
+        for _ in range(8):
+            time.sleep(0.1)
+            seen.append(watched.watchdog.ready)
+
+    await watched.call("stuck", look)
+
+    assert seen[0]
+    assert not seen[-1]
+    assert watched.watchdog.ready
+
+
+STOPPED = """
+import asyncio, sys, time
+from pathlib import Path
+from sapwood.address import Address
+from sapwood.kernel.watchdog import Watchdog
+from sapwood.settings import Settings
+
+async def main():
+    seen = []
+    here = Address.root_of("Good", "one")
+    watchdog = Watchdog(asyncio.get_running_loop(), Settings(), Path(sys.argv[1]), lambda task: (here, "work"))
+    watchdog.on_slow.append(seen.append)
+    until = time.time() + 1.5
+    print("running", flush=True)
+    while time.time() < until:
+        end = time.perf_counter() + 0.002
+        while time.perf_counter() < end:
+            pass
+        await asyncio.sleep(0)
+    watchdog.stop()
+    print(len(seen), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_machine_that_stood_still_is_nobodys_fault(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(STOPPED), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        process.send_signal(signal.SIGCONT)
+
+        assert process.stdout.read() == "0\n"
+
+
+def strike(folder: Path, root: str, at: float) -> None:
+    with (folder / STRIKES).open("a") as file:
+        file.write(json.dumps({"root": root, "at": at}) + "\n")
+
+
+def test_a_tree_is_held_back_after_three_strikes_within_an_hour(tmp_path: Path) -> None:
+    for at in (0.0, 1000.0):
+        strike(tmp_path, "Bad:one", at)
+    assert not Strikes(tmp_path, 3).quarantined(WHO)
+
+    strike(tmp_path, "Bad:one", 3600.0)
+
+    assert Strikes(tmp_path, 3).quarantined(WHO)
+    assert not Strikes(tmp_path, 3).quarantined(Address.root_of("Bad", "two"))
+    assert not Strikes(tmp_path, 4).quarantined(WHO)
+
+
+def test_strikes_further_apart_than_an_hour_do_not_add_up(tmp_path: Path) -> None:
+    for at in (0.0, 1800.0, 3700.0, 7200.0):
+        strike(tmp_path, "Bad:one", at)
+
+    assert not Strikes(tmp_path, 3).quarantined(WHO)
+
+
+def test_a_released_tree_begins_at_zero_and_stays_released(tmp_path: Path) -> None:
+    for at in (0.0, 1.0, 2.0):
+        strike(tmp_path, "Bad:one", at)
+    strikes = Strikes(tmp_path, 3)
+
+    strikes.release(WHO)
+
+    assert not strikes.quarantined(WHO)
+    assert not Strikes(tmp_path, 3).quarantined(WHO)
+    strike(tmp_path, "Bad:one", 3.0)
+    assert not Strikes(tmp_path, 3).quarantined(WHO)
+
+
+def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
+    for at in (0.0, 1.0, 2.0):
+        strike(tmp_path, "Bad:one", at)
+    with (tmp_path / STRIKES).open("a") as file:
+        file.write('{"root": "Bad:o')
+
+    assert Strikes(tmp_path, 3).quarantined(WHO)
+
+
+def test_releasing_a_tree_that_did_nothing_writes_nothing(tmp_path: Path) -> None:
+    Strikes(tmp_path, 3).release(WHO)
+
+    assert not (tmp_path / STRIKES).exists()
