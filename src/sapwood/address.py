@@ -40,14 +40,17 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read back what `str(address)` wrote."""
-        steps = tuple(
-            Step(unquote(type_), checked_name(unquote(name)))
-            for type_, colon, name in (part.partition(":") for part in text.split("/"))
-            if colon
-        )
+        try:
+            steps = [
+                Step(unquote(type_, errors="strict"), checked_name(unquote(name, errors="strict")))
+                for type_, _, name in (part.partition(":") for part in text.split("/"))
+                if type_ and name
+            ]
+        except UnicodeDecodeError:
+            steps = []
         if len(steps) != text.count("/") + 1:
             raise InvalidName(f"{text!r} is not an address. Write it as Type:name/Type:name.")
-        return cls(steps)
+        return cls(tuple(steps))
 
     @property
     def type(self) -> str:

@@ -35,7 +35,7 @@ class Limits:
     database_bytes: int = 1024 * MIB
     """Size of one agent's database."""
     tree_bytes: int = 64 * 1024 * MIB
-    """Size of all databases of a tree together."""
+    """Size of all databases of a tree together; the app's and the root's class count, no other."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
 

@@ -16,7 +16,9 @@ import pydantic
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, Limits, OverLimit, Refused, UsageError
+from sapwood import Agent, App, Limits, OverLimit, Refused, UsageError
+from sapwood.errors import InvalidArguments
+from sapwood.testing import running
 
 
 @pytest.fixture
@@ -552,3 +554,24 @@ async def test_a_dataclass_with_fields_that_are_made_is_copied_as_it_is(run: Run
         maker = await world.get_agent(Maker, "m")
 
         assert await maker.echo(Made(2)) == Made(2)
+
+
+async def test_an_instance_of_a_subclass_is_refused_rather_than_cut_down() -> None:
+    @dataclass
+    class Base:
+        x: int
+
+    @dataclass
+    class Derived(Base):
+        y: int
+
+    class Taker(Agent):
+        async def take(self, value: Base) -> int:
+            return value.x
+
+    async with running(App(agents=[Taker])) as world:
+        taker = await world.get_agent(Taker, "t")
+
+        with pytest.raises(InvalidArguments, match="Derived, and declared as Base"):
+            await taker.take(Derived(1, 2))
+        assert await taker.take(Base(1)) == 1

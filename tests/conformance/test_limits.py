@@ -184,7 +184,7 @@ class Filler(Agent):
         return (await self.subtree()).database_bytes
 
     async def bytes_of(self, name: str) -> int:
-        return self.sub_agent_status(Filler, name).database_bytes
+        return self.sub_agent_status(Filler, name).database_bytes or 0
 
 
 async def test_a_database_grows_up_to_its_limit_and_never_beyond(run: Run) -> None:

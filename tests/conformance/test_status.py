@@ -117,6 +117,7 @@ async def test_a_status_tells_age_size_children_and_last_error(run: Run, probe: 
 
         full = await watcher.status("c")
         assert full.created_at == made
+        assert full.database_bytes is not None
         assert full.database_bytes > 0
         assert full.children == 1
         assert "oh dear" in str(full.last_error)

@@ -48,7 +48,7 @@ class Owner(Agent):
         await self.sub_agent(Small, name)
 
     async def look(self, name: str) -> int:
-        return self.sub_agent_status(Small, name).database_bytes
+        return self.sub_agent_status(Small, name).database_bytes or 0
 
     async def look_at_all(self) -> int:
         return (await self.subtree()).database_bytes

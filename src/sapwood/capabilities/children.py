@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sapwood.address import checked_name
-from sapwood.errors import NotFound, OverLimit, UsageError
+from sapwood.errors import NotFound, OverLimit
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, in_time
@@ -29,9 +29,9 @@ class SubAgentStatus:
     """Calls that run in it now."""
     idle_seconds: float | None
     """How long nothing has run in it; None unless it is idle."""
-    children: int
-    """Its own sub-agents."""
-    database_bytes: int
+    children: int | None
+    """Its own sub-agents; None while it is busy with `long_sql`."""
+    database_bytes: int | None
     """What its database holds."""
     last_error: str | None
     """The last exception that left it, in this life."""
@@ -96,7 +96,7 @@ class Children:
                     if await child.started(current.get()):
                         return child
                 except Exception:
-                    if made is not None and self._actor.dropped is None:
+                    if made is not None and self._actor.dropped is None and address not in self._tree.aborted:
                         # It never lived: nobody but the caller has seen it.
                         await self.delete(cls, name)
                     raise
@@ -244,8 +244,8 @@ class Children:
             created_at=row.created_at,
             calls=calls,
             idle_seconds=idle,
-            children=Registry(database, self._actor.host.clock).count(),
-            database_bytes=database.used_bytes() if database.exists else 0,
+            children=None if database.busy_elsewhere else Registry(database, self._actor.host.clock).count(),
+            database_bytes=None if database.busy_elsewhere else database.used_bytes() if database.exists else 0,
             last_error=error,
         )
 
@@ -284,9 +284,3 @@ def _ids(cls: type | str) -> tuple[str, ...]:
         return (cls,)
     kind = known(cls)
     return (kind.type, *kind.aliases)
-
-
-def parent_of(actor: Actor) -> Actor:
-    if actor.parent is None:
-        raise UsageError(f"{actor.address} is a root; it has no parent.")
-    return actor.parent

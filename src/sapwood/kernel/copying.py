@@ -11,6 +11,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any, cast
 
 import msgspec
@@ -84,13 +85,15 @@ def _as_is(annotation: Any) -> frozenset[type]:
 class Copier:
     """Copies one argument or result, by its annotation; `what` names it in errors."""
 
-    __slots__ = ("_annotation", "_as_is", "_unpack", "_what")
+    __slots__ = ("_annotation", "_as_is", "_base", "_unpack", "_what")
 
     def __init__(self, annotation: Any, what: str) -> None:
         self._annotation = annotation
         self._what = what
         self._as_is = _as_is(annotation)
         self._unpack: Callable[[bytes], Any] | None = None
+        self._base: type | None = annotation if isinstance(annotation, type) and is_dataclass(annotation) else None
+        """A dataclass is rebuilt as what was declared: an instance of a subclass would lose its own fields."""
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""
@@ -100,6 +103,11 @@ class Copier:
             if kind in SIZED and len(value) * 4 > limit:
                 self._check_size(value, limit)
             return value
+        if self._base is not None and kind is not self._base and issubclass(kind, self._base):
+            raise InvalidArguments(
+                f"{self._what} is a {kind.__name__}, and declared as {self._base.__name__}: what only the subclass "
+                "has would be lost. Declare both, as a union."
+            )
         unpack = self._unpack or self._prepare()
         try:
             packed = _pack(value)

@@ -94,14 +94,16 @@ class Channel:
         self.items.append(item)
         self._wake()
 
+    @property
+    def is_being_read(self) -> bool:
+        return self._reader is not None and not self._reader.done()
+
     async def next(self) -> Any:
         while not self.items:
             if self.end.done():
                 if not self.end.cancelled() and (error := self.end.exception()) is not None:
                     raise again(error) if isinstance(error, SapwoodError) else error
                 raise StopAsyncIteration
-            if self._reader is not None and not self._reader.done():
-                raise UsageError("A stream is read by one task at a time.")
             self._reader = self.loop.create_future()
             await self._reader
         item = self.items.popleft()
@@ -133,6 +135,8 @@ class Stream(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         if self._channel.closed:
             raise StopAsyncIteration
+        if self._channel.is_being_read:
+            raise UsageError("A stream is read by one task at a time.")
         try:
             if self._begin is not None:
                 begin, self._begin = self._begin, None

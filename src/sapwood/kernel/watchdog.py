@@ -77,6 +77,7 @@ class Watchdog:
         self._folder = folder
         self._running = running
         self._loop_thread = threading.get_ident()
+        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._beats = 0
         self._stop = threading.Event()
         self._warned: dict[str, float] = {}
@@ -95,22 +96,24 @@ class Watchdog:
 
     def _watch(self) -> None:
         beats, since, suspect, seen = -1, time.monotonic(), None, None
-        last, last_cpu = since, self._loop_cpu()
+        last, last_cpu, last_queued = since, self._loop_cpu(), self._loop_queued()
         while not self._stop.wait(BEAT):
-            now, cpu = time.monotonic(), self._loop_cpu()
+            # First who runs, then the rest: reading the schedule lets the loop go on.
+            task, beat = asyncio.current_task(self._loop), self._beats
+            now, cpu, queued = time.monotonic(), self._loop_cpu(), self._loop_queued()
             computed = cpu - last_cpu
             # A machine that stood still is nobody's fault: we are late ourselves, and the loop computed nothing.
-            since += max(0.0, now - last - 2 * BEAT - computed)
-            last, last_cpu = now, cpu
-            task = asyncio.current_task(self._loop)
-            if self._beats != beats or task is not suspect:
+            # Nor is a busy one: the loop had work to do, and waited for a core.
+            since += max(0.0, now - last - 2 * BEAT - computed, queued - last_queued)
+            last, last_cpu, last_queued = now, cpu, queued
+            if beat != beats or task is not suspect:
                 # Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
                 if seen is not None:
                     self._count(now - since)
                 # Only a call into C that holds the GIL keeps us from looking while the loop computes, and it
                 # lets us run again the moment it is over.
-                blind = computed >= self._settings.slow_slice and self._beats - beats <= 1
-                beats, since, suspect, seen = self._beats, now - computed if blind else now, task, None
+                blind = computed >= self._settings.slow_slice and beat - beats <= 1
+                beats, since, suspect, seen = beat, now - computed if blind else now, task, None
                 self.ready = True
                 if not blind:
                     continue
@@ -130,6 +133,13 @@ class Watchdog:
         """Return how long the loop's thread has computed so far."""
         clock = getattr(time, "pthread_getcpuclockid", None)
         return time.clock_gettime(clock(self._loop_thread)) if clock is not None else 0.0
+
+    def _loop_queued(self) -> float:
+        """Return how long the loop's thread has waited for a core so far; 0 where nobody can tell."""
+        try:
+            return int(self._schedule.read_text().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
     def _count(self, seconds: float) -> None:
         self.histogram[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1

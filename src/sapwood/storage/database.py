@@ -301,6 +301,7 @@ class Database:
 
     def _run(self, connection: apsw.Connection, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
         self._for_user = sql
+        self._description = ()
         try:
             cursor = connection.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
             rows = cursor.fetchall()
@@ -353,7 +354,10 @@ class Database:
             self._begin(sql)
         if self._for_user:
             # Here, because SQLite forgets the columns of a statement as soon as it has ended.
-            self._description = cursor.get_description()
+            columns = cursor.get_description()
+            if columns and self._description:
+                raise UsageError(f"Only one statement at a time may return rows. In: {self._for_user}")
+            self._description = columns or self._description
         return True
 
     def begin(self) -> None:
