@@ -60,7 +60,13 @@ class Agent(Generic[S]):
     deps: Any
     """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor | None = None) -> None:
+        if actor is None:
+            name = type(self).__name__
+            raise UsageError(
+                f"An agent is not made by calling its class. Ask for it by name: await app.get_agent({name}, …), or "
+                f"await self.sub_agent({name}, …) inside another agent."
+            )
         self._actor = actor
         self.deps = actor.host.deps
 
@@ -213,12 +219,25 @@ def _check_class(cls: type) -> None:
                     f"{cls.__name__}.{name} would hide what Agent itself has under that name. Choose another name; "
                     f"only {', '.join(sorted(HOOKS))} are meant to be overridden."
                 )
-            if callable(value) and not name.startswith("_") and hasattr(value, "__code__"):
-                _warn_if_sync(cls, name, value)
+            if inspect.isfunction(value) and not name.startswith("__"):
+                _check_method(cls, name, value)
+    if isinstance(getattr(cls, "migrations", ()), str):
+        raise UsageError(
+            f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
+            "folder of .sql files."
+        )
+    limits = getattr(cls, "limits", None)
+    if limits is not None and not isinstance(limits, Limits):
+        raise UsageError(f"{cls.__name__}.limits is a {type(limits).__name__}. Write limits = Limits(…).")
 
 
-def _warn_if_sync(cls: type, name: str, function: Any) -> None:
-    if name not in HOOKS and not function.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+def _check_method(cls: type, name: str, function: Any) -> None:
+    if not inspect.signature(function).parameters:
+        raise UsageError(f"{cls.__name__}.{name} has no parameters; a method's first one is self.")
+    plain = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
+    if name == "on_start" and not inspect.iscoroutinefunction(function):
+        raise UsageError(f"{cls.__name__}.on_start has to be `async def`.")
+    if plain and name not in HOOKS and not name.startswith("_"):
         warnings.warn(
             f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
             f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself.",

@@ -38,6 +38,10 @@ class App:
         settings: Settings | None = None,
         runtime: LocalRuntime | None = None,
     ) -> None:
+        if isinstance(agents, type):
+            raise UsageError(f"App(agents=…) takes a list of agent classes. Write agents=[{agents.__name__}].")
+        if settings is not None and not isinstance(cast(object, settings), Settings):
+            raise UsageError(f"App(settings=…) takes Settings(…), and was given a {type(settings).__name__}.")
         self.agents = tuple(agents)
         self.settings = settings or Settings()
         self.deps = deps

@@ -83,6 +83,12 @@ class NotCopyable(UsageError):
     code = "not_copyable"
 
 
+class InvalidResult(UsageError):
+    """What a method returned does not fit its annotation."""
+
+    code = "invalid_result"
+
+
 class MigrationFailed(UsageError):
     """A migration could not be applied; the database stays at the version before it."""
 

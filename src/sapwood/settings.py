@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+from sapwood.errors import UsageError
+
 MIB = 1024 * 1024
 
 
@@ -38,6 +40,12 @@ class Limits:
     """Size of all databases of a tree together; the app's and the root's class count, no other."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if not isinstance(value, int) or value < 0:
+                raise UsageError(f"Limits({field_.name}={value!r}): a limit is a whole number, 0 or more.")
 
     def within(self, other: Limits) -> Limits:
         """Return, field by field, the tighter of the two."""

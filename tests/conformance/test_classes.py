@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, UsageError, expose
+from sapwood import Agent, App, Limits, UsageError, expose
 from sapwood.agent import HOOKS, SETTINGS
+from sapwood.testing import running
 
 
 @pytest.fixture
@@ -162,3 +164,49 @@ async def test_an_exposed_method_is_called_as_any_other(run: Run) -> None:
 
     async with run(Open) as world:
         assert await (await world.get_agent(Open, "o")).greet("you") == "hello you"
+
+
+def test_an_agent_is_not_made_by_calling_its_class() -> None:
+    class Plain(Agent):
+        pass
+
+    with pytest.raises(UsageError, match=r"await app\.get_agent\(Plain, …\)"):
+        Plain()
+
+
+def test_a_method_without_self_and_a_plain_on_start_are_refused_when_the_class_is_made() -> None:
+    async def go() -> None: ...
+
+    def hasty(self: Agent) -> None: ...
+
+    with pytest.raises(UsageError, match="first one is self"):
+        make("Selfless", go=go)
+    with pytest.raises(UsageError, match="has to be `async def`"):
+        make("Hasty", on_start=hasty)
+
+
+def test_what_an_app_and_its_limits_are_given_is_checked_at_once() -> None:
+    class Plain(Agent):
+        pass
+
+    app: Any = App
+    with pytest.raises(UsageError, match=r"Write agents=\[Plain\]"):
+        app(agents=Plain)
+    with pytest.raises(UsageError, match=r"takes Settings"):
+        app(agents=[Plain], settings={"data": "x"})
+    with pytest.raises(UsageError, match=r"Limits\(children=-1\)"):
+        Limits(children=-1)
+    with pytest.raises(UsageError, match=r"Limited\.limits is a dict"):
+        make("Limited", limits={"children": 3})
+
+
+async def test_reading_a_stream_with_await_says_how_to_read_it() -> None:
+    class Spring(Agent):
+        async def drops(self) -> AsyncIterator[int]:
+            yield 1
+
+    async with running(App(agents=[Spring])) as world:
+        spring: Any = await world.get_agent(Spring, "s")
+
+        with pytest.raises(UsageError, match="async for"):
+            await spring.drops()

@@ -17,7 +17,7 @@ import pytest
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, App, Limits, OverLimit, Refused, UsageError
-from sapwood.errors import InvalidArguments
+from sapwood.errors import InvalidArguments, InvalidResult
 from sapwood.testing import running
 
 
@@ -460,7 +460,7 @@ async def test_a_result_that_does_not_fit_is_an_error_naming_the_method(run: Run
     async with run(Echo) as world:
         echo = await world.get_agent(Echo, "e")
 
-        with pytest.raises(Refused, match=r"The result of Echo\.wrong_result\(\) does not fit: Expected `int`"):
+        with pytest.raises(InvalidResult, match=r"The result of Echo\.wrong_result\(\) does not fit: Expected `int`"):
             await echo.wrong_result()
         with pytest.raises(UsageError, match=r"The result of Echo\.odd_result\(\) cannot be copied"):
             await echo.odd_result()

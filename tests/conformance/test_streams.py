@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.worlds import Probe, Run, until
 
 from sapwood import Aborted, Agent, Crashed, Limits, NotFound, OverLimit, Refused, TimedOut, UsageError, deadline
+from sapwood.errors import InvalidResult
 
 color: ContextVar[str] = ContextVar("color", default="none")
 
@@ -315,7 +316,7 @@ async def test_an_item_that_does_not_fit_is_an_error_naming_the_method(run: Run,
     async with run(Spring, deps=probe, limits=Limits(payload_bytes=100)) as world:
         spring = await world.get_agent(Spring, "s")
 
-        with pytest.raises(Refused, match=r"wrong\(\) does not fit: Expected `int`, got `str`"):
+        with pytest.raises(InvalidResult, match=r"wrong\(\) does not fit: Expected `int`, got `str`"):
             await read(spring.wrong())
         assert [len(text) async for text in spring.large(100)] == [100]
         with pytest.raises(OverLimit, match=r"large\(\) has 101 bytes"):

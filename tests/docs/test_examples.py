@@ -18,6 +18,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
+    "ledger.py": (
+        ["visits: 1", "balance: 250", "after the restore: 250"],
+        ["visits: 2", "balance: 500", "after the restore: 500"],
+    ),
     "limits.py": (
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
         ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],

@@ -176,3 +176,13 @@ def test_the_reference_of_a_table_has_its_columns() -> None:
         for table, columns in definition.findall(script.read_text()):
             for column in re.findall(r"^ +([a-z_]+) +[A-Z]+", columns, flags=re.MULTILINE):
                 assert f"`{column}`" in described[table], f"{table}.{column}"
+
+
+def test_the_pages_show_the_examples_they_include() -> None:
+    marks = re.compile(r'^\s*--8<-- "([^":]+)(?::([^"]+))?"', flags=re.MULTILINE)
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text()
+        assert "8 <" not in text, f"{page.name}: a formatter took an include for code"
+        for name, region in marks.findall(text):
+            example = (ROOT / name).read_text()
+            assert not region or f"[start:{region}]" in example, f"{page.name} includes {name}:{region}"

@@ -83,13 +83,27 @@ def no_tombstone_first() -> None:
 def no_order() -> None:
     """A write in another agent of the tree does not commit the open transaction first."""
 
+    before_write, commit = Tree.before_write, Slices.commit
+    beginning: list[Database] = []
+
+    def write(self: Tree, database: Database, sql: str) -> None:
+        beginning.append(database)
+        try:
+            before_write(self, database, sql)
+        finally:
+            beginning.pop()
+
+    def commit_unless_beginning(self: Slices) -> None:
+        if not beginning:
+            commit(self)
+
     def begin(self: Slices, database: Database) -> None:
         before, self._open = self._open, database
         self._loop.call_soon(self.commit)
         if before is not None:
             self._loop.call_soon(lambda: self.commit_alone(before) if before.in_transaction else None)
 
-    Slices.begin = begin
+    Tree.before_write, Slices.commit, Slices.begin = write, commit_unless_beginning, begin
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

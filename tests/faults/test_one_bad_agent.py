@@ -113,8 +113,6 @@ def p99(taken: list[float]) -> float:
         ("burn", 3.0, "while time.perf_counter() < until"),
         ("nap", 1.0, "time.sleep(seconds)"),
         ("endless_query", 0.0, "self.sql(ENDLESS)"),
-        ("compute", 0.0, "pow(7, 1_500_000)"),
-        ("match", 0.0, "re.match("),
     ],
 )
 async def test_code_that_holds_up_the_loop_is_named_with_its_address_and_stack(
@@ -136,6 +134,21 @@ async def test_code_that_holds_up_the_loop_is_named_with_its_address_and_stack(
     assert record.__dict__["address"] == "Bad:one"
     assert "Bad:one" in record.getMessage()
     assert f"in {method}" in record.getMessage()
+
+
+@pytest.mark.parametrize("method", ["compute", "match"])
+async def test_a_call_into_c_that_lets_no_other_thread_run_is_named_too(method: str) -> None:
+    """The watchdog can look only when it is over; on a crowded machine it may come too late, but not every time."""
+    async with running(App(agents=[Bad])) as world:
+        bad = await world.get_agent(Bad, "one")
+        for _ in range(10):
+            await getattr(bad, method)(0.0)
+            if slow := [one for one in world.slow if one.method == method]:
+                break
+        world.slow.clear()
+
+    assert str(slow[0].address) == "Bad:one"
+    assert f"in {method}" in slow[0].stack
 
 
 async def test_an_endless_query_is_interrupted_and_its_agent_lives_on() -> None:

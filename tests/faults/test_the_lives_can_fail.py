@@ -17,7 +17,7 @@ LIVES = 1000
         ("disk", "no-waiting", None, "and is gone"),
         ("disk", "no-recovery", "before sync", "was seen, and is gone"),
         ("disk", "no-row-first", None, "files of nobody"),
-        ("disk", "no-tombstone-first", "before remove", "was acknowledged, and is gone"),
+        ("disk", "no-tombstone-first", "after remove", "was acknowledged, and is gone"),
     ],
 )
 def test_sapwood_broken_on_purpose_is_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:

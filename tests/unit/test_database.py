@@ -829,7 +829,7 @@ def test_an_edited_migration_is_refused(tmp_path: Path) -> None:
     db = a_database(tmp_path / "agent.db")
     db.migrate(of_user(["CREATE TABLE t (v)"]))
 
-    with pytest.raises(MigrationFailed, match="another text"):
+    with pytest.raises(MigrationFailed, match="was edited after it ran"):
         db.migrate(of_user(["CREATE TABLE t (v, w)"]))
     with pytest.raises(MigrationFailed, match="newer version"):
         db.migrate(())

@@ -107,9 +107,12 @@ async def test_a_call_into_c_that_lets_no_thread_run_is_named_when_it_is_over(wa
     lasts = time.perf_counter() - started
     assert lasts > 0.15, "the machine got faster: make the number larger"
 
-    await watched.call("pow", hold_the_gil)
+    for _ in range(10):  # it can look only when the call is over, and on a crowded machine may come too late
+        await watched.call("pow", hold_the_gil)
+        if watched.seen:
+            break
 
-    (slow,) = watched.seen
+    slow = watched.seen[0]
     assert slow.method == "pow"
     assert slow.seconds > 0.1
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import Crashed, SapwoodError, StartCycle, TimedOut, WrongThread
+from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, WrongThread
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
@@ -185,8 +185,11 @@ class Actor:
         """Return the database for the user's own statements, with the class's migrations applied."""
         self.check_use()
         if not self._migrated:
-            if self.kind.migrations:
-                self.database.migrate(self.kind.migrations)
+            if self.kind.migrations or (self.database.exists and self.database.version("user")):
+                try:
+                    self.database.migrate(self.kind.migrations)
+                except MigrationFailed as error:
+                    raise MigrationFailed(f"{self.address}: {error}") from error
             self._migrated = True
         return self.database
 

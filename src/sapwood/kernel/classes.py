@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sapwood.address import kebab
-from sapwood.errors import InvalidArguments, NoSuchMethod, UnknownAgent, UsageError
+from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
 from sapwood.kernel.copying import Copier
 from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
@@ -46,7 +46,7 @@ class Signature:
         self.streams = inspect.isasyncgenfunction(function)
         if typing.get_origin(returned) in STREAMS:
             returned = typing.get_args(returned)[0]
-        self.result = Copier(returned, f"{'An item' if self.streams else 'The result'} of {name}()")
+        self.result = Copier(returned, f"{'An item' if self.streams else 'The result'} of {name}()", InvalidResult)
 
     def copy_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, proxy: Callable[[Any], Any]
@@ -113,10 +113,10 @@ class Method:
 
     def __init__(self, owner: str, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
         self.name = name
+        self.full_name = f"{owner}.{name}"
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.streams = inspect.isasyncgenfunction(function)
-        self._owner = owner
         self._names = names
         self._signature: Signature | None = None
 
@@ -124,7 +124,7 @@ class Method:
     def signature(self) -> Signature:
         # Resolved at the first call: annotations may name classes defined further down.
         if self._signature is None:
-            self._signature = Signature(f"{self._owner}.{self.name}", self.function, self._names, bound=True)
+            self._signature = Signature(self.full_name, self.function, self._names, bound=True)
         return self._signature
 
 

@@ -7,6 +7,7 @@ with a sentence. Scalars that cannot change pass as they are.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 import typing
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
+from sapwood.errors import InvalidArguments, InvalidResult, NotCopyable, OverLimit
 from sapwood.storage.rows import Rows
 
 SCALARS = frozenset({int, float, bool, str, bytes, types.NoneType})
@@ -51,8 +52,12 @@ def unjson_hook(type_: Any, value: Any) -> Any:
 def _taken_apart(value: Any, mode: str) -> Any:
     if (pydantic := sys.modules.get("pydantic")) is not None and isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode=mode, round_trip=True)
-    hint = " Pass on list(rows), rows.into(…) or rows.scalar(…)." if isinstance(value, Rows) else ""
-    raise TypeError(f"it holds a {type(value).__name__}.{hint}")
+    hint = ""
+    if inspect.isawaitable(value):
+        hint = " Did you forget await?"
+    elif isinstance(value, Rows):
+        hint = " Pass on list(rows), rows.into(…) or rows.scalar(…)."
+    raise TypeError(f"it holds what cannot be copied, of type {type(value).__name__}.{hint}")
 
 
 def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any:
@@ -85,11 +90,14 @@ def _as_is(annotation: Any) -> frozenset[type]:
 class Copier:
     """Copies one argument or result, by its annotation; `what` names it in errors."""
 
-    __slots__ = ("_annotation", "_as_is", "_base", "_unpack", "_what")
+    __slots__ = ("_annotation", "_as_is", "_base", "_unfit", "_unpack", "_what")
 
-    def __init__(self, annotation: Any, what: str) -> None:
+    def __init__(
+        self, annotation: Any, what: str, unfit: type[InvalidArguments | InvalidResult] = InvalidArguments
+    ) -> None:
         self._annotation = annotation
         self._what = what
+        self._unfit = unfit
         self._as_is = _as_is(annotation)
         self._unpack: Callable[[bytes], Any] | None = None
         self._base: type | None = annotation if isinstance(annotation, type) and is_dataclass(annotation) else None
@@ -104,7 +112,7 @@ class Copier:
                 self._check_size(value, limit)
             return value
         if self._base is not None and kind is not self._base and issubclass(kind, self._base):
-            raise InvalidArguments(
+            raise self._unfit(
                 f"{self._what} is a {kind.__name__}, and declared as {self._base.__name__}: what only the subclass "
                 "has would be lost. Declare both, as a union."
             )
@@ -118,7 +126,7 @@ class Copier:
         try:
             return unpack(packed)
         except msgspec.ValidationError as error:
-            raise InvalidArguments(f"{self._what} does not fit: {error}.") from None
+            raise self._unfit(f"{self._what} does not fit: {error}.") from None
         except NotImplementedError:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from asyncio import CancelledError, Future, Task
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from typing import Any
 
 from sapwood.errors import SapwoodError, UsageError
@@ -128,6 +128,9 @@ class Stream(AsyncIterator[Any]):
         # The generator's task knows the channel, never this object: so letting go of it can be noticed.
         self._channel = Channel(loop)
         self._begin: Callable[[Channel], Coroutine[Any, Any, None]] | None = begin
+
+    def __await__(self) -> Generator[Any, None, None]:
+        raise UsageError("This method streams: read it with `async for`, without await.")
 
     def __aiter__(self) -> Stream:
         return self

@@ -88,7 +88,9 @@ class Line:
         caller = current.get()
         lent = Lent(caller, self._limit)
         arguments, named = method.signature.copy_arguments(args, kwargs, self._limit, lent.proxy)
-        return self._call(method, arguments, named, caller, lent)
+        call = self._call(method, arguments, named, caller, lent)
+        call.__qualname__ = method.full_name  # what Python says when it was never awaited
+        return call
 
     async def _call(
         self, method: Method, arguments: list[Any], named: dict[str, Any], caller: Call | None, lent: Lent

@@ -79,7 +79,9 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._beats = 0
-        self._stop = threading.Event()
+        # A bare lock, held until `stop`: between waking up and looking there must be as little code as can be.
+        self._running_on = threading.Lock()
+        self._running_on.acquire()
         self._warned: dict[str, float] = {}
         self._timer = loop.call_soon(self._beat)
         self._thread = threading.Thread(target=self._watch, name="sapwood-watchdog", daemon=True)
@@ -91,13 +93,13 @@ class Watchdog:
 
     def stop(self) -> None:
         self._timer.cancel()
-        self._stop.set()
+        self._running_on.release()
         self._thread.join()
 
     def _watch(self) -> None:
         beats, since, suspect, seen = -1, time.monotonic(), None, None
         last, last_cpu, last_queued = since, self._loop_cpu(), self._loop_queued()
-        while not self._stop.wait(BEAT):
+        while not self._running_on.acquire(timeout=BEAT):
             # First who runs, then the rest: reading the schedule lets the loop go on.
             task, beat = asyncio.current_task(self._loop), self._beats
             now, cpu, queued = time.monotonic(), self._loop_cpu(), self._loop_queued()

@@ -309,7 +309,9 @@ class Database:
         except apsw.Error as error:
             raise self._translated(error, sql) from error
         except TypeError as error:
-            raise UsageError(f"SQLite takes None, int, float, str and bytes: {error}. In: {sql}") from None
+            raise UsageError(
+                f"SQLite takes None, int, float, str and bytes, one by one after the statement: {error}. In: {sql}"
+            ) from None
         except KeyError as error:
             raise UsageError(f"No argument is named {error}. In: {sql}") from None
         finally:
@@ -562,19 +564,24 @@ class Database:
         if version < len(schema.scripts):
             self._apply(schema.scripts[version:], self.execute)
 
+    def version(self, owner: str) -> int:
+        """Return how many scripts of this owner the file has seen."""
+        self._ready()
+        return self._versions.get(owner, 0)
+
     def migrate(self, scripts: Sequence[Script]) -> None:
         """Apply the user's migrations that this file has not seen, and refuse edited ones."""
         applied = self.execute("SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number")
         for (number, digest), script in zip(applied, scripts, strict=False):
             if bytes(digest) != script.digest:
                 raise MigrationFailed(
-                    f"Migration {number} ({script.name}) was applied to this database with another text. "
-                    "Never edit a migration that ran; add a new one."
+                    f"migration {number} ({script.name}) was edited after it ran here. Put the old text back and add "
+                    "a new one. While you develop, you may delete the data folder instead."
                 )
         if len(applied) > len(scripts):
             raise MigrationFailed(
-                f"This database has {len(applied)} migrations and the class only {len(scripts)}. "
-                "It was written by a newer version of the program."
+                f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
+                "what was removed, or run the newer version of the program that wrote it."
             )
         self._apply(scripts[len(applied) :], lambda sql: self.run(sql, ()))
 
@@ -587,7 +594,7 @@ class Database:
                         "INSERT INTO sapwood_migrations VALUES (?, ?, ?)", script.owner, script.number, script.digest
                     )
             except SqlError as error:
-                raise MigrationFailed(f"{script.name} of {script.owner!r} failed: {error}") from error
+                raise MigrationFailed(f"{script.name} failed: {error}") from error
             self._versions[script.owner] = script.number
 
 
