@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sapwood.address import checked_name
-from sapwood.errors import NotFound, OverLimit
+from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, in_time
@@ -195,19 +195,29 @@ class Children:
         async def tear_down() -> None:
             if me is not None:
                 await asyncio.wait({me}, timeout=5.0)
+            # First of all, and whatever became of the tombstone: it is detached, and must not write beside a new one.
+            if child.dropped is None:
+                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
+            root = tree.databases["root"]
+            while actor.database.busy_elsewhere or root.busy_elsewhere:  # noqa: ASYNC110 - a long_sql
+                await asyncio.sleep(0.005)
             if actor.database.removed or child.generation not in actor.registry.buried():
                 return  # the parent went too, or the commit of the tombstone failed
             if actor.parent is not None:
                 tree.ledger.hold(actor.stem, actor.registry.count())
-            if child.dropped is None:
-                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
             tree.delete_in_background(actor, child.generation)
 
         task = actor.host.loop.create_task(tear_down(), context=actor.host.context.copy())
         tree.deletions.add(task)
         task.add_done_callback(tree.deletions.discard)
         # Last, so that whatever happens meanwhile the rest follows, and the parent does not go to sleep before it.
-        await actor.leave()
+        try:
+            await actor.leave()
+        except SapwoodError as error:
+            # No tombstone: it lives on, but in its next incarnation.
+            if child.dropped is None:
+                tree.drop(child, Unavailable(f"{child.address} was not deleted, and restarts: {error}"))
+            raise
 
     def has(self, cls: type | str, name: str) -> bool:
         self._actor.check_use()

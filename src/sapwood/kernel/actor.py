@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, WrongThread
+from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
@@ -230,7 +230,7 @@ class Actor:
                 self.user_database()
             self.home.resume_deletions(self)
             call = Call(self, "on_start", caller)
-        except SapwoodError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for this start for ever
             self._failed_to_start(error)
             return
         if not self.kind.overrides_start:
@@ -313,9 +313,14 @@ class Actor:
         task = self.calls.get(call)
         if task is not None:
             # A task cancelled before its first step never reaches its own end.
-            task.add_done_callback(lambda _: self.finished(call))
+            task.add_done_callback(lambda _: self._cancelled(call))
             task.cancel()
         return task
+
+    def _cancelled(self, call: Call) -> None:
+        self.finished(call)
+        if call.reply is not None:
+            self.settle(call.reply)
 
     def serve(
         self,
@@ -369,7 +374,9 @@ class Actor:
             try:
                 if (waiting := self.to_leave()) is not None:
                     await waiting
-            except SapwoodError as error:  # what was written is lost, and the gate will not open any more
+            except CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - what was written is lost, and the gate will not open any more
                 failure = failure or error
             if failure is not None:
                 self.last_error = describe(failure)
@@ -381,6 +388,13 @@ class Actor:
                 reply.set_exception(crossing(failure, self.address.steps, self.limits.payload_bytes))
         finally:
             self.finished(call)
+            self.settle(reply)
+
+    def settle(self, reply: Future[Any]) -> None:
+        """Nobody waits for ever for work that has ended, whatever ended it."""
+        if not reply.done():
+            reply.set_exception(again(self.dropped) if self.dropped is not None else Unavailable(CANCELLED_INSIDE))
+            reply.exception()
 
     def watch_deadline(self, call: Call, deadline: float, reply: Future[Any]) -> None:
         """Cancel a call that has not answered by then."""

@@ -8,12 +8,13 @@ themselves are not.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
-from sapwood.kernel.node import COPYING, RESTORED, TREES, Node, tree_folder
+from sapwood.kernel.node import COPYING, TREES, Node, tree_folder
 from sapwood.kernel.tree import DESTROYED, LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
 from sapwood.storage.database import wal_bytes
@@ -29,7 +30,7 @@ async def back_up_tree(node: Node, root: Address, target: Path) -> int:
         raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
     with tree.kept_still():
         parts = _cut(tree)
-        half = final.with_name(f"{final.name}{COPYING}")
+        half = final.with_name(f"{final.name}-{time.time_ns()}{COPYING}")
         size = await copy_elsewhere(Order(str(tree.folder), str(half), parts))
     half.rename(final)
     return size
@@ -75,10 +76,8 @@ async def restore_tree(node: Node, root: Address, source: Path) -> None:
     copy = tree_folder(source, root)
     if not copy.exists():
         raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.steps)
-    tree = node.tree(root)
-    half = tree.folder.with_name(f"{tree.folder.name}{COPYING}")
+    final = tree_folder(node.folder, root)
+    half = final.with_name(f"{final.name}-{time.time_ns()}{COPYING}")  # nobody else's, whatever failed before
     parts = [Part(entry.name) for entry in os.scandir(copy)]
     await copy_elsewhere(Order(str(copy), str(half), parts))
-    whole = half.with_suffix(RESTORED)
-    half.rename(whole)
-    await node.replace(tree, whole, Unavailable(f"{root} is being restored from a backup."))
+    await node.replace(root, half, Unavailable(f"{root} is being restored from a backup."))

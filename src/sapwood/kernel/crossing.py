@@ -19,7 +19,14 @@ ARGUMENT = Copier(Any, "An exception's argument")
 
 
 def crossing(error: BaseException, path: Path, limit: int) -> Exception:
-    """Return what a caller is to catch for an error raised in the agent at `path`."""
+    """Return what a caller is to catch for an error raised in the agent at `path`. Never fails."""
+    try:
+        return _crossing(error, path, limit)
+    except Exception:  # noqa: BLE001 - the exception's own class may forbid anything
+        return Crashed(describe(error), path=path)
+
+
+def _crossing(error: BaseException, path: Path, limit: int) -> Exception:
     if isinstance(error, SapwoodError):
         copy = _copied(type(error), error, limit)
         if not isinstance(copy, ChildFailed):

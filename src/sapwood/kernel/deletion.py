@@ -60,12 +60,14 @@ class Deletion:
         await self._durable(parent)
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
+        await self._free(parent)
         if not parent.removed:
             registry.forget(generation)
             self._yard.slices.commit()
 
     async def _remove(self, stem: str) -> None:
         database = self._yard.database(stem, self._yard.host.settings.limits)
+        await self._free(database)
         if database.exists:
             had_children = False
             registry = Registry(database, self._yard.host.clock)
@@ -77,13 +79,12 @@ class Deletion:
                 after = page[-1]
                 await asyncio.sleep(0)
             if had_children:
+                await self._free(self._yard.databases["root"])
                 self._yard.ledger.release(stem)
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
                 await self._yard.host.gate.sync_folder(self._yard.folder)
         self._yard.slices.commit()
-        while database.busy_elsewhere:  # noqa: ASYNC110 - a long_sql that was told to give up; it ends soon
-            await asyncio.sleep(0.005)
         await self._durable(database)
         await self._yard.may_remove()
         database.removed = True
@@ -100,6 +101,11 @@ class Deletion:
         except StoredDataError as error:
             log.error("a deleted agent cannot be read", extra={"file": database.path.name}, exc_info=error)
             return []
+
+    async def _free(self, database: Database) -> None:
+        """Return when no long_sql runs on this database."""
+        while database.busy_elsewhere:  # noqa: ASYNC110 - it ends, or was told to give up
+            await asyncio.sleep(0.005)
 
     async def _durable(self, database: Database) -> None:
         while (waiting := self._yard.host.gate.wait(database)) is not None:

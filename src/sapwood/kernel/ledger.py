@@ -1,8 +1,9 @@
 """What a tree has used of its limits, kept once, at its root.
 
 The sums are held in memory and stored in the root's database. A holder's entry is
-raised before the commit that uses it and lowered after, so a crash can leave it too
-high but never too low; it is put right when the holder next counts.
+raised before the commit that uses it and lowered after, so the death of the process can
+leave it too high but never too low; only a power cut can, because files reach the disk
+each on its own. It is put right when the holder next counts.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Ledger:
                 self._granted = BYTES_AT_ONCE
                 self._bytes = self._estimate()
         return children
+
+    def reload(self) -> None:
+        """The root lost a transaction: what is stored is the truth again."""
+        self._children = None
+        self._holders.clear()
 
     def below_children(self) -> int:
         """Return how many agents the tree has below the root's own children."""

@@ -184,7 +184,10 @@ class Node:
                 self._open[oldest] = (its_tree, time.monotonic())
 
     def _put_to_sleep(self) -> None:
-        self.sleep(idle_for=self.settings.sleep_after)
+        try:
+            self.sleep(idle_for=self.settings.sleep_after)
+        except Exception:
+            log.exception("agents could not be put to sleep")
         self._sweep = self.loop.call_later(self.settings.sleep_after / 2, self._put_to_sleep)
 
     def sleep(self, idle_for: float = 0.0) -> None:
@@ -213,15 +216,15 @@ class Node:
         if tree.destroyed is not None:
             return
         tree.slices.commit()
-        gone = tree.destroyed = self.loop.create_future()
         if tree.folder.exists():
-            marker = tree.folder / DESTROYED
-            self.files.close(self.files.create(marker, b""))
-            await self.gate.sync_folder(tree.folder)
+            # First the tombstone: if the disk refuses it, nothing has happened.
+            self.files.close(self.files.create(tree.folder / DESTROYED, b""))
+        gone = tree.destroyed = self.loop.create_future()
         me = asyncio.current_task()
 
         async def tear_down() -> None:
             try:
+                await asyncio.wait({named})
                 if me is not None:
                     await asyncio.wait({me}, timeout=LAST_WORDS)
                 await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
@@ -232,19 +235,28 @@ class Node:
                 self.trees.pop(tree.address, None)
                 gone.set_result(None)
 
-        self._in_background(tear_down())
+        named = self.loop.create_task(self.gate.sync_folder(tree.folder) if tree.folder.exists() else asyncio.sleep(0))
+        named.add_done_callback(lambda named: named.cancelled() or named.exception())  # the caller may be gone
+        self._in_background(tear_down())  # whatever becomes of the call that asked
+        await asyncio.shield(named)
 
-    async def replace(self, tree: Tree, folder: Path, error: SapwoodError) -> None:
+    async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
-        while tree.destroyed is not None:
+        # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
+        await asyncio.shield(self._in_background(self._replace(root, folder, error)))
+
+    async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
+        # Looked up now, and again after every wait: while files were copied it may have slept and woken anew.
+        while (tree := self.tree(root)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self.loop.create_future()
         try:
             await self._close_tree(tree, error)
-            # A crash between the two renames leaves only the new folder, and the next start finishes it.
+            whole = tree.folder.with_suffix(RESTORED)
+            self.files.rename(folder, whole)
             if tree.folder.exists():
                 self._move_away(tree.folder)
-            self.files.rename(folder, tree.folder)
+            self.files.rename(whole, tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
         finally:
             self.trees.pop(tree.address, None)
@@ -277,10 +289,11 @@ class Node:
                 await asyncio.sleep(0)
         self.files.remove_folder(folder)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         task = self.loop.create_task(work, context=self.context.copy())
         self._background.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: Task[None]) -> None:
         self._background.discard(task)
@@ -292,13 +305,24 @@ class Node:
         if self._stopped is not None:
             return
         self._sweep.cancel()
-        for task in list(self._background):
-            await asyncio.wait({task})
-        self._stopped = Unavailable("The app is not running.")
-        for tree in list(self.trees.values()):
-            await self._close_tree(tree, self._stopped)
-        self.trees.clear()
-        self._close_threads()
+        try:
+            while self._background:
+                await asyncio.wait(self._background)
+            self._stopped = Unavailable("The app is not running.")
+            for tree in list(self.trees.values()):
+                try:
+                    await self._close_tree(tree, self._stopped)
+                except Exception:
+                    log.exception("a tree did not close in good order", extra={"root": str(tree.address)})
+                    tree.die(self._stopped)
+        finally:
+            # Also when it was cancelled: nothing may write once the folder is let go.
+            self._stopped = self._stopped or Unavailable("The app is not running.")
+            for tree in self.trees.values():
+                tree.slices.commit()
+                tree.die(self._stopped)
+            self.trees.clear()
+            self._close_threads()
 
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""

@@ -10,6 +10,7 @@ import pickle
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from sapwood.errors import NotCopyable, UsageError
@@ -54,14 +55,19 @@ class Offload:
         slices.commit()
         database.begin_elsewhere()
         actor.hold()
-        work = asyncio.get_running_loop().run_in_executor(self._threads, database.run_elsewhere, sql, arguments)
+        job = self._threads.submit(database.run_elsewhere, sql, arguments)
+        work = asyncio.wrap_future(job)
         try:
             try:
                 rows = await asyncio.shield(work)
             except CancelledError:
                 database.interrupt()
-                await asyncio.wait({work})
-                work.exception()
+                job.cancel()  # one that waits for a thread never begins
+                while not work.done():  # however often it is cancelled: until then the connection is not ours
+                    with suppress(CancelledError):
+                        await asyncio.wait({work})
+                if not work.cancelled():
+                    work.exception()
                 database.end_elsewhere()
                 database.rollback()
                 raise

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from sapwood.address import Address
-from sapwood.errors import SapwoodError
+from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.ports import Commit, Gate
 from sapwood.storage.database import Database
 
@@ -67,9 +67,10 @@ class Slices:
                     step()
                 if self._open is not None:
                     self._commit(self._open)
-            except SapwoodError as error:
+            except Exception as error:
+                # Whatever it was: left open it would swallow all that is written from now on.
                 database.give_up(error)
-                raise
+                raise Unavailable(f"What has to be kept before this commit was not: {error}") from error
         if not database.in_transaction:
             return
         self.commit_alone(database)

@@ -71,8 +71,11 @@ class Channel:
             if not self.end.done():
                 self.end.set_result(None)
         except CancelledError:
-            if self.closed or actor.dropped is not None or self.end.done():
+            if self.closed or self.end.done():
                 self.end.cancel()
+                raise
+            if actor.dropped is not None:
+                self.end.set_exception(again(actor.dropped))  # cut off is not the same as finished
                 raise
             self._fail(actor, RuntimeError(CANCELLED_INSIDE))
         except THE_END:

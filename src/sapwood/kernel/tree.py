@@ -174,6 +174,8 @@ class Tree:
 
     def lost(self, database: Database, error: BaseException) -> None:
         self.slices.forget(database)
+        if database is self.databases[ROOT_STEM]:
+            self.ledger.reload()
         for actor in list(self.actors.values()):
             if actor.database is database:
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
@@ -181,6 +183,8 @@ class Tree:
     async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
         """Return the live, started agent at this address; wake it, parents first, if it sleeps."""
         while True:
+            if self.destroyed is not None:  # since the caller was let in; it has to find the tree that comes next
+                raise Unavailable(f"{self.address} is being replaced or destroyed.")
             actor = self.actors.get(address)
             if actor is None:
                 parent_address = address.parent
@@ -330,7 +334,7 @@ class Tree:
 
     def close_database(self, database: Database) -> bool:
         """Close a database if nothing of it is under way; return whether it is closed now."""
-        if database.in_transaction or database.busy_elsewhere or not self.host.gate.is_quiet(database):
+        if database.in_use or not self.host.gate.is_quiet(database):
             return False
         measured = self._measured.pop(database, None)
         if measured is not None and measured[0] != database.frames and database.is_open:

@@ -28,13 +28,18 @@ class LocalRuntime:
 
     async def start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
-        self._lock = FolderLock(folder)
+        gate = self.make_gate()
+        try:
+            self._lock = FolderLock(folder)
+        except BaseException:
+            gate.close()
+            raise
         return Node(
             self._settings,
             folder,
             clock=self._clock,
             files=self._files,
-            gate=self.make_gate(),
+            gate=gate,
             deps=deps,
             open_databases=self._settings.open_databases or _databases_that_fit(),
         )

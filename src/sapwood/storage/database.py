@@ -11,6 +11,7 @@ mode, and each owner's tables appear with that owner's first write.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import shutil
 import time
@@ -36,6 +37,8 @@ from sapwood.errors import (
 from sapwood.storage.files import Files
 from sapwood.storage.migrations import Schema, Script
 from sapwood.storage.rows import Rows, SqlValue
+
+log = logging.getLogger(__name__)
 
 PAGE_SIZE = 2048
 WAL_HEADER, FRAME_HEADER = 32, 24
@@ -192,6 +195,8 @@ class Database:
         self._deadline = NEVER
         self._denied: str | None = None
         self._to_close = False
+        self._stale = False
+        self._beginning = False
         self._savepoints = 0
         self._in_block: object = None
         self._broken_blocks: set[object] = set()
@@ -199,6 +204,11 @@ class Database:
     @property
     def is_open(self) -> bool:
         return self._connection is not None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it may not be closed: written to, about to be, or busy on another thread."""
+        return self.in_transaction or self._beginning or self.busy_elsewhere
 
     @property
     def wal(self) -> Path:
@@ -234,6 +244,7 @@ class Database:
             ).fetchall()
             self._read_versions(connection)
         except apsw.Error as error:
+            self._close_descriptor()
             raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         connection.set_wal_hook(self._note_frames)
@@ -323,6 +334,7 @@ class Database:
         connection = self._ready()
         self.in_transaction = True  # before BEGIN, which would otherwise begin a slice
         connection.execute("BEGIN IMMEDIATE", prepare_flags=OWN_FLAGS)
+        self._deadline = NEVER
         self.busy_elsewhere = True
 
     def run_elsewhere(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
@@ -349,7 +361,11 @@ class Database:
             self.break_block()
         if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
             raise UsageError(SUSPENDED)
-        return self._connection or self._open()
+        connection = self._connection or self._open()
+        if self._stale:
+            self._read_versions(connection)
+            self._stale = False
+        return connection
 
     def _before_statement(self, cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
         if not self.in_transaction and not cursor.is_readonly:
@@ -372,10 +388,12 @@ class Database:
         assert self._connection is not None
         for_user, self._for_user, deadline = self._for_user, "", self._deadline
         try:
+            self._beginning = True
             self._owner.before_write(self, sql)
             self.in_transaction = True
             self._connection.execute("BEGIN IMMEDIATE", prepare_flags=OWN_FLAGS)
         finally:
+            self._beginning = False
             self._for_user, self._deadline = for_user, deadline
 
     def _translated(self, error: apsw.Error, sql: str) -> Exception:
@@ -387,6 +405,7 @@ class Database:
         if lost:
             self.in_transaction = False
             self._forget_blocks()
+            self._all_undone()
             self._owner.lost(self, error)
         if isinstance(error, apsw.FullError):
             if shutil.disk_usage(self.path.parent).free < DISK_IS_FULL:
@@ -450,6 +469,7 @@ class Database:
         except apsw.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
+            self._all_undone()
             self._owner.lost(self, error)
             raise Unavailable(
                 f"The commit failed ({error}); what was written is undone and the agent restarts."
@@ -467,11 +487,21 @@ class Database:
             self._forget_blocks()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
+            self._all_undone()
+
+    def _all_undone(self) -> None:
+        """What the transaction made, tables too, is gone again."""
+        self._stale = True
+        self.undone += 1
 
     def checkpoint_if_long(self) -> None:
         """Copy the WAL into the file once it has grown long."""
         if self.frames >= CHECKPOINT_FRAMES and self._connection is not None:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            try:
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again
+                log.warning("a checkpoint failed", extra={"file": self.path.name}, exc_info=error)
+                return
             self.frames = 0
 
     @contextmanager

@@ -24,7 +24,13 @@ class Files:
     def create(self, path: Path, content: bytes) -> int:
         """Write a new file and return its descriptor, still open."""
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
-        os.write(descriptor, content)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        except OSError:
+            os.close(descriptor)
+            path.unlink()  # half a file would be in the way of the next try
+            raise
         return descriptor
 
     def open(self, path: Path) -> int:
