@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.worlds import Run
+from tests.conformance.worlds import Probe, Run, happens, until
 
-from sapwood import Agent, App, NotFound, Settings, UsageError
+from sapwood import Agent, App, NotFound, Settings, Unavailable, UsageError
+from sapwood.kernel import backup
 from sapwood.kernel.backup import roots
 from sapwood.kernel.node import RESTORED, tree_folder
+from sapwood.storage.copies import Order, copy_elsewhere
+from sapwood.testing import World, running
+from sapwood.testing.faults import CountingFiles
 
 
 class Shelf(Agent):
@@ -30,6 +36,9 @@ class Library(Agent):
         """First here, then on one of three shelves: no shelf ever has what the library does not know."""
         self.sql("INSERT INTO books VALUES (?)", number)
         await (await self.sub_agent(Shelf, str(number % 3))).put(number)
+
+    async def build(self, shelf: str) -> None:
+        await self.sub_agent(Shelf, shelf)
 
     async def known(self) -> list[int]:
         return [int(str(row["number"])) for row in self.sql("SELECT number FROM books ORDER BY number")]
@@ -159,3 +168,218 @@ async def test_a_backup_never_overwrites_one_and_says_when_there_is_nothing(run:
 
         with pytest.raises(UsageError, match="holds a copy"):
             await world.app.back_up(tmp_path, Library, "l")
+
+
+# While a copy is under way
+
+
+class Copies:
+    """Copies files as usual, and then waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.made = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def copy(self, order: Order) -> int:
+        size = await copy_elsewhere(order)
+        self.made.set()
+        await self.go_on.wait()
+        return size
+
+
+def held(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    """Hold every copy that is made from now on."""
+    copies = Copies()
+    monkeypatch.setattr(backup, "copy_elsewhere", copies.copy)
+    return copies
+
+
+async def one_book(world: World, folder: Path) -> Library:
+    """Return a library whose backup has book 1, and which has gone on to book 2."""
+    library = await world.get_agent(Library, "l")
+    await library.put(1)
+    await world.app.back_up(folder, Library, "l")
+    await library.put(2)
+    return library
+
+
+def folders(world: World) -> set[str]:
+    """Return the names of all that lies beside the trees, too."""
+    return {entry.name for entry in (world.data / "trees").iterdir()}
+
+
+async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_after_the_restore(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(5), run(Library) as world:
+        library = await one_book(world, tmp_path)
+        copies = held(monkeypatch)
+        restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
+        await copies.made.wait()
+
+        await library.end()
+        copies.go_on.set()
+
+        assert await restore == 1
+        assert await library.known() == await library.shelved() == [1]
+        await world.restart()
+        assert await (await world.get_agent(Library, "l")).known() == [1]
+
+
+async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run, tmp_path: Path) -> None:
+    async with asyncio.timeout(5), run(Library) as world:
+        library = await one_book(world, tmp_path)
+
+        restores = [world.app.restore(tmp_path, Library, "l") for _ in range(3)]
+
+        assert await asyncio.gather(*restores) == [1, 1, 1]
+        assert await library.known() == await library.shelved() == [1]
+        await library.put(3)
+        await world.restart()
+        assert await (await world.get_agent(Library, "l")).known() == [1, 3]
+        assert len(folders(world)) == 1
+
+
+async def test_a_tree_that_sleeps_and_wakes_while_its_copy_is_made_is_replaced_and_not_doubled(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(5), run(Library) as world:
+        library = await one_book(world, tmp_path)
+        copies = held(monkeypatch)
+        restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
+        await copies.made.wait()
+
+        def asleep() -> bool:
+            world.sleep()
+            return not world.node.trees
+
+        await until(asleep)
+        await library.put(3)
+        copies.go_on.set()
+        await restore
+
+        assert await library.known() == [1]
+        await library.put(4)
+        assert await (await world.get_agent(Library, "l")).known() == [1, 4]
+        await world.crash()
+        assert await (await world.get_agent(Library, "l")).known() == [1, 4]
+
+
+class Stubborn(Library):
+    deps: Probe
+
+    async def stay(self) -> None:
+        self.deps.log.append("stays")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.deps.log.append("told to go")
+            await self.deps.go.wait()
+
+
+async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
+    run: Run, probe: Probe, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(5), run(Stubborn, deps=probe) as world:
+        agent = await world.get_agent(Stubborn, "l")
+        await agent.put(1)
+        await world.app.back_up(tmp_path, Stubborn, "l")
+        await agent.put(2)
+        staying = asyncio.create_task(agent.stay())
+        await probe.seen("stays")
+        restore = asyncio.create_task(world.app.restore(tmp_path, Stubborn, "l"))
+        await happens(lambda: "told to go" in probe.log)
+
+        restore.cancel()
+        await asyncio.wait({restore})
+        probe.go.set()
+
+        with pytest.raises(Unavailable, match="restored"):
+            await staying
+        assert await agent.known() == await agent.shelved() == [1]
+        await agent.put(3)
+        await world.restart()
+        assert await (await world.get_agent(Stubborn, "l")).known() == [1, 3]
+        assert len(folders(world)) == 1
+
+
+async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
+    async with asyncio.timeout(5), run(Library) as world:
+        library = await one_book(world, tmp_path)
+        tree = world.node.tree(next(roots(world.data)))
+        with tree.kept_still():  # as by a backup: the restore has to wait
+            restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
+            await happens(lambda: tree.destroyed is not None)
+            restore.cancel()
+            await asyncio.wait({restore})
+
+        await library.end()
+        await world.restart()
+
+        assert await (await world.get_agent(Library, "l")).known() == []
+
+
+async def test_a_backup_can_be_made_where_one_was_cancelled(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(5), run(Library) as world:
+        await (await world.get_agent(Library, "l")).put(1)
+        copies = held(monkeypatch)
+        cancelled = asyncio.create_task(world.app.back_up(tmp_path, Library, "l"))
+        await copies.made.wait()
+
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        copies.go_on.set()
+
+        assert await world.app.back_up(tmp_path, Library, "l") == 1
+        assert await world.app.restore(tmp_path, Library, "l") == 1
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let no log reach the disk until the event is set; at first it is set."""
+    disk = threading.Event()
+    disk.set()
+    sync = CountingFiles.sync_file
+
+    def sync_file(self: CountingFiles, path: Path) -> None:
+        disk.wait(5)
+        sync(self, path)
+
+    monkeypatch.setattr(CountingFiles, "sync_file", sync_file)
+    yield disk
+    disk.set()
+
+
+async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end_up_in_the_old_one(
+    tmp_path: Path, slow_disk: threading.Event
+) -> None:
+    app = App(agents=[Library])
+    async with asyncio.timeout(5), running(app, slow_slices="allow", durability="disk") as world:
+        library = await world.get_agent(Library, "l")
+        await library.build("new")  # it has no file yet, and may have one only when its name is on the disk
+        await one_book(world, tmp_path)
+        await world.restart()
+        library = await world.get_agent(Library, "l")
+        tree = world.node.tree(next(roots(world.data)))
+        await happens(lambda: world.node.gate.is_quiet(tree.databases["root"]))
+        slow_disk.clear()
+        writing = asyncio.create_task(library.put(3))
+        await until(lambda: not world.node.gate.is_quiet(tree.databases["root"]))
+        shelf = [(Shelf, "new")]
+        visiting = asyncio.create_task(world.get_agent(Library, "l", sub=shelf))
+        await happens(lambda: tree.visitors > 0)
+
+        restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
+        await happens(lambda: tree.destroyed is not None)
+        slow_disk.set()
+        await asyncio.wait({writing, visiting, restore})
+
+        assert await restore == 1
+        with pytest.raises(Unavailable):
+            await writing
+        assert await (await visiting).numbers() == []
+        assert await library.known() == await library.shelved() == [1]
+        await (await world.get_agent(Library, "l", sub=shelf)).put(4)
+        assert await library.shelved() == [1, 4]

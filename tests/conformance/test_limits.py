@@ -323,6 +323,21 @@ async def test_zero_bytes_means_that_nothing_can_be_written(run: Run, limit: str
             assert over.value.limit == limit
 
 
+async def test_a_full_tree_with_few_open_files_says_that_it_is_full_and_nothing_else(run: Run) -> None:
+    limits = Limits(tree_bytes=300 * KIB)
+    async with asyncio.timeout(5), run(Filler, limits=limits, open_databases=1) as world:
+        root = await world.get_agent(Filler, "f")
+        refused = 0
+
+        for n in range(24):
+            try:
+                await root.write_below(str(n % 4), 40_000)
+            except OverLimit:
+                refused += 1
+
+        assert refused >= 10
+
+
 ROOM = 6
 
 

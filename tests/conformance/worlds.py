@@ -36,6 +36,12 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("It did not happen.")
 
 
+async def happens(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; for what takes real time. The caller bounds it."""
+    while not condition():  # noqa: ASYNC110 - nobody can tell us: it is seen from outside
+        await asyncio.sleep(0.01)
+
+
 async def crash_everywhere(
     run: Run,
     point: str,

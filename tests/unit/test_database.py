@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -852,3 +853,45 @@ def test_every_error_of_a_database_is_one_of_sapwoods(guarded: Database) -> None
     for sql in (*FORBIDDEN, *BY_SQLITE, "SELEKT", "INSERT INTO t VALUES ('mine')"):
         with pytest.raises(SapwoodError):
             guarded.run(sql, ())
+
+
+# What a lost transaction takes with it
+
+
+def test_a_table_of_the_framework_that_sqlite_rolled_back_is_made_again(table: Database, owner: Owner) -> None:
+    table.run("INSERT INTO t VALUES (1)", ())
+    table.commit()
+    table.ensure(STATE)
+
+    with pytest.raises(Unavailable):
+        table.run("INSERT OR ROLLBACK INTO t VALUES (1)", ())
+
+    assert len(owner.lost_) == 1
+    table.run("SELECT 1", ())
+    assert not table.has(STATE)
+    table.ensure(STATE)
+    assert table.execute("SELECT count(*) FROM sapwood_state") == [(0,)]
+    table.commit()
+    assert reopened(table).has(STATE)
+
+
+def test_a_table_of_the_framework_that_was_rolled_back_is_made_again(table: Database) -> None:
+    table.ensure(STATE)
+
+    table.rollback()
+
+    table.ensure(STATE)
+    assert table.execute("SELECT count(*) FROM sapwood_state") == [(0,)]
+
+
+def test_a_damaged_file_can_be_tried_any_number_of_times_without_using_up_descriptors(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    path.write_bytes(b"garbage" * 4000)
+    database = a_database(path, synced=True)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - it lists itself, too
+
+    for _ in range(5):
+        with pytest.raises(StoredDataError, match="cannot be opened"):
+            database.run("SELECT 1", ())
+
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

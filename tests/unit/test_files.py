@@ -77,3 +77,32 @@ def test_overwriting_keeps_what_lies_behind(tmp_path: Path) -> None:
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     Files().remove(tmp_path / "nothing")
+
+
+def test_a_file_that_finds_no_room_leaves_nothing_in_the_way_of_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, path = Files(), tmp_path / "file"
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - it lists itself, too
+
+    def no_room(descriptor: int, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            files.create(path, b"content")
+
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    files.close(files.create(path, b"content"))
+    assert path.read_bytes() == b"content"
+
+
+def test_a_file_is_written_whole_even_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:3]))
+
+    files, path = Files(), tmp_path / "file"
+    files.close(files.create(path, b"0123456789"))
+
+    assert path.read_bytes() == b"0123456789"

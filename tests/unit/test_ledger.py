@@ -135,3 +135,20 @@ def test_a_tree_that_closes_in_good_order_stores_what_it_really_uses(account: Ac
     account.measured = BYTES_AT_ONCE + 10
     with pytest.raises(OverLimit):
         account.ledger.grow(20, limits, PATH)
+
+
+def test_after_a_lost_transaction_the_sums_are_what_is_stored(account: Account) -> None:
+    account.ledger.hold("x", 1)
+    account.database.commit()
+    account.ledger.hold("x", 2)
+    account.ledger.hold("y", 5)
+
+    account.database.rollback()
+    account.ledger.reload()
+
+    assert account.ledger.below_children() == 1
+    assert (account.ledger.held("x"), account.ledger.held("y")) == (1, 0)
+    account.ledger.hold("x", 2)
+    account.database.commit()
+    account.crash()
+    assert account.ledger.below_children() == account.ledger.held("x") == 2

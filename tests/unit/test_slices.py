@@ -363,3 +363,59 @@ async def test_the_reported_frames_rebuild_it_after_a_slice_larger_than_the_cach
     gate = bench.gate
     assert isinstance(gate, LoggingGate)
     assert gate.replay("a.db") == as_sqlite_sees_it(a.path)
+
+
+async def test_a_step_that_fails_in_any_way_undoes_the_transaction_and_leaves_none_open(bench: Bench) -> None:
+    a = bench.database("a")
+    await asyncio.sleep(0)
+    bench.gate.commits.clear()
+
+    def step() -> None:
+        raise OSError(24, "Too many open files")
+
+    write(a, 1)
+    bench.slices.before_commit("k", step)
+    bench.slices.commit()
+
+    assert not a.in_transaction
+    assert not bench.slices.is_open
+    assert [str(error) for error in bench.owner.lost_] == ["[Errno 24] Too many open files"]
+    write(a, 2)
+    await asyncio.sleep(0)
+    assert bench.order == ["a"]
+    assert a.run("SELECT v FROM t", ()).scalar(int) == 2
+
+
+async def test_a_checkpoint_that_fails_is_tried_again_and_fails_no_commit(bench: Bench) -> None:
+    class NoRoom:
+        """The connection of a database, on a disk that has room for the log only."""
+
+        def __init__(self, below: Any) -> None:
+            self.below = below
+            self.tried = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.below, name)
+
+        def wal_checkpoint(self, **_: object) -> tuple[int, int]:
+            self.tried += 1
+            raise apsw.FullError("database or disk is full")
+
+    a = bench.database("a")
+    await asyncio.sleep(0)
+    connection = a._connection
+    full = NoRoom(connection)
+    a._connection = full  # pyright: ignore[reportAttributeAccessIssue]
+
+    write(a, bytes(PAGE_SIZE * CHECKPOINT_FRAMES))
+    bench.slices.commit()
+    write(a, 2)
+    bench.slices.commit()
+
+    assert full.tried == 2
+    assert a.frames >= CHECKPOINT_FRAMES
+    a._connection = connection
+    write(a, 3)
+    bench.slices.commit()
+    assert a.frames == 0
+    assert a.run("SELECT count(*) FROM t", ()).scalar(int) == 3

@@ -107,17 +107,23 @@ class Node:
 
     async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
         """Return the live, started agent at this address."""
-        tree = self.tree(address, kind)
-        while tree.destroyed is not None:
-            if caller is not None and caller.actor.address.root == tree.address:
-                raise NotFound(f"{tree.address} was destroyed.", path=tree.address.steps)
-            await asyncio.shield(tree.destroyed)
+        given: dict[str, AgentClass] = {}
+        while True:
             tree = self.tree(address, kind)
-        tree.visitors += 1
-        try:
-            return await tree.reach(address, kind, caller)
-        finally:
-            tree.visitors -= 1
+            # What the classes are called outlives the tree that was told.
+            given = tree.kinds = {**given, **tree.kinds}
+            if tree.destroyed is not None:
+                if caller is not None and caller.actor.address.root == tree.address:
+                    raise NotFound(f"{tree.address} was destroyed.", path=tree.address.steps)
+                await asyncio.shield(tree.destroyed)
+                continue
+            tree.visitors += 1
+            try:
+                actor = await tree.reach(address, kind, caller)
+            finally:
+                tree.visitors -= 1
+            if actor is not None:
+                return actor
 
     def tree(self, address: Address, kind: AgentClass | None = None) -> Tree:
         """Return the tree an address belongs to."""

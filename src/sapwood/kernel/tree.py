@@ -180,11 +180,12 @@ class Tree:
             if actor.database is database:
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
 
-    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
-        """Return the live, started agent at this address; wake it, parents first, if it sleeps."""
-        while True:
-            if self.destroyed is not None:  # since the caller was let in; it has to find the tree that comes next
-                raise Unavailable(f"{self.address} is being replaced or destroyed.")
+    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor | None:
+        """Return the live, started agent at this address; wake it, parents first, if it sleeps.
+
+        None: the tree was destroyed or replaced meanwhile, and whoever asks has to find the one that comes next.
+        """
+        while self.destroyed is None:
             actor = self.actors.get(address)
             if actor is None:
                 parent_address = address.parent
@@ -192,9 +193,12 @@ class Tree:
                     actor = self.make_root(kind)
                 else:
                     parent = await self.reach(parent_address, None, caller)
+                    if parent is None:
+                        return None
                     actor = self.actors.get(address) or await self._wake_child(parent, address, kind)
             if actor is not None and (actor.ready or await actor.started(caller)):
                 return actor
+        return None
 
     def make_root(self, kind: AgentClass | None) -> Actor:
         kind = kind or self.kind_of(self.address.type)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import apsw
 
@@ -315,7 +315,7 @@ class Database:
         self._description = ()
         try:
             cursor = connection.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
-            rows = cursor.fetchall()
+            rows = cast("list[tuple[SqlValue, ...]]", cursor.fetchall())
             return Rows(tuple(column[0] for column in self._description), rows)
         except apsw.Error as error:
             raise self._translated(error, sql) from error
