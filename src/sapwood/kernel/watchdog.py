@@ -98,16 +98,14 @@ class Watchdog:
 
     def _watch(self) -> None:
         beats, since, suspect, seen = -1, time.monotonic(), None, None
-        last, last_cpu, last_queued = since, self._loop_cpu(), self._loop_queued()
+        last, last_cpu, queued = since, self._loop_cpu(), 0.0
         while not self._running_on.acquire(timeout=BEAT):
-            # First who runs, then the rest: reading the schedule lets the loop go on.
             task, beat = asyncio.current_task(self._loop), self._beats
-            now, cpu, queued = time.monotonic(), self._loop_cpu(), self._loop_queued()
+            now, cpu = time.monotonic(), self._loop_cpu()
             computed = cpu - last_cpu
             # A machine that stood still is nobody's fault: we are late ourselves, and the loop computed nothing.
-            # Nor is a busy one: the loop had work to do, and waited for a core.
-            since += max(0.0, now - last - 2 * BEAT - computed, queued - last_queued)
-            last, last_cpu, last_queued = now, cpu, queued
+            since += max(0.0, now - last - 2 * BEAT - computed)
+            last, last_cpu = now, cpu
             if beat != beats or task is not suspect:
                 # Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
                 if seen is not None:
@@ -116,9 +114,15 @@ class Watchdog:
                 # lets us run again the moment it is over.
                 blind = computed >= self._settings.slow_slice and beat - beats <= 1
                 beats, since, suspect, seen = beat, now - computed if blind else now, task, None
+                queued = 0.0
                 self.ready = True
                 if not blind:
                     continue
+            else:
+                # Nor is a busy machine anybody's fault: the loop had work to do, and waited for a core. Asked only
+                # now, because reading it lets the loop go on.
+                before, queued = queued, self._loop_queued()
+                since += queued - before if before else 0.0
             lasted = now - since
             if lasted < self._settings.slow_slice or task is None:
                 continue
