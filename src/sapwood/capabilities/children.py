@@ -12,7 +12,8 @@ from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, in_time
-from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.deletion import child_stem, until_free
+from sapwood.kernel.node import LAST_WORDS
 from sapwood.kernel.registry import Registry, Row, SubAgent
 from sapwood.kernel.tree import Tree
 
@@ -58,7 +59,6 @@ class Children:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._counted = False
 
     @property
     def _tree(self) -> Tree:
@@ -194,13 +194,11 @@ class Children:
 
         async def tear_down() -> None:
             if me is not None:
-                await asyncio.wait({me}, timeout=5.0)
+                await asyncio.wait({me}, timeout=LAST_WORDS)
             # First of all, and whatever became of the tombstone: it is detached, and must not write beside a new one.
             if child.dropped is None:
                 tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
-            root = tree.databases["root"]
-            while actor.database.busy_elsewhere or root.busy_elsewhere:  # noqa: ASYNC110 - a long_sql
-                await asyncio.sleep(0.005)
+            await until_free(actor.database, tree.databases["root"])
             if actor.database.removed or child.generation not in actor.registry.buried():
                 return  # the parent went too, or the commit of the tombstone failed
             if actor.parent is not None:

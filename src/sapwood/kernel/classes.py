@@ -146,11 +146,6 @@ class AgentClass:
     @functools.cached_property
     def migrations(self) -> tuple[Script, ...]:
         source: Sequence[str] | Path = getattr(self.cls, "migrations", ())
-        if isinstance(source, str):
-            raise UsageError(
-                f"{self.cls.__name__}.migrations is a text; write a tuple of scripts, or the Path of a folder of "
-                ".sql files."
-            )
         return of_user(source)
 
     def annotation(self, name: str) -> Any:

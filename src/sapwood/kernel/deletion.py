@@ -32,6 +32,12 @@ def child_stem(parent_stem: str, generation: int) -> str:
     return f"{hashlib.sha256(parent_stem.encode()).hexdigest()[:24]}-{generation}"
 
 
+async def until_free(*databases: Database) -> None:
+    """Return when no long_sql runs on any of these."""
+    while any(database.busy_elsewhere for database in databases):  # noqa: ASYNC110 - it ends, or was told to give up
+        await asyncio.sleep(0.005)
+
+
 class Yard(Protocol):
     """What a deletion needs of its tree."""
 
@@ -60,14 +66,14 @@ class Deletion:
         await self._durable(parent)
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
-        await self._free(parent)
+        await until_free(parent)
         if not parent.removed:
             registry.forget(generation)
             self._yard.slices.commit()
 
     async def _remove(self, stem: str) -> None:
         database = self._yard.database(stem, self._yard.host.settings.limits)
-        await self._free(database)
+        await until_free(database)
         if database.exists:
             had_children = False
             registry = Registry(database, self._yard.host.clock)
@@ -79,7 +85,7 @@ class Deletion:
                 after = page[-1]
                 await asyncio.sleep(0)
             if had_children:
-                await self._free(self._yard.databases["root"])
+                await until_free(self._yard.databases["root"])
                 self._yard.ledger.release(stem)
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
@@ -101,11 +107,6 @@ class Deletion:
         except StoredDataError as error:
             log.error("a deleted agent cannot be read", extra={"file": database.path.name}, exc_info=error)
             return []
-
-    async def _free(self, database: Database) -> None:
-        """Return when no long_sql runs on this database."""
-        while database.busy_elsewhere:  # noqa: ASYNC110 - it ends, or was told to give up
-            await asyncio.sleep(0.005)
 
     async def _durable(self, database: Database) -> None:
         while (waiting := self._yard.host.gate.wait(database)) is not None:
