@@ -65,12 +65,9 @@ ledger:
 soak *args:
     python -m tests.faults.soak {{args}}
 
-# Measure.
-bench:
-    #!/usr/bin/env bash
-    set -euo pipefail
-    shopt -s nullglob
-    for program in benchmarks/*.py; do echo "== $program"; python "$program"; done
+# Measure everything beside bare parts and the original; prints a table, writes docs/explanation/measured.md.
+bench *args:
+    python benchmarks/run.py {{args}}
 
 # Write the lock file anew from pyproject.toml. Names no package index.
 lock *args:

@@ -17,14 +17,13 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from frame import Result, alternately, at_least, emit, say
+from frame import Result, alternately, at_least, cache, emit, say, scratch
 from tree import Root, Running
 
 HERE = Path(__file__).parent / "original"
@@ -35,7 +34,7 @@ class Original:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._state = Path(tempfile.mkdtemp(prefix="state-", dir=home))
+        self._state = scratch("theirs")
         self._port = _free_port()
         self.start()
 
@@ -87,7 +86,6 @@ class Original:
 
     def close(self) -> None:
         self.stop()
-        shutil.rmtree(self._state, ignore_errors=True)
 
 
 def _free_port() -> int:
@@ -100,8 +98,7 @@ def install() -> Path:
     """Return where the original is installed and bundled; do it the first time."""
     files = sorted(path for path in HERE.rglob("*") if path.is_file())
     key = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    home = cache / "sapwood-bench" / key
+    home = cache() / key
     if (home / "dist/worker.js").exists():
         return home
     say(f"installing the original into {home}")
@@ -200,7 +197,7 @@ async def depth(original: Original) -> None:
                         200,
                         "works",
                         True,
-                        f"the original: {str(error)[:90]}",
+                        f"the original: {str(error).partition('.')[0]}",
                     )
                 )
             else:

@@ -6,11 +6,16 @@ taken side by side means something.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,28 @@ async def alternately(
         mine.append(await ours())
         theirs.append(await reference())
     return statistics.median(mine), statistics.median(theirs)
+
+
+def cache() -> Path:
+    """Return the folder both sides keep their files in: what creating a file costs differs from folder to folder."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sapwood-bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+_scratch: list[Path] = []
+
+
+def scratch(name: str) -> Path:
+    """Return a new folder for one measurement.
+
+    All go together when the process ends: ext4 is slow to create files for a minute
+    after many were removed, and whoever is measured next would pay for it.
+    """
+    if not _scratch:
+        _scratch.append(Path(tempfile.mkdtemp(prefix="run-", dir=cache())))
+        atexit.register(shutil.rmtree, _scratch[0], ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_scratch[0]))
 
 
 def say(text: str) -> None:

@@ -3,6 +3,7 @@
 from sapwood.address import Address, Step
 from sapwood.agent import Agent, agent, current_agent, expose
 from sapwood.app import App
+from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.errors import (
     Aborted,
     ChildFailed,
@@ -18,6 +19,7 @@ from sapwood.errors import (
 )
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
+from sapwood.kernel.registry import SubAgent
 from sapwood.settings import Durability, Limits, Settings
 
 __all__ = [
@@ -37,6 +39,9 @@ __all__ = [
     "Settings",
     "Step",
     "StoredDataError",
+    "SubAgent",
+    "SubAgentStatus",
+    "Subtree",
     "TimedOut",
     "Unavailable",
     "UsageError",

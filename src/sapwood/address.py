@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from sapwood.errors import InvalidName
+from sapwood.errors import Step as Step  # noqa: PLC0414 - errors have paths too, and stand below addresses
 
 MAX_NAME_BYTES = 512
-
-
-class Step(NamedTuple):
-    """One step of an address: the type id of a class, and the name of an instance."""
-
-    type: str
-    """The type id of the class."""
-    name: str
-    """The name of the instance."""
 
 
 @dataclass(frozen=True, slots=True)

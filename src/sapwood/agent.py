@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, cast, overload
+from typing import Any, ClassVar, Generic, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
@@ -29,6 +29,7 @@ S = TypeVar("S", default=None)
 A = PlainTypeVar("A", bound="Agent[Any]")
 P = ParamSpec("P")
 R = PlainTypeVar("R")
+M = PlainTypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncIterable[Any]])
 
 HOOKS = frozenset({"on_start", "upgrade_state"})
 """What a subclass may override of what `Agent` defines."""
@@ -184,11 +185,23 @@ class Agent(Generic[S]):
     @overload
     async def get_agent(self, cls: type[A], name: str) -> A: ...
     @overload
+    async def get_agent(
+        self,
+        cls: type[Agent[Any]],
+        name: str,
+        *,
+        sub: tuple[*tuple[tuple[type[Agent[Any]], str], ...], tuple[type[A], str]],
+    ) -> A: ...
+    @overload
     async def get_agent(self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[A], str]]) -> A: ...
     async def get_agent(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
     ) -> Any:
-        """Return a stub of any root, or of a descendant of it that exists."""
+        """Return a stub of any root, or of a descendant of it that exists.
+
+        Write a `sub` of several steps as a tuple, `sub=((Desk, "sport"), (Reporter, "ann"))`: of
+        a list, type checkers do not know which class is the last.
+        """
         return await self._actor.of(Family).find(cls, name, sub)
 
     async def destroy(self) -> None:
@@ -258,9 +271,7 @@ def agent(*, type: str, aliases: Sequence[str] = ()) -> Callable[[type[A]], type
     return decorate
 
 
-def expose(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+def expose(method: M) -> M:
     """Let remote clients call this method; without it only other agents and the app can."""
     cast(Any, method).__sapwood_exposed__ = True
     return method

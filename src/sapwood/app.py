@@ -93,11 +93,23 @@ class App:
     @overload
     async def get_agent(self, cls: type[A], name: str) -> A: ...
     @overload
+    async def get_agent(
+        self,
+        cls: type[Agent[Any]],
+        name: str,
+        *,
+        sub: tuple[*tuple[tuple[type[Agent[Any]], str], ...], tuple[type[A], str]],
+    ) -> A: ...
+    @overload
     async def get_agent(self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[A], str]]) -> A: ...
     async def get_agent(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
     ) -> Any:
-        """Return a stub of a root, started; with `sub`, of a descendant of it that exists."""
+        """Return a stub of a root, started; with `sub`, of a descendant of it that exists.
+
+        Write a `sub` of several steps as a tuple, `sub=((Desk, "sport"), (Reporter, "ann"))`: of
+        a list, type checkers do not know which class is the last.
+        """
         path = [(known(cls), name), *((known(kind), child) for kind, child in sub)]
         return await self.node.stub(path, current.get())
 

@@ -11,10 +11,20 @@ whether the same call may succeed later.
 from __future__ import annotations
 
 import inspect
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-Path = tuple[tuple[str, str], ...]
-"""An agent's address as plain steps, root first: ``(("Inbox", "alice"), ("Notebook", "shopping"))``."""
+
+class Step(NamedTuple):
+    """One step of an address: the type id of a class, and the name of an instance."""
+
+    type: str
+    """The type id of the class."""
+    name: str
+    """The name of the instance."""
+
+
+Path = tuple[Step, ...]
+"""The steps of an agent's address, root first."""
 
 
 class SapwoodError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from types import NoneType
 
 from sapwood.errors import UsageError
 
@@ -80,3 +81,25 @@ class Settings:
     """How many threads `in_thread` may use."""
     check_state: bool = False
     """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            kinds, what = KINDS[str(field_.type)]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise UsageError(f"Settings({field_.name}={value!r}): it takes {what}.")
+        if self.durability not in tuple(Durability):
+            levels = " or ".join(repr(level.value) for level in Durability)
+            raise UsageError(f"Settings(durability={self.durability!r}): it can be {levels}.")
+
+
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str | os.PathLike[str]": ((str, os.PathLike), "a path"),
+    "Durability | str": ((str,), "a Durability or its text"),
+    "Limits": ((Limits,), "Limits(…)"),
+    "float": ((float, int), "a number"),
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, NoneType), "a whole number, or None"),
+    "bool": ((bool,), "True or False"),
+}
+"""What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""

@@ -341,13 +341,13 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let no log reach the disk until the event is set; at first it is set."""
     disk = threading.Event()
     disk.set()
-    sync = CountingFiles.sync_file
+    sync = CountingFiles.sync_descriptor
 
-    def sync_file(self: CountingFiles, path: Path) -> None:
+    def sync_descriptor(self: CountingFiles, path: Path, descriptor: int) -> None:
         disk.wait(5)
-        sync(self, path)
+        sync(self, path, descriptor)
 
-    monkeypatch.setattr(CountingFiles, "sync_file", sync_file)
+    monkeypatch.setattr(CountingFiles, "sync_descriptor", sync_descriptor)
     yield disk
     disk.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -461,11 +461,35 @@ async def test_an_agent_that_cannot_be_put_to_sleep_keeps_no_other_awake(
         await happens(lambda: not world.node.trees)
 
 
+async def test_the_log_says_in_plain_text_in_which_tree_a_deletion_or_its_end_failed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise StoredDataError("The database is damaged.")
+
+    async with asyncio.timeout(5), run(Branch) as world:
+        root = await world.get_agent(Branch, "r")
+        await root.note_below("a", "x")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(CountingFiles, "remove", refuse)
+            with pytest.raises(StoredDataError):
+                await root.cut("a")
+        with monkeypatch.context() as broken:
+            broken.setattr(Tree, "close", refuse)
+            await world.restart()
+
+    assert "a deletion was interrupted in Branch:r" in caplog.messages
+    assert "a tree did not close in good order: Branch:r" in caplog.messages
+
+
 async def test_an_app_that_fails_to_start_lets_go_of_its_folder(tmp_path: Path) -> None:
-    wrong: Callable[..., Settings] = Settings
+    class Needy(Agent):
+        deps: dict[str, int]
+
     async with asyncio.timeout(5):
-        with pytest.raises(UsageError, match="dsik"):
-            await App(agents=[Branch], settings=wrong(data=tmp_path, durability="dsik")).__aenter__()
+        with pytest.raises(UsageError, match="deps"):
+            await App(agents=[Needy], deps="text", settings=Settings(data=tmp_path)).__aenter__()
 
         async with App(agents=[Branch], settings=Settings(data=tmp_path)) as app:
             assert await (await app.get_agent(Branch, "a")).note("x") == 1

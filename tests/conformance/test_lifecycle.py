@@ -148,6 +148,19 @@ async def test_a_start_that_fails_is_tried_again_by_the_next_caller(run: Run) ->
         assert await (await world.get_agent(Starter, "s")).is_ready()
 
 
+async def test_the_log_says_in_plain_text_which_agent_failed_to_start(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(agent: Starter) -> None:
+        raise OSError("no network")
+
+    async with run(Starter, deps={"c": fail}) as world:
+        with pytest.raises(OSError, match="no network"):
+            await (await world.get_agent(Starter, "s")).ask_child("c")
+
+    assert "an agent failed to start: Starter:s/Starter:c" in caplog.messages
+
+
 async def test_everybody_who_waited_for_a_start_that_failed_learns_why(run: Run, probe: Probe) -> None:
     async def fail(agent: Starter) -> None:
         await probe.go.wait()

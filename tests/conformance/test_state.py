@@ -322,12 +322,195 @@ async def test_a_state_that_cannot_be_read_is_an_error_and_never_a_reset(run: Ru
         await (await world.get_agent(Registry, "r")).make()
         await world.restart()
 
-        with pytest.raises(StoredDataError, match=r"cannot be read by version 1: .*upgrade_state\(\)") as unreadable:
+        with pytest.raises(StoredDataError, match=r"cannot be read: .*`first`") as unreadable:
             await (await profile(world, ProfileUnversioned)).read()
 
         assert unreadable.value.code == "stored_data"
+        assert "changed without a new state_version: raise it to 2 and write upgrade_state()" in str(unreadable.value)
         await world.restart()
         assert await (await profile(world, ProfileTwo)).read() == Names("Ada", "Byron")
+
+
+@agent(type="profile")
+class ProfileWrongUpgrade(ProfileTwo):
+    def upgrade_state(self, old: Any, version: int) -> Names:
+        return old
+
+
+async def test_an_upgrade_that_does_not_fit_the_class_is_an_error_that_names_it(run: Run) -> None:
+    async with run(Registry) as world:
+        await (await world.get_agent(Registry, "r")).make()
+
+        await world.restart()
+
+        with pytest.raises(StoredDataError, match=r"written by version 1.*`first`.*Correct upgrade_state\(\)"):
+            await (await profile(world, ProfileWrongUpgrade)).read()
+        await world.restart()
+        assert await (await profile(world, ProfileTwo)).read() == Names("Ada", "Byron")
+
+
+async def test_a_state_of_a_newer_version_is_refused_and_not_given_to_upgrade_state(run: Run) -> None:
+    @agent(type="profile")
+    class ProfileBack(ProfileTwo):
+        state_version = 1
+
+    async with run(Registry) as world:
+        await (await world.get_agent(Registry, "r")).make()
+        await world.restart()
+        await (await profile(world, ProfileTwo)).marry("Lovelace")
+        await world.restart()
+
+        with pytest.raises(StoredDataError, match=r"by a newer version of the program.* 2, and the class has 1"):
+            await (await profile(world, ProfileBack)).read()
+
+        await world.restart()
+        assert await (await profile(world, ProfileTwo)).read() == Names("Ada", "Lovelace")
+
+
+@dataclass(frozen=True)
+class Task:
+    text: str
+    due: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    title: str = "untitled"
+    tasks: tuple[Task, ...] = ()
+
+
+class PlanModel(pydantic.BaseModel):
+    title: str = "untitled"
+    tasks: list[Task] = []
+
+
+class PlanStruct(msgspec.Struct):
+    title: str = "untitled"
+    tasks: frozenset[Task] = frozenset()
+
+
+class PlanDict(TypedDict, total=False):
+    title: str
+    tasks: list[Task]
+
+
+@dataclass(frozen=True)
+class PlanRenamed:
+    name: str = "untitled"
+    tasks: tuple[Task, ...] = ()
+
+
+class PlanModelRenamed(pydantic.BaseModel):
+    name: str = "untitled"
+    tasks: list[Task] = []
+
+
+class PlanStructRenamed(msgspec.Struct):
+    name: str = "untitled"
+    tasks: frozenset[Task] = frozenset()
+
+
+class PlanDictRenamed(TypedDict, total=False):
+    name: str
+    tasks: list[Task]
+
+
+@dataclass(frozen=True)
+class TaskShortened:
+    text: str
+
+
+@dataclass(frozen=True)
+class PlanShortened:
+    title: str = "untitled"
+    tasks: tuple[TaskShortened, ...] = ()
+
+
+class PlanExtended(msgspec.Struct):
+    title: str = "untitled"
+    owner: str = "nobody"
+    tasks: tuple[Task, ...] = ()
+
+
+class Loose(pydantic.BaseModel, extra="allow"):
+    name: str = "untitled"
+
+
+class Brief(msgspec.Struct, omit_defaults=True):
+    """It leaves out what has its default, and the stored title is the default now."""
+
+    title: str = "Garden"
+    tasks: tuple[Task, ...] = ()
+
+
+TASKS = (Task("dig", "today"), Task("sow", "tomorrow"))
+PLAN = Plan("Garden", TASKS)
+
+
+async def reread(run: Run, written: Any, read_as: type[Any]) -> Any:
+    """Have one version of a program store a state, and return what the next reads."""
+    before: type[Any] = type(written) if not isinstance(written, dict) else PlanDict
+
+    @agent(type="planner")
+    class Before(Agent[before]):
+        initial_state = written
+
+        async def keep(self) -> None:
+            self.set_state(written)
+
+    @agent(type="planner")
+    class After(Agent[read_as]):
+        initial_state = read_as()
+
+        async def read(self) -> Any:
+            probed.append(self.state)
+
+    class Folder(Agent):
+        async def make(self) -> None:
+            await (await self.sub_agent(Before, "p")).keep()
+
+    probed: list[Any] = []
+    async with run(Folder) as world:
+        await (await world.get_agent(Folder, "f")).make()
+        await world.restart()
+        after = await world.get_agent(Folder, "f", sub=[(After, "p")])
+        await after.read()
+    return probed[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as", "field"),
+    [
+        (PLAN, PlanRenamed, "title"),
+        (PlanModel(title="Garden", tasks=list(TASKS)), PlanModelRenamed, "title"),
+        (PlanStruct("Garden", frozenset(TASKS)), PlanStructRenamed, "title"),
+        (PlanDict(title="Garden", tasks=list(TASKS)), PlanDictRenamed, "title"),
+        (PLAN, PlanShortened, r"tasks\[...\].due"),
+    ],
+)
+async def test_a_field_that_the_class_no_longer_has_is_an_error_that_names_it_and_never_dropped(
+    run: Run, written: Any, read_as: type[Any], field: str
+) -> None:
+    with pytest.raises(
+        StoredDataError,
+        match=rf"planner:p has a field that its class does not have: `{field}`.*raise it to 2 and write upgrade_state",
+    ):
+        await reread(run, written, read_as)
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as", "found"),
+    [
+        (PLAN, PlanExtended, PlanExtended("Garden", "nobody", TASKS)),
+        (PLAN, Brief, Brief("Garden", TASKS)),
+        (PLAN, PlanStruct, PlanStruct("Garden", frozenset(TASKS))),
+        (PlanDict(title="Garden"), Loose, Loose.model_validate({"title": "Garden"})),
+    ],
+)
+async def test_a_class_that_has_a_place_for_everything_stored_reads_it_without_a_new_version(
+    run: Run, written: Any, read_as: type[Any], found: Any
+) -> None:
+    assert await reread(run, written, read_as) == found
 
 
 async def test_the_state_s_type_is_that_of_the_agent_whatever_else_the_class_extends(run: Run) -> None:

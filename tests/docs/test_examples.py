@@ -13,10 +13,15 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "bank.py": (
+        ["a deposit: 500", "the same error is a NotEnough: True", "after spend_carelessly: -600", "children: ['ada']"],
+        ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
+    ),
     "blocking.py": (
         ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
+    "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "ledger.py": (
         ["visits: 1", "balance: 250", "after the restore: 250"],
@@ -25,6 +30,16 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     "limits.py": (
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
         ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
+    ),
+    "newsroom.py": (
+        [
+            "  … ann asks around",
+            "  No. 1: ",
+            "  coming",
+            "'2 ben: aborted']",
+            "staff: ['2 ben: aborted', '3 ann: idle']",
+        ],
+        ["  … ann asks around", "  No. 3: ", "  coming", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
     ),
     "orchestrator.py": (
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
@@ -38,6 +53,11 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
+    "todo.py": (
+        ["found:   Todo(title='untitled', tasks=())", "tries:   2"],
+        ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],
+    ),
+    "todo_v2.py": (["untitled", "[ ] plant a tree"], ["[ ] plant a tree\n[ ] plant a tree"]),
     "vault.py": (
         [
             "Emil",
@@ -90,6 +110,24 @@ def test_an_example_keeps_its_data_in_the_folder_it_is_given(name: str, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
+SHOWN = {
+    "state.md": ["todo.py", "todo.py", "todo_v2.py"],
+    "children.md": ["newsroom.py"],
+    "errors.md": ["bank.py"],
+}
+"""The programs a page of the tutorial has its reader run, one after the other, and whose output it shows."""
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_a_page_of_the_tutorial_shows_what_its_programs_print(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs/tutorial" / page).read_text()
+    shown = re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+    printed = [run(EXAMPLES / name, cwd=tmp_path) for name in SHOWN[page]]
+
+    assert [output for output in printed if output not in shown] == []
+
+
 def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     counts: list[int] = []
     for _ in range(2):
@@ -105,8 +143,9 @@ def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None
     assert counts[3] >= 4
 
 
-def test_the_tests_among_the_examples_pass(tmp_path: Path) -> None:
-    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLES, EXAMPLES, cwd=tmp_path)
+@pytest.mark.parametrize("beside", [[], ["tests/unit/test_address.py"]], ids=["as the README says", "beside others"])
+def test_the_tests_among_the_examples_pass(beside: list[str]) -> None:
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", *beside, cwd=ROOT)
 
 
 def test_the_programs_in_the_readme_are_the_examples() -> None:

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from select import select
 
 import msgspec
 from tests.faults import mutants
@@ -247,7 +248,7 @@ class Runner:
 
         pid = fork(run, place.home / f"stderr-{life}")
         os.close(writing)
-        if self._level == "process" and death.point is None and os.read(reading, 1):
+        if self._level == "process" and death.point is None and select([reading], [], [], HUNG)[0]:
             time.sleep(death.after)
             os.kill(pid, signal.SIGKILL)
         status = wait(pid)

@@ -98,7 +98,7 @@ def no_order() -> None:
             commit(self)
 
     def begin(self: Slices, database: Database) -> None:
-        before, self._open = self._open, database
+        before, self.open = self.open, database
         self._loop.call_soon(self.commit)
         if before is not None:
             self._loop.call_soon(lambda: self.commit_alone(before) if before.in_transaction else None)

@@ -94,6 +94,11 @@ async def main() -> None:
     inbox: Inbox = await app.get_agent(Inbox, "alice")
     notebook: Notebook = await app.get_agent(Inbox, "alice", sub=[(Notebook, "n")])
     wrong: Inbox = await app.get_agent(Inbox, "alice", sub=[(Notebook, "n")])  # wrong
+    last: Notebook = await app.get_agent(Inbox, "alice", sub=((Inbox, "i"), (Notebook, "n")))
+    not_last: Inbox = await app.get_agent(Inbox, "alice", sub=((Inbox, "i"), (Notebook, "n")))  # wrong
+    unclear: Inbox = await app.get_agent(Inbox, "alice", sub=[(Inbox, "i"), (Notebook, "n")])  # wrong
+    await app.get_agent(Inbox, "alice", sub=((Plain, "p"), (Notebook, "n")))  # wrong
+    await app.get_agent(Inbox, "alice", sub=(Notebook, "n"))  # wrong
     await app.get_agent(Plain, "alice")  # wrong
     App(agents=[Plain])  # wrong
 """,
@@ -113,9 +118,21 @@ class Open(Agent):
     async def fine(self, text: str) -> int:
         return 1
 
+    @expose
+    async def stream(self, text: str) -> AsyncIterator[int]:
+        yield 1
+
     @expose  # wrong
     def plain(self, text: str) -> int:
         return 1
+
+
+async def main(open: Open) -> None:
+    number: int = await open.fine("text")
+    await open.fine(3)  # wrong
+    async for item in open.stream("text"):
+        text: str = item  # wrong
+    open.stream()  # wrong
 """,
     "later": """
 class Counting(Agent):

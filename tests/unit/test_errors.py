@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from sapwood import errors
+from sapwood.address import Step
 from sapwood.errors import Aborted, ChildFailed, Crashed, NoSuchMethod, OverLimit, SapwoodError, Unavailable
 
 
@@ -48,7 +49,7 @@ def test_an_error_is_sorted_by_who_can_do_something_about_it() -> None:
 
 
 def test_a_failed_child_is_named_by_its_path() -> None:
-    path = (("Inbox", "alice"), ("Notebook", "shopping"))
+    path = (Step("Inbox", "alice"), Step("Notebook", "shopping"))
 
     assert Crashed("no", path=path).path == path
     assert Aborted("enough", path=path).path == path

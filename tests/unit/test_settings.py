@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, asdict, fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.errors import UsageError
 from sapwood.settings import Durability, Limits, Settings
 
 numbers = st.integers(0, 2**40)
@@ -43,6 +47,31 @@ def test_settings_cannot_be_changed_once_made() -> None:
         Settings().threads = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("data", None, "Settings(data=None): it takes a path."),
+        ("durability", 2, "Settings(durability=2): it takes a Durability or its text."),
+        ("durability", "disc", "Settings(durability='disc'): it can be 'process' or 'disk'."),
+        ("limits", 5, "Settings(limits=5): it takes Limits(…)."),
+        ("sleep_after", "5", "Settings(sleep_after='5'): it takes a number."),
+        ("threads", 1.5, "Settings(threads=1.5): it takes a whole number."),
+        ("threads", True, "Settings(threads=True): it takes a whole number."),
+        ("open_databases", "9", "Settings(open_databases='9'): it takes a whole number, or None."),
+        ("check_state", 1, "Settings(check_state=1): it takes True or False."),
+    ],
+)
+def test_a_setting_of_the_wrong_type_is_refused_when_it_is_made(name: str, value: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
+        Settings(**{name: value})
+
+
+def test_seconds_may_be_whole_and_a_folder_may_be_any_path() -> None:
+    settings = Settings(data=Path("data"), sleep_after=5, open_databases=9, durability=Durability.DISK)
+
+    assert (settings.data, settings.sleep_after) == (Path("data"), 5)
+
+
 def test_a_level_of_durability_may_be_written_as_text() -> None:
-    assert Durability("disk") is Durability.DISK
+    assert Settings(durability="disk").durability == Durability.DISK
     assert Durability.PROCESS == "process"

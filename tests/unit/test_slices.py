@@ -378,7 +378,7 @@ async def test_a_step_that_fails_in_any_way_undoes_the_transaction_and_leaves_no
     bench.slices.commit()
 
     assert not a.in_transaction
-    assert not bench.slices.is_open
+    assert bench.slices.open is None
     assert [str(error) for error in bench.owner.lost_] == ["[Errno 24] Too many open files"]
     write(a, 2)
     await asyncio.sleep(0)

@@ -71,15 +71,56 @@ class State:
         if not rows:
             return self._checked(self._initial)[1]
         ((version, text),) = rows
+        if version > self._version:
+            raise StoredDataError(
+                f"The state of {self._actor.address} was written by a newer version of the program: it has "
+                f"state_version {version}, and the class has {self._version}. Run the newer program again."
+            )
         try:
             if version == self._version:
-                return self._decode(text)
-            upgraded = self._actor.agent.upgrade_state(msgspec.json.decode(text), version)
-            return self._decode(self._encode(upgraded))
-        except (msgspec.DecodeError, msgspec.ValidationError, StoredDataError) as error:
+                return self._read_own(text)
+            old = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
             raise StoredDataError(
-                f"The state of {self._actor.address}, written by version {version}, cannot be read by version "
-                f"{self._version}: {error}. Raise state_version and write upgrade_state()."
+                f"The state of {self._actor.address} is damaged: {error}. Restore a backup."
+            ) from error
+        return self._upgraded(old, version)
+
+    def _read_own(self, text: str) -> Any:
+        """Read what this version of the class wrote, unless the class changed and the version did not."""
+        try:
+            value = self._decode(text)
+        except msgspec.ValidationError as error:
+            raise self._class_changed(f"cannot be read: {error}") from error
+        again = self._encode(value)
+        # Read back and written again it is nearly always the same, and nothing has to be looked for.
+        if again != text.encode() and (lost := self._fields_lost(text, again)):
+            raise self._class_changed(f"has a field that its class does not have: `{lost}`")
+        return value
+
+    def _class_changed(self, what: str) -> StoredDataError:
+        return StoredDataError(
+            f"The state of {self._actor.address} {what.removesuffix('.')}. The class changed without a new "
+            f"state_version: raise it to {self._version + 1} and write upgrade_state(), or change the class back."
+        )
+
+    def _fields_lost(self, text: str, again: bytes) -> str | None:
+        """Return the outermost field that was stored and is not there when it is written again."""
+        lost = _fields(msgspec.json.decode(text)) - _fields(msgspec.json.decode(again))
+        if lost:
+            # A struct may leave out what has its default, and the default may be another one now.
+            left_out = _left_out(msgspec.inspect.type_info(self._type), set())
+            lost = {place for place in lost if place.rpartition(".")[2] not in left_out}
+        return min(lost, key=lambda place: (len(place), place), default=None)
+
+    def _upgraded(self, old: Any, version: int) -> Any:
+        text = self._encode(self._actor.agent.upgrade_state(old, version))
+        try:
+            return self._decode(text)
+        except msgspec.ValidationError as error:
+            raise StoredDataError(
+                f"The state of {self._actor.address} was written by version {version}, and what upgrade_state() makes "
+                f"of it does not fit version {self._version}: {error}. Correct upgrade_state()."
             ) from error
 
     def _refuse_change_in_place(self) -> None:
@@ -119,3 +160,31 @@ def _state_type(cls: type, agent: type, initial: Any) -> Any:
             if isinstance(origin, type) and issubclass(origin, agent) and not isinstance(arguments[0], typing.TypeVar):
                 return arguments[0]
     return Any if initial is None else cast(Any, type(initial))
+
+
+def _fields(value: Any, at: str = "") -> set[str]:
+    """Return where in a JSON value there are fields. All items of a list count as one: a set has no order."""
+    if isinstance(value, dict):
+        places: set[str] = set()
+        for name, inner in cast("dict[str, Any]", value).items():
+            place = f"{at}.{name}" if at else name
+            places |= {place} | _fields(inner, place)
+        return places
+    if isinstance(value, list):
+        return set[str]().union(*(_fields(item, f"{at}[...]") for item in cast("list[Any]", value)))
+    return set()
+
+
+def _left_out(kind: object, seen: set[int]) -> set[str]:
+    """Return the names of the fields that msgspec does not write when they have their default."""
+    if id(kind) in seen:
+        return set()
+    seen.add(id(kind))
+    names: set[str] = set()
+    if isinstance(kind, msgspec.inspect.StructType) and kind.cls.__struct_config__.omit_defaults:
+        names = {field.encode_name for field in kind.fields}
+    if isinstance(kind, msgspec.inspect.Type | msgspec.inspect.Field):
+        return names.union(*(_left_out(getattr(kind, part), seen) for part in kind.__struct_fields__))
+    if isinstance(kind, tuple):
+        return names.union(*(_left_out(part, seen) for part in cast("tuple[object, ...]", kind)))
+    return names

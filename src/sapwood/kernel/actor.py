@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
+from threading import get_ident
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import ON_START, Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.ports import Gate
@@ -52,6 +53,8 @@ class Host(Protocol):
     """What an agent asks of the node it runs on."""
 
     loop: asyncio.AbstractEventLoop
+    thread: int
+    """The one thread its agents may be used on."""
     context: Context
     clock: Clock
     gate: Gate
@@ -60,8 +63,6 @@ class Host(Protocol):
 
     @property
     def offload(self) -> Offloading: ...
-
-    def on_other_thread(self) -> bool: ...
 
     def stub_of(self, actor: Actor) -> object: ...
 
@@ -149,7 +150,7 @@ class Actor:
         """Whether it ended by going to sleep: then the next call simply wakes it again."""
         self.ready = False
         """Whether calls are delivered: started, not dropped, not held."""
-        self.last_active = time.monotonic()
+        self.last_active = monotonic()
         self.last_error: str | None = None
         self._capabilities: dict[Any, Any] = {}
         self._migrated = False
@@ -175,7 +176,7 @@ class Actor:
         """Raise unless the agent may be used here and now: alive, and on its own thread."""
         if self.dropped is not None:
             raise again(self.dropped)
-        if self.host.on_other_thread():
+        if get_ident() != self.host.thread:
             raise WrongThread(
                 f"{self.address} was used from another thread. Do the blocking work there with in_thread() or "
                 "in_process(), and use the agent with what it returns."
@@ -200,11 +201,11 @@ class Actor:
         """
         if self._start is None:
             self._begin_start(caller)
-        if self.ready or (caller is not None and self in caller.starting):
+        if self.ready or (caller is not None and self in caller.starting()):
             return True
         assert self._start is not None
         if not self._start.done():
-            waiting = [one for one in caller.starting if isinstance(one, Actor)] if caller is not None else []
+            waiting = [one for one in caller.starting() if isinstance(one, Actor)] if caller is not None else []
             self._refuse_cycle(waiting)
             for one in waiting:
                 one._waits_for.append(self)
@@ -229,19 +230,19 @@ class Actor:
             if self.database.exists:
                 self.user_database()
             self.home.resume_deletions(self)
-            call = Call(self, "on_start", caller)
+            call = Call(self, ON_START, caller)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for this start for ever
             self._failed_to_start(error)
             return
         if not self.kind.overrides_start:
             self._is_started()
             return
-        call.starting = (*call.starting, self)
         # A start belongs to the agent, not to whoever happened to need it first.
         call.deadline = None
         self.spawn(call, self._run_start(call))
 
     async def _run_start(self, call: Call) -> None:
+        current.set(call)
         try:
             await self.agent.on_start()
             await self.leave()
@@ -270,7 +271,9 @@ class Actor:
         failure = crossing(error, self.address.steps, self.limits.payload_bytes)
         self._start.set_exception(failure)
         if self.dropped is None:
-            log.warning("an agent failed to start", extra={"address": str(self.address)}, exc_info=error)
+            log.warning(
+                "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
+            )
             self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
@@ -297,16 +300,15 @@ class Actor:
                 ways.extend((*way, further) for further in way[-1]._waits_for)
 
     def spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> Task[None]:
-        """Run `work`, which ends with `finished`, in a task of this agent."""
-        context = self.host.context.copy()
-        context.run(current.set, call)
-        task = self.calls[call] = self.host.loop.create_task(work, context=context)
+        """Run `work`, which begins by making `call` the current one and ends with `finished`, in a task of its own."""
+        host = self.host
+        task = self.calls[call] = host.loop.create_task(work, context=host.context.copy())
         return task
 
     def finished(self, call: Call) -> None:
         self.calls.pop(call, None)
         if not self.calls:
-            self.last_active = time.monotonic()
+            self.last_active = monotonic()
 
     def cancel(self, call: Call) -> Task[Any] | None:
         """Cancel what runs here as `call`; return its task while it unwinds, None if it has ended."""
@@ -328,16 +330,19 @@ class Actor:
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: dict[str, Any],
-        *,
         awaits: bool,
         result: Copier,
     ) -> Future[Any]:
         """Run a function for a caller, who waits for the future that comes back."""
-        self.check_use()
-        if call.deadline is not None and call.deadline <= self.host.loop.time():
+        host = self.host
+        loop = host.loop
+        if self.dropped is not None or get_ident() != host.thread:
+            self.check_use()
+        if call.deadline is not None and call.deadline <= loop.time():
             raise TimedOut(f"The deadline passed before {self.address}.{call.method} began.", path=self.address.steps)
-        call.reply = reply = self.host.loop.create_future()
-        self.spawn(call, self._serve(call, reply, function, args, kwargs, awaits, result))
+        call.reply = reply = loop.create_future()
+        work = self._serve(call, reply, function, args, kwargs, awaits, result)
+        self.calls[call] = loop.create_task(work, context=host.context.copy())
         if call.deadline is not None:
             self.watch_deadline(call, call.deadline, reply)
         return reply
@@ -352,6 +357,7 @@ class Actor:
         awaits: bool,
         result: Copier,
     ) -> None:
+        current.set(call)
         try:
             if reply.done():
                 return  # whoever asked gave up before it began
@@ -410,12 +416,14 @@ class Actor:
 
     def to_leave(self) -> Future[None] | None:
         """The gate: return what to await before anything may leave this agent; None if it may leave now."""
-        slices = self.home.slices
-        if slices.is_open:
+        slices, gate = self.home.slices, self.host.gate
+        if slices.open is not None:
+            if gate.synced and slices.open is self.database and self.dropped is None:
+                return slices.leaving()  # it waits anyway: others may still join this commit
             slices.commit()
         if self.dropped is not None:
             raise again(self.dropped)
-        return self.host.gate.wait(self.database)
+        return gate.wait(self.database)
 
     async def leave(self) -> None:
         """Return when everything this agent wrote so far is durable."""

@@ -18,47 +18,49 @@ from sapwood.kernel.classes import Callback, Signature
 from sapwood.kernel.context import Call, current
 
 
+def lend(target: Any, call: Call, limit: int) -> Any:
+    """Return what the other agent gets with `call` instead of `target`."""
+    lent = Lent(call, limit)
+    if isinstance(target, CallbackFunction):
+        return CallbackFunction(lent, target.name, target)
+    if isinstance(target, Callback):
+        return CallbackObject(lent, target)
+    return CallbackFunction(lent, getattr(target, "__name__", "callback"), target)
+
+
+def refuse(target: Any, call: Call, limit: int) -> Any:
+    raise UsageError("A callback cannot be given to a callback.")
+
+
 class Lent:
-    """The callbacks that one call was given; they end with it."""
+    """The way back of a callback, open until the call it was passed to has ended."""
 
-    __slots__ = ("_context", "_lender", "_limit", "ended")
+    __slots__ = ("_call", "_context", "_limit")
 
-    def __init__(self, lender: Call | None, limit: int) -> None:
-        self.ended = False
-        self._lender = lender
+    def __init__(self, call: Call, limit: int) -> None:
+        self._call = call
         self._limit = limit
-        self._context: Context | None = None
-
-    def proxy(self, target: Any) -> Any:
-        """Return what the other agent gets instead of `target`."""
-        self._context = copy_context()
-        if isinstance(target, CallbackFunction):
-            return CallbackFunction(self, target.name, target)
-        if isinstance(target, Callback):
-            return CallbackObject(self, target)
-        return CallbackFunction(self, getattr(target, "__name__", "callback"), target)
+        self._context: Context = copy_context()
 
     async def run(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.ended:
+        if self._call.ended:
             raise UsageError(f"The callback {name!r} was used after the call it was passed to had ended.")
         caller = current.get()
         if caller is not None and isinstance(caller.actor, Actor):
             await caller.actor.leave()
         signature = Signature(name, function, {}, bound=False)
-        arguments, named = signature.copy_arguments(args, kwargs, self._limit, self._refuse)
+        arguments, named = signature.copy_arguments(args, kwargs, self._call, self._limit, refuse)
 
         async def work() -> Any:
             result = function(*arguments, **named)
             return await result if inspect.isawaitable(result) else result
 
-        if self._lender is not None and isinstance(self._lender.actor, Actor):
-            owner = self._lender.actor
-            return await owner.serve(Call(owner, name, caller), work, (), {}, awaits=True, result=signature.result)
+        lender = self._call.caller
+        if lender is not None and isinstance(lender.actor, Actor):
+            owner = lender.actor
+            return await owner.serve(Call(owner, name, caller), work, (), {}, True, signature.result)
         task = asyncio.get_running_loop().create_task(work(), context=self._context)
         return signature.result.copy(await asyncio.shield(task), self._limit)
-
-    def _refuse(self, value: Any) -> Any:
-        raise UsageError("A callback cannot be given to a callback.")
 
 
 class CallbackFunction(Callback):

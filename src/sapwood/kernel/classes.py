@@ -19,6 +19,7 @@ from typing import Any
 
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
+from sapwood.kernel.context import Call
 from sapwood.kernel.copying import Copier
 from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
@@ -41,7 +42,8 @@ class Signature:
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
         self._required = sum(p.default is p.empty for p in positional)
-        self._only_positional = len(positional) == len(parameters)
+        self._most = len(positional) if len(positional) == len(parameters) else -1
+        """How many arguments may be given by position, where none can come otherwise."""
         returned = hints.get("return", Any)
         self.streams = inspect.isasyncgenfunction(function)
         if typing.get_origin(returned) in STREAMS:
@@ -49,21 +51,39 @@ class Signature:
         self.result = Copier(returned, f"{'An item' if self.streams else 'The result'} of {name}()", InvalidResult)
 
     def copy_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, proxy: Callable[[Any], Any]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        limit: int,
+        lend: Callable[[Any, Call, int], Any],
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return copies of the arguments; functions and callbacks become what `proxy` makes of them."""
-        if not kwargs and self._only_positional and self._required <= len(args) <= len(self._positional):
-            copied: list[Any] = []
-            for value, copier in zip(args, self._positional):  # noqa: B905 - defaults are left to the function
-                copied.append(proxy(value) if is_callback(value) else copier.copy(value, limit))
-            return copied, kwargs
+        """Return copies of the arguments; functions and callbacks become what `lend` makes of them for this call."""
+        if kwargs or not self._required <= len(args) <= self._most:
+            return self._copy_bound(args, kwargs, call, limit, lend)
+        copied = list(args)
+        for at, value in enumerate(args):
+            if type(value) in FUNCTIONS or isinstance(value, Callback):
+                copied[at] = lend(value, call, limit)
+            else:
+                copied[at] = self._positional[at].copy(value, limit)
+        return copied, kwargs
+
+    def _copy_bound(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        limit: int,
+        lend: Callable[[Any, Call, int], Any],
+    ) -> tuple[list[Any], dict[str, Any]]:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(f"{self._name}(): {error}.") from None
 
         def copy(name: str, value: Any) -> Any:
-            return proxy(value) if is_callback(value) else self._copiers[name].copy(value, limit)
+            return lend(value, call, limit) if is_callback(value) else self._copiers[name].copy(value, limit)
 
         for name, parameter in self._signature.parameters.items():
             if name not in bound.arguments:

@@ -16,6 +16,7 @@ from sapwood.address import Address
 from sapwood.errors import CallTooDeep, TimedOut
 
 MAX_DEPTH = 128
+ON_START = "on_start"
 
 
 class Running(Protocol):
@@ -35,7 +36,7 @@ class Running(Protocol):
 class Call:
     """One method running, or about to run, in one agent."""
 
-    __slots__ = ("actor", "caller", "deadline", "depth", "method", "reply", "starting")
+    __slots__ = ("actor", "caller", "deadline", "depth", "ended", "method", "reply")
 
     def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
         self.actor = actor
@@ -43,16 +44,28 @@ class Call:
         self.caller = caller
         self.reply: asyncio.Future[object] | None = None
         """What the caller waits for; None for work nobody waits for."""
-        self.deadline = deadline_of(caller)
+        self.ended = False
+        """Whether the caller waits no longer; callbacks that came with the call end with it."""
+        limit = until.get()
         if caller is None:
             self.depth = 1
-            self.starting: tuple[Running, ...] = ()
-            """The agents whose `on_start` this call descends from."""
+            self.deadline = limit
         else:
-            self.depth = caller.depth + 1
-            self.starting = caller.starting
-            if self.depth > MAX_DEPTH:
+            self.depth = depth = caller.depth + 1
+            if depth > MAX_DEPTH:
                 raise CallTooDeep(f"A chain of calls is longer than {MAX_DEPTH}: … → {self.chain()}.")
+            above = caller.deadline
+            self.deadline = above if limit is None or (above is not None and above < limit) else limit
+
+    def starting(self) -> list[Running]:
+        """Return the agents whose `on_start` this call descends from."""
+        found: list[Running] = []
+        call: Call | None = self
+        while call is not None:
+            if call.method == ON_START:
+                found.append(call.actor)
+            call = call.caller
+        return found
 
     def chain(self, last: int = 6) -> str:
         """Return the last calls that led here, oldest first, as a person reads them."""

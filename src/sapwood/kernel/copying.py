@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -87,6 +87,21 @@ def _as_is(annotation: Any) -> frozenset[type]:
     return frozenset()
 
 
+def _without_object(annotation: Any) -> Any:
+    """Say `Any` where it says `object`: to msgspec that is a type of ours, and each such value a call of the hook."""
+    if annotation is object:
+        return Any
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if object not in members and not any(typing.get_args(member) for member in members):
+        return annotation
+    changed = tuple(_without_object(member) for member in members)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[changed]  # noqa: UP007 - there are as many as there are
+    if isinstance(annotation, types.GenericAlias):
+        return origin[changed] if origin is not None else annotation
+    return annotation
+
+
 class Copier:
     """Copies one argument or result, by its annotation; `what` names it in errors."""
 
@@ -105,7 +120,7 @@ class Copier:
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""
-        kind = cast("type[Any]", type(value))
+        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
         if kind in self._as_is:
             # A character has four bytes at most, so nearly every text need not be looked at.
             if kind in SIZED and len(value) * 4 > limit:
@@ -137,7 +152,7 @@ class Copier:
 
     def _prepare(self) -> Callable[[bytes], Any]:
         try:
-            self._unpack = msgspec.msgpack.Decoder(self._annotation, dec_hook=unpack_hook).decode
+            self._unpack = msgspec.msgpack.Decoder(_without_object(self._annotation), dec_hook=unpack_hook).decode
         except TypeError as error:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied: {error}") from None
         return self._unpack

@@ -105,7 +105,9 @@ class Deletion:
         try:
             return [generation for generation, _ in registry.generations(after, PAGE)]
         except StoredDataError as error:
-            log.error("a deleted agent cannot be read", extra={"file": database.path.name}, exc_info=error)
+            log.error(
+                "a deleted agent cannot be read: %s", database.path, extra={"file": database.path.name}, exc_info=error
+            )
             return []
 
     async def _durable(self, database: Database) -> None:

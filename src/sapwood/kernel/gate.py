@@ -7,6 +7,7 @@ import contextlib
 import threading
 from asyncio import Future
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -16,6 +17,8 @@ from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
 FLUSHERS = 4
+REMEMBERED = 50_000
+"""How many closed files to remember; forgetting one costs a needless sync."""
 
 
 class ProcessGate:
@@ -48,9 +51,12 @@ class ProcessGate:
 class _File:
     """How far one database is on its way to the disk."""
 
-    __slots__ = ("committed", "durable", "flushing", "waiters")
+    __slots__ = ("committed", "descriptor", "durable", "flushing", "waiters", "wal")
 
-    def __init__(self) -> None:
+    def __init__(self, wal: Path, descriptor: int) -> None:
+        self.wal = wal
+        self.descriptor = descriptor
+        """Of the write-ahead log, which SQLite holds no lock on: ours to close."""
         self.committed = 0
         self.durable = 0
         self.flushing = False
@@ -74,6 +80,10 @@ class DiskGate:
         self._known: dict[Database, _File] = {}
         self._broken: dict[Path, str] = {}
         """Files that could not be synced. By path: they are not mended by being closed and opened again."""
+        self._placed: set[Path] = set()
+        """The folders of trees whose own names are on the disk."""
+        self._settled: set[Path] = set()
+        """Files that were closed with everything on the disk, name and all; opened again they need no sync."""
         self._threads = [
             threading.Thread(target=self._work, name=f"sapwood-flush-{n}", daemon=True) for n in range(FLUSHERS)
         ]
@@ -81,6 +91,9 @@ class DiskGate:
             thread.start()
 
     def opened(self, database: Database) -> None:
+        if database.path in self._settled:
+            self._settled.discard(database.path)
+            database.settled = not database.born
         # Whoever wrote it may have died before the disk had it; nobody may see it before the disk does.
         if database.frames and not database.settled:
             self._written(database)
@@ -91,7 +104,8 @@ class DiskGate:
     def _written(self, database: Database) -> None:
         file = self._known.get(database)
         if file is None:
-            file = self._known[database] = _File()
+            wal = database.wal
+            file = self._known[database] = _File(wal, self._files.open(wal))
         file.committed += 1
         if not file.flushing:
             self._flush(database, file)
@@ -110,27 +124,29 @@ class DiskGate:
 
     def _flush(self, database: Database, file: _File) -> None:
         file.flushing = True
-        target = file.committed
-        path, wal, descriptor, settled = database.path, database.wal, database.descriptor, database.settled
-        beside = database.beside
+        self._jobs.put(partial(self._sync, database, file, file.committed))
 
-        def flush() -> None:
-            error: OSError | None = None
-            try:
-                self._files.sync_file(wal)
-                if not settled:
-                    # The first time, whoever created the file may have died before its name was on the disk.
-                    assert descriptor is not None
-                    self._files.sync_descriptor(path, descriptor)
-                    if beside is not None:
-                        self._files.sync_file(beside)
-                    self._files.sync_folder(path.parent)
-                    self._files.sync_folder(path.parent.parent)
-            except OSError as raised:
-                error = raised
-            self._tell(lambda: self._flushed(database, file, target, error))
+    def _sync(self, database: Database, file: _File, target: int) -> None:
+        error: OSError | None = None
+        try:
+            self._files.sync_descriptor(file.wal, file.descriptor)
+            if not database.settled:
+                self._settle(database)
+        except OSError as raised:
+            error = raised
+        self._tell(self._flushed, database, file, target, error)
 
-        self._jobs.put(flush)
+    def _settle(self, database: Database) -> None:
+        """The first time, whoever created the file may have died before its name was on the disk."""
+        path = database.path
+        assert database.descriptor is not None
+        self._files.sync_descriptor(path, database.descriptor)
+        if database.beside is not None:
+            self._files.sync_file(database.beside)
+        self._files.sync_folder(path.parent)
+        if path.parent not in self._placed:
+            self._files.sync_folder(path.parent.parent)
+            self._placed.add(path.parent)
 
     def _flushed(self, database: Database, file: _File, target: int, error: OSError | None) -> None:
         file.flushing = False
@@ -174,18 +190,29 @@ class DiskGate:
         if (error := await done) is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
 
-    def _tell(self, news: Callable[[], object]) -> None:
+    def _tell(self, news: Callable[..., object], *what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
-            self._loop.call_soon_threadsafe(news)
+            self._loop.call_soon_threadsafe(news, *what)
 
     def forget(self, database: Database) -> None:
-        self._known.pop(database, None)
+        file = self._known.pop(database, None)
+        if file is not None:
+            self._files.close(file.descriptor)
+        if database.settled and database.path not in self._broken:
+            if len(self._settled) >= REMEMBERED:
+                self._settled.clear()
+            self._settled.add(database.path)
+        if database.beside is not None:  # the root's: the whole tree goes
+            self._placed.discard(database.path.parent)
 
     def close(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+        for file in self._known.values():
+            self._files.close(file.descriptor)
+        self._known.clear()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

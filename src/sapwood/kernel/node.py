@@ -64,15 +64,18 @@ class Node:
         self.deps = deps
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
-        self.context.run(current.set, None)
-        self.context.run(until.set, None)
+        # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
+        if current.get() is not None:
+            self.context.run(current.set, None)
+        if until.get() is not None:
+            self.context.run(until.set, None)
         self.roots: Sequence[AgentClass] = ()
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.offload = Offload(settings.threads)
         self.strikes = Strikes(folder, settings.strikes)
         self.watchdog = Watchdog(self.loop, settings, folder, self._running)
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._open: OrderedDict[Database, tuple[Tree, float]] = OrderedDict()
         """Open databases, each with when it was last looked at; the first is looked at next."""
         self._may_open = open_databases
@@ -91,7 +94,7 @@ class Node:
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
 
     def on_other_thread(self) -> bool:
-        return threading.get_ident() != self._thread
+        return threading.get_ident() != self.thread
 
     def check_deps(self, kind: AgentClass) -> None:
         """Refuse a class that asks for other dependencies than the app has."""
@@ -319,7 +322,9 @@ class Node:
                 try:
                     await self._close_tree(tree, self._stopped)
                 except Exception:
-                    log.exception("a tree did not close in good order", extra={"root": str(tree.address)})
+                    log.exception(
+                        "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
+                    )
                     tree.die(self._stopped)
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.

@@ -8,16 +8,14 @@ the commit added to the write-ahead log.
 from __future__ import annotations
 
 from asyncio import Future
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sapwood.address import Address
 from sapwood.storage.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """One commit of one agent."""
 
     root: Address

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Future
 from collections.abc import Callable
 
 from sapwood.address import Address
@@ -27,46 +28,71 @@ class Slices:
         self._root = root
         self._gate = gate
         self._loop = loop
-        self._open: Database | None = None
+        self.open: Database | None = None
+        """The database that is being written."""
         self.may_checkpoint = True
         """False while a backup copies the files; the logs grow on meanwhile."""
         self._before_commit: dict[str, Callable[[], None]] = {}
-
-    @property
-    def is_open(self) -> bool:
-        return self._open is not None
+        self._leaving: list[Future[None]] = []
+        """Whoever waits for what is open now to be durable."""
 
     def begin(self, database: Database) -> None:
         """Make `database` the one that is being written."""
-        if self._open is not None:
+        if self.open is not None:
             self.commit()
-        self._open = database
+        self.open = database
         self._loop.call_soon(self.commit)
 
     def before_commit(self, key: str, step: Callable[[], None]) -> None:
         """Run `step` once before the open transaction commits; what it writes elsewhere lands before it."""
         self._before_commit[key] = step
 
+    def leaving(self) -> Future[None]:
+        """Return what is done when what is open now is durable.
+
+        It does not commit: whatever else the loop runs before it does so lands in the
+        same commit, and waits for the same sync.
+        """
+        waiter: Future[None] = self._loop.create_future()
+        self._leaving.append(waiter)
+        return waiter
+
     def commit(self) -> None:
         """Commit what is open, if anything is. Where that fails the agent it belongs to is dropped, and nobody else."""
-        database = self._open
+        database = self.open
         if database is None:
             return
+        leaving, self._leaving = self._leaving, []
         try:
             self._commit(database)
         except SapwoodError as error:
-            log.warning("a commit failed", extra={"root": str(self._root)}, exc_info=error)
+            log.warning("a commit failed in %s", self._root, extra={"root": str(self._root)}, exc_info=error)
+            _tell(leaving, error)
+        else:
+            if leaving:
+                self._when_durable(database, leaving)
+
+    def _when_durable(self, database: Database, leaving: list[Future[None]]) -> None:
+        try:
+            durable = self._gate.wait(database)
+        except Unavailable as error:
+            _tell(leaving, error)
+            return
+        if durable is None:
+            _tell(leaving, None)
+        else:
+            durable.add_done_callback(lambda durable: durable.cancelled() or _tell(leaving, durable.exception()))
 
     def _commit(self, database: Database) -> None:
         database.break_block()
         steps, self._before_commit = self._before_commit, {}
-        self._open = None
+        self.open = None
         if steps:
             try:
                 for step in steps.values():
                     step()
-                if self._open is not None:
-                    self._commit(self._open)
+                if self.open is not None:
+                    self._commit(self.open)
             except Exception as error:
                 # Whatever it was: left open it would swallow all that is written from now on.
                 database.give_up(error)
@@ -86,7 +112,19 @@ class Slices:
 
     def forget(self, database: Database) -> None:
         """Undo what is open in this database; its agent is gone."""
-        if self._open is database:
-            self._open = None
+        if self.open is database:
+            self.open = None
             self._before_commit.clear()
+            leaving, self._leaving = self._leaving, []
+            _tell(leaving, Unavailable("What was written is undone: the agent it belongs to has ended."))
         database.rollback()
+
+
+def _tell(leaving: list[Future[None]], error: BaseException | None) -> None:
+    for waiter in leaving:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(Unavailable(str(error)))  # each its own: one raised twice gathers tracebacks

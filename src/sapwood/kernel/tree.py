@@ -407,7 +407,9 @@ class Tree:
     def _deleted(self, task: asyncio.Task[None]) -> None:
         self.deletions.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a deletion was interrupted", extra={"root": str(self.address)}, exc_info=error)
+            log.error(
+                "a deletion was interrupted in %s", self.address, extra={"root": str(self.address)}, exc_info=error
+            )
 
 
 def _frees_space(sql: str) -> bool:

@@ -6,14 +6,15 @@ import asyncio
 from pathlib import Path
 
 from sapwood.clock import Clock, SystemClock
-from sapwood.errors import UsageError
 from sapwood.kernel.gate import DiskGate, ProcessGate
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Gate
 from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
 
-FILES_PER_DATABASE = 3
+FILES_PER_DATABASE = 2
+FILES_TO_SYNC = 2
+"""Descriptors of our own that every open database has under `disk`."""
 OTHER_FILES = 512
 
 
@@ -41,16 +42,11 @@ class LocalRuntime:
             files=self._files,
             gate=gate,
             deps=deps,
-            open_databases=self._settings.open_databases or _databases_that_fit(),
+            open_databases=self._settings.open_databases or _databases_that_fit(synced=gate.synced),
         )
 
     def make_gate(self) -> Gate:
-        try:
-            level = Durability(self._settings.durability)
-        except ValueError:
-            levels = ", ".join(repr(level.value) for level in Durability)
-            raise UsageError(f"durability is {self._settings.durability!r}; it can be {levels}.") from None
-        if level is Durability.DISK:
+        if self._settings.durability == Durability.DISK:
             return DiskGate(self._files, asyncio.get_running_loop())
         return ProcessGate()
 
@@ -60,7 +56,7 @@ class LocalRuntime:
             self._lock = None
 
 
-def _databases_that_fit() -> int:
+def _databases_that_fit(*, synced: bool) -> int:
     """Raise the limit on open files as far as it goes, and return how many databases fit below it."""
     try:
         import resource
@@ -69,4 +65,4 @@ def _databases_that_fit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max((min(hard, 1_000_000) - OTHER_FILES) // FILES_PER_DATABASE, 16)
+    return max((min(hard, 1_000_000) - OTHER_FILES) // (FILES_PER_DATABASE + FILES_TO_SYNC * synced), 16)

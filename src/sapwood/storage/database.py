@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import apsw
 
@@ -47,6 +47,8 @@ CHECKPOINT_FRAMES = 1000
 """How long the WAL may grow before it is copied into the file: a checkpoint then costs well under 2 ms."""
 PROGRESS_STEPS = 50_000
 NEVER = float("inf")
+READING = ("SELECT", "PRAGMA")
+"""How those of the framework's own statements begin that write nothing."""
 DISK_IS_FULL = 1024 * 1024
 RESERVED = "sapwood_"
 RENAMED_TO_RESERVED = re.compile(r"to(\s|/\*.*?\*/|--[^\n]*\n)*[\"'`\[]?sapwood_", re.IGNORECASE | re.DOTALL)
@@ -165,6 +167,8 @@ class Database:
     ) -> None:
         self.path = path
         self.exists = exists
+        self.born = False
+        """Whether this object made the file."""
         self.removed = False
         """True once the agent was deleted: the file may never come back under this name."""
         self.max_bytes = max_bytes
@@ -189,6 +193,8 @@ class Database:
         self._synced = synced
         self._sql_timeout = sql_timeout
         self._connection: apsw.Connection | None = None
+        self._cursor: apsw.Cursor | None = None
+        """For the user's statements, of which nobody knows beforehand whether they write."""
         self._versions: dict[str, int] = {}
         self._for_user = ""
         self._description: Any = ()
@@ -222,7 +228,7 @@ class Database:
         if not self.exists:
             self._owner.before_create(self)
             self.descriptor = self._files.create(self.path, empty_image())
-            self.exists = True
+            self.exists = self.born = True
         else:
             self._mend_birth()
             self.descriptor = self._files.open(self.path) if self._synced else None
@@ -248,7 +254,8 @@ class Database:
             raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         connection.set_wal_hook(self._note_frames)
-        connection.exec_trace = self._before_statement
+        self._cursor = connection.cursor()
+        self._cursor.exec_trace = self._before_statement
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._out_of_time, PROGRESS_STEPS)
         self.frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
@@ -283,7 +290,7 @@ class Database:
             return
         if self._connection is not None:
             self._connection.close(True)
-            self._connection = None
+            self._connection = self._cursor = None
         self._close_descriptor()
 
     def _close_descriptor(self) -> None:
@@ -297,6 +304,8 @@ class Database:
         self.last_used = time.monotonic()
         self._deadline = self.last_used + self._sql_timeout
         try:
+            if not self.in_transaction and not sql.startswith(READING):
+                self._begin(sql)
             return connection.execute(sql, arguments, prepare_flags=OWN_FLAGS).fetchall()
         except apsw.Error as error:
             raise self._translated(error, sql) from error
@@ -305,18 +314,19 @@ class Database:
 
     def run(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
         """Run a statement of the user's, and read all its rows."""
-        connection = self._ready()
+        self._ready()
         self.last_used = time.monotonic()
         self._deadline = self.last_used + self._sql_timeout
-        return self._run(connection, sql, arguments)
+        return self._run(sql, arguments)
 
-    def _run(self, connection: apsw.Connection, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+    def _run(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+        assert self._cursor is not None
         self._for_user = sql
         self._description = ()
         try:
-            cursor = connection.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
-            rows = cast("list[tuple[SqlValue, ...]]", cursor.fetchall())
-            return Rows(tuple(column[0] for column in self._description), rows)
+            cursor = self._cursor.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
+            rows: list[tuple[SqlValue, ...]] = cursor.fetchall()
+            return Rows(tuple([column[0] for column in self._description]), rows)
         except apsw.Error as error:
             raise self._translated(error, sql) from error
         except TypeError as error:
@@ -340,7 +350,7 @@ class Database:
     def run_elsewhere(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
         """Run the statement of `begin_elsewhere`, on whatever thread this is, for as long as it takes."""
         assert self._connection is not None
-        return self._run(self._connection, sql, arguments)
+        return self._run(sql, arguments)
 
     def interrupt(self) -> None:
         """Make the statement that runs elsewhere give up."""

@@ -60,6 +60,14 @@ class World:
     @overload
     async def get_agent(self, cls: type[A], name: str) -> A: ...
     @overload
+    async def get_agent(
+        self,
+        cls: type[Agent[Any]],
+        name: str,
+        *,
+        sub: tuple[*tuple[tuple[type[Agent[Any]], str], ...], tuple[type[A], str]],
+    ) -> A: ...
+    @overload
     async def get_agent(self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[A], str]]) -> A: ...
     async def get_agent(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()

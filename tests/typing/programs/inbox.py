@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import assert_type
 
-from sapwood import Agent, App, NotFound, Settings, expose
+from sapwood import Agent, App, NotFound, Settings, Step, SubAgent, SubAgentStatus, Subtree, expose
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,14 @@ class Notebook(Agent):
             await on_word(word)
 
 
+class Page(Agent):
+    """A child of the child."""
+
+    @expose
+    async def words(self) -> AsyncIterator[str]:
+        yield "word"
+
+
 class Inbox(Agent[Stats]):
     """A root: one per user."""
 
@@ -55,6 +63,9 @@ class Inbox(Agent[Stats]):
         notebook = await self.sub_agent(Notebook, book)
         return [line async for line in notebook.lines()]
 
+    async def look(self, book: str) -> tuple[list[SubAgent], SubAgentStatus, Subtree]:
+        return self.list_sub_agents(), self.sub_agent_status(Notebook, book), await self.subtree()
+
     async def forget(self, book: str) -> None:
         await self.delete_sub_agent(Notebook, book)
 
@@ -68,9 +79,14 @@ async def main() -> None:
         assert_type(await inbox.note("shopping", "milk"), int)
         try:
             notebook = await app.get_agent(Inbox, "alice", sub=[(Notebook, "diary")])
-            print(notebook)
+            assert_type(notebook, Notebook)
+            page = await app.get_agent(Inbox, "alice", sub=((Notebook, "diary"), (Page, "1")))
+            assert_type(page, Page)
+            deep = await page.get_agent(Inbox, "alice", sub=((Inbox, "a"), (Notebook, "b"), (Inbox, "c"), (Page, "d")))
+            assert_type(deep, Page)
         except NotFound as error:
-            print(error.path, error.code, error.retryable)
+            assert_type(error.path, tuple[Step, ...])
+            print(error.path[-1].name, error.code, error.retryable)
 
 
 if __name__ == "__main__":

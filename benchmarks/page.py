@@ -1,0 +1,100 @@
+"""The page "Measured": the last run as a table and a plot."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+Line = dict[str, Any]
+
+WIDTH, LEFT, ROW = 760, 400, 26
+HEAD = """# Measured
+
+What sapwood costs, beside the bare parts it is made of and beside the original, Cloudflare's Agents SDK on workerd.
+Ours and the reference were run in turns in one run on one machine, and each figure is a median. The machine was
+shared, so a ratio says more than a figure. `just bench` measures again and writes this page; every line is in
+`benchmarks/last.jsonl`.
+
+"""
+
+
+def page(lines: list[Line]) -> str:
+    """Return the page for these lines, the first of which tells about the machine."""
+    about, *measured = lines
+    shown = [line for line in measured if line["bar"] != "part"]
+    text = HEAD
+    text += f"Measured on {about['on']}: {about['machine']}, Python {about['python']}, SQLite {about['sqlite']}, "
+    text += "uvloop.\n\n"
+    text += "## Against the bars\n\n"
+    text += "How far each figure is from what it may be. To the right of the line: better than asked.\n\n"
+    text += plot(shown) + "\n\n" + table(shown)
+    text += "\n## What a call pays for\n\n"
+    text += "An in-tree call, built up part by part. The first three are what any task with copies costs.\n\n"
+    text += parts(measured, "in-tree call: ")
+    text += "\n## What a live agent weighs\n\n"
+    text += parts(measured, "live agent, closed: ") + "\nWith its database open:\n\n"
+    text += parts(measured, "live agent, open: ")
+    return text
+
+
+def table(lines: list[Line]) -> str:
+    text = "| metric | ours | reference | ratio | bar | holds |\n|---|--:|--:|--:|---|---|\n"
+    for line in lines:
+        reference = figure(line["reference"], line["unit"]) if line["reference"] is not None else ""
+        ratio = f"{line['ratio']:.2f}×" if line["ratio"] is not None else ""
+        holds = "yes" if line["holds"] else "**no**"
+        name = line["name"] + (f" ({line['note']})" if line.get("note") else "")
+        bar = line["bar"].replace(">=", "≥").replace("<=", "≤").replace("x", "×", 1)
+        text += f"| {name} | {figure(line['ours'], line['unit'])} | {reference} | {ratio} | {bar} | {holds} |\n"
+    return text
+
+
+def parts(lines: list[Line], prefix: str) -> str:
+    text = "| what | cost |\n|---|--:|\n"
+    for line in lines:
+        if line["name"].startswith(prefix):
+            text += f"| {line['name'].removeprefix(prefix)} | {figure(line['ours'], line['unit'])} |\n"
+    return text
+
+
+def figure(value: float, unit: str) -> str:
+    return f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+
+
+def headroom(line: Line) -> float | None:
+    """Return how many times better than its bar a line is; below 1, how far it misses."""
+    asked = re.search(r"([\d.]+)", line["bar"])
+    if line["ratio"] is None or asked is None:
+        return None
+    if line["bar"].startswith(">="):
+        return line["ratio"] / float(asked[1])
+    if line["bar"].endswith("x"):
+        return float(asked[1]) / line["ratio"]
+    return 1 / line["ratio"] if line["ratio"] else None
+
+
+def plot(lines: list[Line]) -> str:
+    """Return a drawing of how far every line is from its bar, on a logarithmic scale."""
+    known = [(line, room) for line in lines if (room := headroom(line)) is not None]
+    height = ROW * len(known) + 30
+    most = max(2.0, *(room for _, room in known))
+    unit = (WIDTH - LEFT - 150) / math.log2(most)
+    start = LEFT + 60
+    drawn = [
+        f'<svg viewBox="0 0 {WIDTH} {height}" style="max-width:100%;font:13px sans-serif" fill="currentColor">',
+        "<title>How far each figure is from its bar</title>",
+        f'<line x1="{start}" x2="{start}" y1="4" y2="{height - 22}" stroke="currentColor" opacity="0.5"/>',
+        f'<text x="{start}" y="{height - 6}" text-anchor="middle" font-size="12">the bar</text>',
+    ]
+    for number, (line, room) in enumerate(known):
+        y = 8 + ROW * number
+        length = max(min(math.log2(room) * unit, WIDTH), -55.0)
+        x, color = (start, "#2e7d32") if room >= 1 else (start + length, "#c62828")
+        name = line["name"].replace(", beside", ": beside").replace("&", "&amp;")
+        drawn += [
+            f'<text x="{LEFT - 4}" y="{y + 13}" text-anchor="end" font-size="11.5">{name[:66]}</text>',
+            f'<rect x="{x:.1f}" y="{y + 2}" width="{max(abs(length), 1.5):.1f}" height="14" rx="2" fill="{color}"/>',
+            f'<text x="{start + max(length, 0) + 6:.1f}" y="{y + 13}" font-size="12">{room:.2g}×</text>',
+        ]
+    return "\n".join([*drawn, "</svg>"])
