@@ -121,7 +121,7 @@ def of(figure: Callable[[], float]) -> Callable[[], Awaitable[float]]:
 async def echo(original: Original) -> None:
     async with Running() as root:
         ours, theirs = await alternately(
-            lambda: root.echo(3000), of(lambda: original.timed(3000, "echo", "echo", 3000)), repeats=5
+            lambda: root.echo(5000), of(lambda: original.timed(3000, "echo", "echo", 3000)), repeats=9
         )
     at_least("in-tree call, echo of a small dict, stub kept", ours, theirs, times=6, unit="µs", n=3000)
 

@@ -18,6 +18,22 @@ shared, so a ratio says more than a figure. `just bench` measures again and writ
 
 """
 
+LIMITS = """## What limits what
+
+- **A call** is a task of its own, so that it can be aborted, cancelled and timed by itself. Awaiting the method
+  directly would save most of it, and all three.
+- **A durable write, one after the other**, waits for the disk, and crosses to the thread that waits for the disk and
+  back, which costs about 25 µs here. The loop could wait for the disk itself and save that; then every other agent of
+  the process would wait too, for as long as the disk likes. Writes that are in flight together share the wait.
+- **A new sub-agent with data** is two new files, a database and its log, whose contents and names have to be on the
+  disk before anybody is told. Creating files is most of it.
+- **The first call to a sleeping agent** opens its database and its parents' and reads their logs. Its first write makes
+  a log longer, and for that the file system commits its own journal.
+- **A child among a million** is found by reading two or three pages that are not in SQLite's cache; among a thousand
+  they are. That is about 4 µs.
+- **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
+"""
+
 
 def page(lines: list[Line]) -> str:
     """Return the page for these lines, the first of which tells about the machine."""
@@ -29,6 +45,7 @@ def page(lines: list[Line]) -> str:
     text += "## Against the bars\n\n"
     text += "How far each figure is from what it may be. To the right of the line: better than asked.\n\n"
     text += plot(shown) + "\n\n" + table(shown)
+    text += "\n" + LIMITS
     text += "\n## What a call pays for\n\n"
     text += "An in-tree call, built up part by part. The first three are what any task with copies costs.\n\n"
     text += parts(measured, "in-tree call: ")

@@ -368,11 +368,12 @@ async def test_a_step_before_the_commit_that_fails_is_told_to_the_caller_and_swa
         middle = await world.get_agent(Branch, "r", sub=below("a"))
         await middle.note("kept")
 
-        def refuse(*_: object) -> None:
+        def refuse(self: Database) -> None:
+            assert self is only_tree(world).databases["root"]
             raise OSError(24, "Too many open files")
 
         with monkeypatch.context() as full:
-            full.setattr(only_tree(world).databases["root"], "begin", refuse)
+            full.setattr(Database, "begin", refuse)
             with pytest.raises(Unavailable, match="Too many open files"):
                 await middle.grow("c")
 

@@ -11,6 +11,7 @@ from tests.faults.disk import Disk, DiskFiles
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import Deletion
 from sapwood.kernel.gate import DiskGate
+from sapwood.kernel.ports import settle
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database
@@ -50,7 +51,10 @@ def no_waiting() -> None:
     def wait(self: DiskGate, database: Database) -> Future[None] | None:
         return None
 
-    DiskGate.wait = wait
+    def let_go(self: DiskGate, database: Database, leaving: list[Future[None]]) -> None:
+        settle(leaving, None)
+
+    DiskGate.wait, DiskGate.let_go = wait, let_go
 
 
 def no_recovery() -> None:

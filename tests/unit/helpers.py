@@ -6,7 +6,7 @@ import asyncio
 from asyncio import Future
 from pathlib import Path
 
-from sapwood.kernel.ports import Commit
+from sapwood.kernel.ports import Commit, settle
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
@@ -82,6 +82,9 @@ class RecordingGate:
 
     def wait(self, database: Database) -> Future[None] | None:
         return None
+
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        settle(leaving, None)
 
     def is_quiet(self, database: Database) -> bool:
         return True

@@ -219,7 +219,7 @@ class Children:
 
     def has(self, cls: type | str, name: str) -> bool:
         self._actor.check_use()
-        return self._actor.registry.find(_ids(cls), name) is not None
+        return self._actor.registry.has(_ids(cls), name)
 
     def list(self, cls: type | str | None, *, after: int, limit: int) -> list[SubAgent]:
         self._actor.check_use()

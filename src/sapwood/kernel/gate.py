@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Commit
+from sapwood.kernel.ports import Commit, settle
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
@@ -34,6 +34,9 @@ class ProcessGate:
 
     def wait(self, database: Database) -> Future[None] | None:
         return None
+
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        settle(leaving, None)
 
     def is_quiet(self, database: Database) -> bool:
         return True
@@ -60,7 +63,7 @@ class _File:
         self.committed = 0
         self.durable = 0
         self.flushing = False
-        self.waiters: list[tuple[int, Future[None]]] = []
+        self.waiters: list[tuple[int, list[Future[None]]]] = []
 
 
 class DiskGate:
@@ -119,8 +122,17 @@ class DiskGate:
         if file.durable >= file.committed:
             return None
         waiter: Future[None] = self._loop.create_future()
-        file.waiters.append((file.committed, waiter))
+        file.waiters.append((file.committed, [waiter]))
         return waiter
+
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        file = self._known.get(database)
+        if database.path in self._broken:
+            settle(leaving, Unavailable(self._broken[database.path]))
+        elif file is None or file.durable >= file.committed:
+            settle(leaving, None)
+        else:
+            file.waiters.append((file.committed, leaving))
 
     def _flush(self, database: Database, file: _File) -> None:
         file.flushing = True
@@ -154,19 +166,18 @@ class DiskGate:
             # What a failed sync leaves on the disk is unknown, and a second one may lie.
             text = f"The disk refused to keep {database.path.name}: {error}. Restart the process."
             self._broken[database.path] = text
-            for _, waiter in file.waiters:
-                if not waiter.done():
-                    waiter.set_exception(Unavailable(text))
+            for _, waiting in file.waiters:
+                settle(waiting, Unavailable(text))
             file.waiters.clear()
             return
         file.durable = target
         database.settled = True
-        left: list[tuple[int, Future[None]]] = []
-        for wanted, waiter in file.waiters:
+        left: list[tuple[int, list[Future[None]]]] = []
+        for wanted, waiting in file.waiters:
             if wanted > target:
-                left.append((wanted, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
+                left.append((wanted, waiting))
+            else:
+                settle(waiting, None)
         file.waiters = left
         if file.committed > target:
             self._flush(database, file)

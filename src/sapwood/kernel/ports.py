@@ -8,10 +8,12 @@ the commit added to the write-ahead log.
 from __future__ import annotations
 
 from asyncio import Future
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sapwood.address import Address
+from sapwood.errors import Unavailable
 from sapwood.storage.database import Database
 
 
@@ -44,6 +46,10 @@ class Gate(Protocol):
         """Return what to await before something may leave the agent; None: it may leave now."""
         ...
 
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        """Settle these as soon as everything committed so far in the database is durable."""
+        ...
+
     def is_quiet(self, database: Database) -> bool:
         """Return whether nothing of this database is under way."""
         ...
@@ -59,3 +65,14 @@ class Gate(Protocol):
     def close(self) -> None:
         """Flush what is left, and stop."""
         ...
+
+
+def settle(waiting: Iterable[Future[None]], error: BaseException | None) -> None:
+    """Let everybody who waits go on, or fail."""
+    for waiter in waiting:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(Unavailable(str(error)))  # each its own: one raised twice gathers tracebacks

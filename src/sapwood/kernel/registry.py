@@ -55,6 +55,15 @@ class Registry:
                 return Row(*rows[0])
         return None
 
+    def has(self, types: tuple[str, ...], name: str) -> bool:
+        """Return whether there is a living child of this name; asks the index only."""
+        return self._db.has(CHILDREN) and any(
+            self._db.execute(
+                "SELECT 1 FROM sapwood_children WHERE type = ? AND name = ? AND deleted_at IS NULL", type_, name
+            )
+            for type_ in types
+        )
+
     def count(self) -> int:
         if not self._db.has(CHILDREN):
             return 0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
-from sapwood.kernel.ports import Commit, Gate
+from sapwood.kernel.ports import Commit, Gate, settle
 from sapwood.storage.database import Database
 
 log = logging.getLogger(__name__)
@@ -67,21 +67,10 @@ class Slices:
             self._commit(database)
         except SapwoodError as error:
             log.warning("a commit failed in %s", self._root, extra={"root": str(self._root)}, exc_info=error)
-            _tell(leaving, error)
+            settle(leaving, error)
         else:
             if leaving:
-                self._when_durable(database, leaving)
-
-    def _when_durable(self, database: Database, leaving: list[Future[None]]) -> None:
-        try:
-            durable = self._gate.wait(database)
-        except Unavailable as error:
-            _tell(leaving, error)
-            return
-        if durable is None:
-            _tell(leaving, None)
-        else:
-            durable.add_done_callback(lambda durable: durable.cancelled() or _tell(leaving, durable.exception()))
+                self._gate.let_go(database, leaving)
 
     def _commit(self, database: Database) -> None:
         database.break_block()
@@ -116,15 +105,5 @@ class Slices:
             self.open = None
             self._before_commit.clear()
             leaving, self._leaving = self._leaving, []
-            _tell(leaving, Unavailable("What was written is undone: the agent it belongs to has ended."))
+            settle(leaving, Unavailable("What was written is undone: the agent it belongs to has ended."))
         database.rollback()
-
-
-def _tell(leaving: list[Future[None]], error: BaseException | None) -> None:
-    for waiter in leaving:
-        if waiter.done():
-            continue
-        if error is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(Unavailable(str(error)))  # each its own: one raised twice gathers tracebacks

@@ -162,6 +162,40 @@ class Owner(Protocol):
 class Database:
     """The database of one agent."""
 
+    __slots__ = (
+        "__weakref__",
+        "_beginning",
+        "_broken_blocks",
+        "_connection",
+        "_cursor",
+        "_deadline",
+        "_denied",
+        "_description",
+        "_files",
+        "_for_user",
+        "_in_block",
+        "_owner",
+        "_savepoints",
+        "_sql_timeout",
+        "_stale",
+        "_synced",
+        "_to_close",
+        "_versions",
+        "beside",
+        "born",
+        "busy_elsewhere",
+        "descriptor",
+        "exists",
+        "frames",
+        "in_transaction",
+        "last_used",
+        "max_bytes",
+        "path",
+        "removed",
+        "settled",
+        "undone",
+    )
+
     def __init__(
         self, path: Path, files: Files, owner: Owner, *, exists: bool, synced: bool, sql_timeout: float, max_bytes: int
     ) -> None:

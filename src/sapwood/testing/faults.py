@@ -151,6 +151,9 @@ class CountingGate:
     def wait(self, database: Database) -> Future[None] | None:
         return self._below.wait(database)
 
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        self._below.let_go(database, leaving)
+
     def is_quiet(self, database: Database) -> bool:
         return self._below.is_quiet(database)
 
