@@ -1,9 +1,10 @@
 """Durable AI agents that branch: every agent an actor with its own SQLite database."""
 
 from sapwood.address import Address, Step
-from sapwood.agent import Agent, agent, current_agent, expose
+from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
 from sapwood.capabilities.children import SubAgentStatus, Subtree
+from sapwood.capabilities.connections import Connection
 from sapwood.errors import (
     Aborted,
     ChildFailed,
@@ -29,6 +30,7 @@ __all__ = [
     "App",
     "Callback",
     "ChildFailed",
+    "Connection",
     "Crashed",
     "Durability",
     "Limits",
@@ -47,6 +49,7 @@ __all__ = [
     "UsageError",
     "agent",
     "current_agent",
+    "current_connection",
     "deadline",
     "expose",
 ]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import warnings
-from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, ParamSpec, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
+from sapwood.capabilities.connections import Connection, Connections
+from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.state import State
-from sapwood.errors import UsageError
+from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
@@ -25,15 +28,26 @@ from sapwood.kernel.registry import SubAgent
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
 
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import Response
+
+log = logging.getLogger(__name__)
+
 S = TypeVar("S", default=None)
 A = PlainTypeVar("A", bound="Agent[Any]")
 P = ParamSpec("P")
 R = PlainTypeVar("R")
 M = PlainTypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncIterable[Any]])
 
-HOOKS = frozenset({"on_start", "upgrade_state"})
+HOOKS = frozenset(
+    {"on_start", "upgrade_state", "validate_state", "on_state_changed"}
+    | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
+    | {"on_before_request", "on_before_connect", "on_before_sub_agent"}
+    | {"connection_tags", "is_readonly", "wants_protocol"}
+)
 """What a subclass may override of what `Agent` defines."""
-SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps"})
+SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity"})
 """What a subclass may set."""
 
 
@@ -57,6 +71,10 @@ class Agent(Generic[S]):
     """SQL scripts, or the `Path` of a folder of them. Each runs once, in order; never edit one that ran."""
     limits: ClassVar[Limits | None] = None
     """What agents of this class may do at most; limits from above hold as well."""
+    made_by_url: ClassVar[bool] = False
+    """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
+    send_identity: ClassVar[bool] = True
+    """Whether a client is told, when it connects, whom it is connected to."""
 
     deps: Any
     """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
@@ -89,6 +107,54 @@ class Agent(Generic[S]):
             f"The state of {self._actor.address} was written by version {version}, and the class is at version "
             f"{self.state_version}. Write upgrade_state(old, version)."
         )
+
+    def validate_state(self, state: S, source: Connection | None) -> None:
+        """Raise to refuse a new state. `source` is the client that wants it, None for the agent itself. Override it."""
+
+    async def on_state_changed(self, state: S, source: Connection | None) -> None:
+        """Called after the state was replaced; what it raises undoes nothing. Override it."""
+
+    async def on_request(self, request: Request) -> Response:
+        """Answer an HTTP request to this agent. Override it; until then every request is not found."""
+        raise NotFound("Not Found", path=self._actor.address.steps)
+
+    async def on_connect(self, connection: Connection) -> None:
+        """Called when a client has connected, before its first message. Raise to close. Override it."""
+
+    async def on_message(self, connection: Connection, message: str | bytes) -> None:
+        """Called with every message of a client's that is not the framework's. Override it."""
+
+    async def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        """Called when a client's socket has closed. Override it."""
+
+    async def on_error(self, error: BaseException, connection: Connection) -> None:
+        """Called with what `on_message` raised; until overridden it is logged."""
+        log.error("on_message of %s failed", self._actor.address, exc_info=error)
+
+    async def on_before_request(self, request: Request) -> Request | Response | None:
+        """Called before `on_request`: let it through (None), answer it, or put another in its place. Override it."""
+
+    async def on_before_connect(self, request: HTTPConnection) -> HTTPConnection | Response | None:
+        """Called before a client connects: let it in (None), or refuse it with a response. Override it."""
+
+    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> HTTPConnection | Response | None:
+        """Called before a client's request or socket goes on to a sub-agent, which is not awake yet.
+
+        Let it through (None), answer it, or put another request in its place. Code that calls
+        `sub_agent` does not come by here. Override it.
+        """
+
+    def connection_tags(self, connection: Connection) -> Sequence[str]:
+        """Return the tags a new connection can be found by, with `connections(tag=…)`. Override it."""
+        return ()
+
+    def is_readonly(self, connection: Connection) -> bool:
+        """Return whether a new connection may only read the state. Override it."""
+        return False
+
+    def wants_protocol(self, connection: Connection) -> bool:
+        """Return whether a new connection is told identity and state. Override it for clients that are not ours."""
+        return True
 
     @property
     def name(self) -> str:
@@ -131,6 +197,14 @@ class Agent(Generic[S]):
     def set_state(self, state: S) -> None:
         """Replace the state: it is stored with what else is written before the next await."""
         self._actor.of(State).set(state)
+
+    def broadcast(self, message: object, *, exclude: Iterable[Connection] = ()) -> None:
+        """Send a message to every client of this agent: text and bytes as they are, anything else as JSON."""
+        self._actor.of(Connections).broadcast(message, exclude)
+
+    def connections(self, tag: str | None = None) -> list[Connection]:
+        """Return this agent's open connections, oldest first; with `tag`, those that have it."""
+        return self._actor.of(Connections).all(tag)
 
     async def durable(self) -> None:
         """Return when everything written so far is kept. For I/O that sapwood cannot see."""
@@ -273,7 +347,7 @@ def agent(*, type: str, aliases: Sequence[str] = ()) -> Callable[[type[A]], type
 
 def expose(method: M) -> M:
     """Let remote clients call this method; without it only other agents and the app can."""
-    cast(Any, method).__sapwood_exposed__ = True
+    setattr(method, MARK, True)
     return method
 
 
@@ -281,3 +355,9 @@ def current_agent() -> Agent[Any] | None:
     """Return the agent whose code is running now; None outside of any."""
     call = current.get()
     return None if call is None else cast("Agent[Any]", call.actor.agent)
+
+
+def current_connection() -> Connection | None:
+    """Return the connection whose call or message is being handled now; None if no client asked for it."""
+    call = current.get()
+    return None if call is None else cast("Connection | None", call.client)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from sapwood.address import Address, kebab
 from sapwood.agent import Agent
+from sapwood.capabilities.connections import Connections
 from sapwood.errors import UsageError
 from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
 from sapwood.kernel.classes import known
@@ -17,6 +20,15 @@ from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
+from sapwood.web.asgi import ASGI, Receive, Scope, Send, serve, serve_lifespan
+from sapwood.web.routing import path_to
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from sapwood.web.door import Door
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
 Deps = object | Callable[[], AbstractAsyncContextManager[object]]
@@ -28,6 +40,10 @@ class App:
     `agents` names the roots; any other agent class can be a sub-agent without being
     named. `deps` is a value, or a function that returns an async context manager, which
     is opened at the start; agents read it as `self.deps`.
+
+    An app is also an ASGI application. `authenticate` is given every request and socket
+    and returns who it is, or None to refuse it; `authorize` is given that user, the address
+    of a root and "request" or "connect", and returns whether it may go on. Both may be async.
     """
 
     def __init__(
@@ -35,6 +51,8 @@ class App:
         *,
         agents: Sequence[type[Agent[Any]]],
         deps: Deps = None,
+        authenticate: Callable[[HTTPConnection], Any] | None = None,
+        authorize: Callable[[Any, Address, str], Any] | None = None,
         settings: Settings | None = None,
         runtime: LocalRuntime | None = None,
     ) -> None:
@@ -45,8 +63,12 @@ class App:
         self.agents = tuple(agents)
         self.settings = settings or Settings()
         self.deps = deps
+        self.authenticate = authenticate
+        self.authorize = authorize
         self._runtime = runtime or LocalRuntime(self.settings)
         self._node: Node | None = None
+        self._door: Door | None = None
+        self._starting: asyncio.Lock | None = None
         self._stack = AsyncExitStack()
         urls: dict[str, type] = {}
         for cls in self.agents:
@@ -80,8 +102,63 @@ class App:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._node = None
+        self._node = self._door = None
         await self._stack.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] == "lifespan":
+            await serve_lifespan(self, receive, send)
+        else:
+            await serve(await self._opened_door(), scope, receive, send)
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncGenerator[None, None]:
+        """Run the app as long as another one runs: ``FastAPI(lifespan=app.lifespan)``."""
+        async with self:
+            yield
+
+    def route_to(self, cls: type[Agent[Any]], name: str, rest: str = "/") -> ASGI:
+        """Return an ASGI application that hands a request or a socket to this root, whatever its URL was.
+
+        `rest` is what the root sees of the path; a `/sub/…` in it goes on to its sub-agents.
+        A route of yours may return it as its response.
+        """
+        kind = known(cls)
+
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))
+
+        return handle
+
+    def path_to(
+        self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = (), rest: str = ""
+    ) -> str:
+        """Return the path under which clients reach an agent."""
+        address = Address.root_of(known(cls).type, name)
+        for child, child_name in sub:
+            address = address.child(known(child).type, child_name)
+        return path_to(address, prefix=self.settings.prefix, rest=rest)
+
+    async def _opened_door(self) -> Door:
+        if self._door is None:
+            self._starting = self._starting or asyncio.Lock()
+            async with self._starting:
+                if self._node is None:
+                    log.warning(
+                        "The app starts with its first request, because nobody started it before. Pass "
+                        "lifespan=app.lifespan to the app it is mounted in, so that it also ends in good order."
+                    )
+                    await self.__aenter__()
+                from sapwood.web.door import Door
+
+                self._door = Door(
+                    self.node,
+                    lambda actor: actor.of(Connections),
+                    authenticate=self.authenticate,
+                    authorize=self.authorize,
+                )
+        return self._door
 
     @property
     def node(self) -> Node:

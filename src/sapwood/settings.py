@@ -79,6 +79,24 @@ class Settings:
     """Seconds one statement may run on the loop; `long_sql` has no such limit."""
     threads: int = 16
     """How many threads `in_thread` may use."""
+    prefix: str = "agents"
+    """The first segment of every URL; mounted in another app, the mount point takes its place."""
+    origins: tuple[str, ...] = ()
+    """Origins whose pages may open sockets beside the server's own; `("*",)` allows all."""
+    cors: bool = False
+    """Whether pages of any origin may read HTTP answers."""
+    request_bytes: int = 64 * MIB
+    """Size of the body of one HTTP request."""
+    frame_bytes: int = 1 * MIB
+    """Size of one message of a client's."""
+    outgoing_bytes: int = 4 * MIB
+    """What may wait for one client that does not read; then its socket is closed."""
+    connections: int = 20_000
+    """Sockets of the whole app."""
+    connections_per_agent: int = 10_000
+    """Sockets of one agent."""
+    connections_per_user: int = 1000
+    """Sockets of one user."""
     check_state: bool = False
     """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
 
@@ -99,6 +117,8 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Limits": ((Limits,), "Limits(…)"),
     "float": ((float, int), "a number"),
     "int": ((int,), "a whole number"),
+    "str": ((str,), "a text"),
+    "tuple[str, ...]": ((tuple,), "a tuple of texts"),
     "int | None": ((int, NoneType), "a whole number, or None"),
     "bool": ((bool,), "True or False"),
 }

@@ -23,6 +23,7 @@ PUBLIC_NAMES = [
     "App",
     "Callback",
     "ChildFailed",
+    "Connection",
     "Crashed",
     "Durability",
     "Limits",
@@ -41,6 +42,7 @@ PUBLIC_NAMES = [
     "UsageError",
     "agent",
     "current_agent",
+    "current_connection",
     "deadline",
     "expose",
 ]

@@ -15,7 +15,10 @@ from sapwood.kernel.context import current, in_time
 from sapwood.kernel.deletion import child_stem, until_free
 from sapwood.kernel.node import LAST_WORDS
 from sapwood.kernel.registry import Registry, Row, SubAgent
+from sapwood.kernel.sockets import GOING_AWAY
 from sapwood.kernel.tree import Tree
+
+DELETED = "Sub-agent deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ class Children:
         child = self._tree.actors.get(address)
         if child is not None:
             self._tree.drop(child, NotFound(f"{address} was deleted.", path=address.steps))
+        self._actor.host.sockets.close_within(address, GOING_AWAY, DELETED)
         return self._tree.delete_in_background(self._actor, row.generation)
 
     async def delete_after(self, child: Actor) -> None:
@@ -198,6 +202,7 @@ class Children:
             # First of all, and whatever became of the tombstone: it is detached, and must not write beside a new one.
             if child.dropped is None:
                 tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
+            actor.host.sockets.close_within(child.address, GOING_AWAY, DELETED)
             await until_free(actor.database, tree.databases["root"])
             if actor.database.removed or child.generation not in actor.registry.buried():
                 return  # the parent went too, or the commit of the tombstone failed

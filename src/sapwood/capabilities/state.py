@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import typing
+from asyncio import Future
 from typing import Any, cast
 
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.kernel.context import Call
+from sapwood.kernel.copying import AS_IS, json_hook, unjson_hook
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.sockets import Socket
 from sapwood.storage.migrations import Schema
+from sapwood.wire import frames
+
+log = logging.getLogger(__name__)
 
 STATE = Schema("sapwood.capabilities", "state")
 UNREAD: Any = object()
@@ -43,12 +51,49 @@ class State:
             self._refuse_change_in_place()
         return self._value
 
-    def set(self, value: Any) -> None:
+    def text(self) -> bytes | None:
+        """Return the state as clients see it, as JSON; None if the agent has none."""
+        value = self.get()
+        return None if value is None else self._encode(value)
+
+    def set(self, value: Any, source: object = None, sender: Socket | None = None) -> None:
+        """Replace the state. `source` is the connection that wants it, `sender` its socket."""
         self._actor.check_use()
         self._forget_if_undone()
         if self._check and value is not self._value:
             self._refuse_change_in_place()
         text, copy = self._checked(value)
+        if self._actor.kind.overrides("validate_state"):
+            self._actor.agent.validate_state(copy, source)
+        self._store(text, copy)
+        self._tell(text, sender)
+        if self._actor.kind.overrides("on_state_changed"):
+            self._announce(copy, source)
+
+    def set_text(self, text: bytes, source: object, sender: Socket) -> None:
+        """Replace the state with what a client sent as JSON."""
+        self.set(self._decode(text), source, sender)
+
+    def _tell(self, text: bytes, sender: Socket | None) -> None:
+        """Tell every client of the new state but the one that sent it."""
+        frame = ""
+        for socket in self._actor.host.sockets.of(self._actor.address):
+            if socket.is_protocol and socket is not sender:
+                frame = frame or frames.state(text)
+                self._actor.of(Outbox).put(socket, frame)
+
+    def _announce(self, state: Any, source: object) -> None:
+        actor = self._actor
+        call = Call(actor, "on_state_changed", None)
+        call.client = source
+        told = actor.serve(call, actor.agent.on_state_changed, (state, source), {}, True, AS_IS)
+        told.add_done_callback(self._announced)
+
+    def _announced(self, told: Future[Any]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            log.warning("on_state_changed of %s failed", self._actor.address, exc_info=error)
+
+    def _store(self, text: bytes, copy: Any) -> None:
         database = self._actor.database
         database.ensure(STATE)
         database.execute(

@@ -21,11 +21,12 @@ from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import ON_START, Call, current
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.copying import Copies
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.sockets import Sockets
 from sapwood.settings import Limits, Settings
 from sapwood.storage.database import Database
 from sapwood.storage.rows import Rows
@@ -60,6 +61,7 @@ class Host(Protocol):
     gate: Gate
     settings: Settings
     deps: object
+    sockets: Sockets
 
     @property
     def offload(self) -> Offloading: ...
@@ -331,7 +333,7 @@ class Actor:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         awaits: bool,
-        result: Copier,
+        result: Copies,
     ) -> Future[Any]:
         """Run a function for a caller, who waits for the future that comes back."""
         host = self.host
@@ -355,7 +357,7 @@ class Actor:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         awaits: bool,
-        result: Copier,
+        result: Copies,
     ) -> None:
         current.set(call)
         try:

@@ -37,7 +37,8 @@ class Signature:
         if bound:
             parameters = parameters[1:]
             self._signature = self._signature.replace(parameters=parameters)
-        hints = _hints(name, function, names)
+        self.parameters: Sequence[inspect.Parameter] = parameters
+        self.hints = hints = _hints(name, function, names)
         self._copiers = {p.name: Copier(hints.get(p.name, Any), f"{name}() argument {p.name!r}") for p in parameters}
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
@@ -159,9 +160,13 @@ class AgentClass:
             name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
         }
         self.limits: Limits | None = getattr(cls, "limits", None)
-        self.overrides_start = getattr(cls, "on_start", None) is not getattr(base, "on_start", None)
+        self.overrides_start = self.overrides("on_start", base)
         self._names = names
         self.base = base
+
+    def overrides(self, hook: str, base: type | None = None) -> bool:
+        """Return whether the class has a hook of its own."""
+        return getattr(self.cls, hook, None) is not getattr(base or self.base, hook, None)
 
     @functools.cached_property
     def migrations(self) -> tuple[Script, ...]:
@@ -213,6 +218,11 @@ _by_class: weakref.WeakKeyDictionary[type, AgentClass] = weakref.WeakKeyDictiona
 
 def learn(cls: type, known: AgentClass) -> None:
     _by_class[cls] = known
+
+
+def all_classes() -> list[AgentClass]:
+    """Return every agent class that was ever imported and is still there; of two with one name, the newest."""
+    return list({(one.cls.__module__, one.cls.__qualname__): one for one in list(_by_class.values())}.values())
 
 
 def known(cls: type) -> AgentClass:

@@ -36,7 +36,7 @@ class Running(Protocol):
 class Call:
     """One method running, or about to run, in one agent."""
 
-    __slots__ = ("actor", "caller", "deadline", "depth", "ended", "method", "reply")
+    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "method", "reply")
 
     def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
         self.actor = actor
@@ -44,6 +44,8 @@ class Call:
         self.caller = caller
         self.reply: asyncio.Future[object] | None = None
         """What the caller waits for; None for work nobody waits for."""
+        self.client: object = None
+        """The connection that caused it, if a client did."""
         self.ended = False
         """Whether the caller waits no longer; callbacks that came with the call end with it."""
         limit = until.get()

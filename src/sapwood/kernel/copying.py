@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -100,6 +100,22 @@ def _without_object(annotation: Any) -> Any:
     if isinstance(annotation, types.GenericAlias):
         return origin[changed] if origin is not None else annotation
     return annotation
+
+
+class Copies(Protocol):
+    """Makes what the caller gets of what a method returned."""
+
+    def copy(self, value: Any, limit: int) -> Any: ...
+
+
+class AsIs:
+    """Lets a value stay what it is: it goes to nobody outside the agent."""
+
+    def copy(self, value: Any, limit: int) -> Any:
+        return value
+
+
+AS_IS = AsIs()
 
 
 class Copier:

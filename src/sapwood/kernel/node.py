@@ -23,6 +23,7 @@ from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current, in_time, until
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
+from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
 from sapwood.kernel.tree import DESTROYED, Tree
 from sapwood.kernel.watchdog import Strikes, Watchdog
@@ -72,6 +73,8 @@ class Node:
         self.roots: Sequence[AgentClass] = ()
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
+        self.sockets = Sockets()
+        """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
         self.strikes = Strikes(folder, settings.strikes)
         self.watchdog = Watchdog(self.loop, settings, folder, self._running)
@@ -95,6 +98,11 @@ class Node:
 
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it should be sent work: running, and no agent stops all others."""
+        return self._stopped is None and self.watchdog.ready
 
     def check_deps(self, kind: AgentClass) -> None:
         """Refuse a class that asks for other dependencies than the app has."""
@@ -228,6 +236,7 @@ class Node:
         if tree.folder.exists():
             # First the tombstone: if the disk refuses it, nothing has happened.
             self.files.close(self.files.create(tree.folder / DESTROYED, b""))
+        self.sockets.close_within(tree.address, GOING_AWAY, "Agent destroyed")
         gone = tree.destroyed = self.loop.create_future()
         me = asyncio.current_task()
 
@@ -259,6 +268,7 @@ class Node:
         while (tree := self.tree(root)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self.loop.create_future()
+        self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self._close_tree(tree, error)
             whole = tree.folder.with_suffix(RESTORED)

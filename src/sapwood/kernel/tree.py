@@ -21,6 +21,7 @@ from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
 from sapwood.kernel.ledger import Ledger
+from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
@@ -178,6 +179,8 @@ class Tree:
             self.ledger.reload()
         for actor in list(self.actors.values()):
             if actor.database is database:
+                if self.host.sockets.number_of(actor.address):
+                    actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
 
     async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor | None:

@@ -43,7 +43,14 @@ class World:
     async def start(self) -> None:
         self.points = CrashPoints()
         runtime = _Runtime(self.settings, self.clock, self.points)
-        self.app = App(agents=self._given.agents, deps=self._given.deps, settings=self.settings, runtime=runtime)
+        self.app = App(
+            agents=self._given.agents,
+            deps=self._given.deps,
+            authenticate=self._given.authenticate,
+            authorize=self._given.authorize,
+            settings=self.settings,
+            runtime=runtime,
+        )
         await self.app.__aenter__()
         if self._slow_slices == "fail":
             self.node.watchdog.on_slow.append(self.slow.append)

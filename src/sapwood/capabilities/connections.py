@@ -1,0 +1,296 @@
+"""The clients of one agent: greeted, heard, answered, and told of what changes.
+
+Frames leave through the outbox, so no client hears of a write that is not kept. What a
+client calls, and every message of its own, is an ordinary call into the agent: it runs in
+a task of its own, can be aborted, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from asyncio import CancelledError, Future
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+import msgspec
+
+from sapwood.address import kebab
+from sapwood.capabilities.exposed import JSON_RESULT, exposed
+from sapwood.capabilities.state import State
+from sapwood.errors import InvalidArguments, SapwoodError, UsageError
+from sapwood.kernel.actor import THE_END, Actor
+from sapwood.kernel.context import Call, current
+from sapwood.kernel.copying import AS_IS, json_hook
+from sapwood.kernel.crossing import describe
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.sockets import Socket
+from sapwood.wire import frames
+
+log = logging.getLogger(__name__)
+
+Message = str | bytes
+
+
+class Connection:
+    """One client's socket, as its agent sees it. The same object for all its messages, while the agent is awake."""
+
+    def __init__(self, actor: Actor, socket: Socket) -> None:
+        self._actor = actor
+        self._socket = socket
+        self._state: Any = None
+        self._read = False
+
+    @property
+    def id(self) -> str:
+        """The id the client gave itself, stable over its reconnects; not unique, and not to be trusted."""
+        return self._socket.id
+
+    @property
+    def user(self) -> Any:
+        """What `App(authenticate=…)` returned for it."""
+        return self._socket.user
+
+    @property
+    def path(self) -> str:
+        """What follows the agent's own part of the URL; at least a slash."""
+        return self._socket.path
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters of the URL; of one given twice, the last."""
+        return {name: values[-1] for name, values in parse_qs(self._socket.query, keep_blank_values=True).items()}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers it connected with, by lower-case name."""
+        return self._socket.headers
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What `connection_tags` gave it."""
+        return self._socket.tags
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it may not change the agent's state."""
+        return self._socket.is_readonly
+
+    @readonly.setter
+    def readonly(self, value: bool) -> None:
+        self._socket.is_readonly = value
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be sent to."""
+        return self._socket.is_open
+
+    @property
+    def state(self) -> Any:
+        """What `set_state` kept of it; None at first. It lasts as long as the socket, also while the agent sleeps."""
+        if not self._read:
+            self._state = msgspec.json.decode(self._socket.note) if self._socket.note else None
+            self._read = True
+        return self._state
+
+    def set_state(self, value: Any) -> None:
+        """Keep something with this socket; it has to fit into JSON."""
+        try:
+            self._socket.note = msgspec.json.encode(value, enc_hook=json_hook)
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            raise UsageError(f"The state of a connection has to fit into JSON: {error}") from None
+        self._read = False
+
+    def send(self, message: object) -> None:
+        """Send text or bytes as they are, anything else as JSON. It leaves once what was written before is kept."""
+        self._actor.check_use()
+        self._actor.of(Outbox).put(self._socket, as_frame(message))
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close the socket. The npm clients come back, unless the code is 1008 or 4000 to 4999."""
+        if not (code in (1000, 1001, 1008, 1011, 1012, 1013) or 3000 <= code <= 4999):
+            raise UsageError(f"{code} cannot be sent as a close code; use 1000 or one from 4000 to 4999.")
+        if len(reason.encode()) > 123:
+            raise UsageError("The reason of a close may have 123 bytes.")
+        self._actor.host.sockets.remove(self._socket)
+        self._socket.close(code, reason)
+
+    def __repr__(self) -> str:
+        return f"<connection {self.id} to {self._actor.address}>"
+
+
+def as_frame(message: object) -> Message:
+    if isinstance(message, str | bytes):
+        return message
+    if isinstance(message, bytearray | memoryview):
+        return bytes(cast("bytes", message))
+    try:
+        return msgspec.json.encode(message, enc_hook=json_hook).decode()
+    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        raise UsageError(f"A message has to be text, bytes or fit into JSON: {error}") from None
+
+
+class Connections:
+    """The clients of one agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._known: dict[Socket, Connection] = {}
+        self._streams: dict[Socket, set[Call]] = {}
+        self._outbox = actor.of(Outbox)
+
+    def all(self, tag: str | None = None) -> list[Connection]:
+        self._actor.check_use()
+        sockets = self._actor.host.sockets.of(self._actor.address)
+        return [self.of(socket) for socket in sockets if tag is None or tag in socket.tags]
+
+    def of(self, socket: Socket) -> Connection:
+        found = self._known.get(socket)
+        if found is None:
+            found = self._known[socket] = Connection(self._actor, socket)
+        return found
+
+    def broadcast(self, message: object, exclude: Iterable[Connection]) -> None:
+        self._actor.check_use()
+        frame, left_out = as_frame(message), {one._socket for one in exclude}  # pyright: ignore[reportPrivateUsage]
+        for socket in self._actor.host.sockets.of(self._actor.address):
+            if socket not in left_out:
+                self._outbox.put(socket, frame)
+
+    def run(self, name: str, function: Any, *args: Any, client: Connection | None = None) -> Future[Any]:
+        """Run a handler as a call of this agent."""
+        call = Call(self._actor, name, None)
+        call.client = client
+        return self._actor.serve(call, function, args, {}, True, AS_IS)
+
+    async def perform(self, name: str, function: Any, *args: Any) -> Any:
+        """Run a hook as a call of this agent, for as long as whoever asks waits for it."""
+        call = Call(self._actor, name, None)
+        try:
+            return await self._actor.serve(call, function, args, {}, True, AS_IS)
+        except CancelledError:
+            self._actor.cancel(call)
+            raise
+
+    async def connect(self, socket: Socket) -> None:
+        """Greet a new client; return when `on_connect` is done and its messages may come."""
+        await self.run("on_connect", self._connect, socket, client=self.of(socket))
+
+    async def _connect(self, socket: Socket) -> None:
+        actor, agent, connection = self._actor, self._actor.agent, self.of(socket)
+        socket.is_readonly = bool(agent.is_readonly(connection))
+        socket.is_protocol = bool(agent.wants_protocol(connection))
+        socket.tags = tuple(agent.connection_tags(connection))
+        if socket.is_protocol:
+            state = actor.of(State).text()
+            if agent.send_identity:
+                frame = frames.identity(actor.address.name, kebab(actor.address.type), state_follows=state is not None)
+                self._outbox.put(socket, frame)
+            if state is not None:
+                self._outbox.put(socket, frames.state(state))
+            self._outbox.put(socket, frames.mcp_servers())
+        # Only now: what is told to everybody comes after the greeting.
+        actor.host.sockets.add(socket)
+        await agent.on_connect(connection)
+
+    def message(self, socket: Socket, data: Message) -> Future[Any] | None:
+        """Deliver what a client sent; return what ends when it has been dealt with."""
+        frame = frames.read(data) if isinstance(data, str) else None
+        if isinstance(frame, frames.Rpc):
+            return self._rpc(socket, frame)
+        connection = self.of(socket)
+        if isinstance(frame, frames.StateChange):
+            return self.run("set_state", self._change_state, connection, frame.value, client=connection)
+        handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
+        handled.add_done_callback(lambda handled: self._report(handled, connection))
+        return handled
+
+    def _report(self, handled: Future[Any], connection: Connection) -> None:
+        if not handled.cancelled() and (error := handled.exception()) is not None and self._actor.dropped is None:
+            self.run("on_error", self._actor.agent.on_error, error, connection, client=connection).add_done_callback(
+                lambda told: told.cancelled() or told.exception()
+            )
+
+    async def _change_state(self, connection: Connection, value: bytes) -> None:
+        socket = connection._socket  # pyright: ignore[reportPrivateUsage]
+        if socket.is_readonly:
+            self._outbox.put(socket, frames.state_error(frames.READONLY))
+            return
+        try:
+            self._actor.of(State).set_text(value, connection, socket)
+        except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
+            log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
+            self._outbox.put(socket, frames.state_error(frames.REJECTED))
+
+    def _rpc(self, socket: Socket, frame: frames.Rpc) -> Future[Any] | None:
+        actor = self._actor
+        found = exposed(actor.kind).get(frame.method)
+        try:
+            if found is None:
+                what = "is not callable" if frame.method in actor.kind.methods else "does not exist"
+                raise InvalidArguments(f"Method {frame.method} {what}")
+            arguments = [actor.agent, *found.arguments(frame.args)]
+        except SapwoodError as error:
+            self._outbox.put(socket, frames.error(frame.id, str(error)))
+            return None
+        call = Call(actor, frame.method, None)
+        call.client = self.of(socket)
+        if found.method.streams:
+            return self._stream(call, socket, frame.id, found.method.function(*arguments))
+        reply = actor.serve(call, found.method.function, arguments, {}, found.method.is_async, JSON_RESULT)
+        reply.add_done_callback(functools.partial(self._answer, socket, frame.id))
+        return reply
+
+    def _answer(self, socket: Socket, id: str, reply: Future[Any]) -> None:
+        if reply.cancelled():
+            return
+        error = reply.exception()
+        text = frames.result(id, reply.result(), done=True) if error is None else frames.error(id, _said(error))
+        self._outbox.put(socket, text)
+
+    def _stream(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> Future[Any]:
+        self._streams.setdefault(socket, set()).add(call)
+        task = self._actor.spawn(call, self._pump(call, socket, id, items))
+        task.add_done_callback(lambda _: self._streams.get(socket, set()).discard(call))
+        return task
+
+    async def _pump(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> None:
+        current.set(call)
+        actor, limit = self._actor, self._actor.limits.payload_bytes
+        try:
+            try:
+                async for item in items:
+                    text = JSON_RESULT.copy(item, limit)
+                    self._outbox.put(socket, frames.result(id, text if text is not None else b"null", done=False))
+                    if (room := socket.writer.room()) is not None:
+                        await room
+            finally:
+                await items.aclose()
+            self._outbox.put(socket, frames.result(id, None, done=True))
+        except CancelledError:
+            if actor.dropped is not None:
+                self._outbox.put(socket, frames.error(id, str(actor.dropped)))
+            raise
+        except THE_END:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            actor.last_error = describe(error)
+            self._outbox.put(socket, frames.error(id, _said(error)))
+        finally:
+            actor.finished(call)
+
+    async def closed(self, socket: Socket, code: int, reason: str) -> None:
+        """A client is gone."""
+        for call in self._streams.pop(socket, set()):
+            self._actor.cancel(call)
+        connection = self.of(socket)
+        try:
+            await self.run("on_close", self._actor.agent.on_close, connection, code, reason, client=connection)
+        finally:
+            self._known.pop(socket, None)
+
+
+def _said(error: BaseException) -> str:
+    """Return what a client is told of an error: what it says, not where it was raised."""
+    return str(error) or type(error).__name__

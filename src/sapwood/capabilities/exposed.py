@@ -1,0 +1,82 @@
+"""The methods of an agent that clients may call: arguments from JSON, by their annotations, and results to JSON."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
+from sapwood.kernel.classes import AgentClass, Method
+from sapwood.kernel.copying import json_hook, unjson_hook
+
+MARK = "__sapwood_exposed__"
+
+
+class Exposed:
+    """How clients call one method."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        parameters = [p for p in method.signature.parameters if p.kind is not p.VAR_KEYWORD]
+        self._positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._rest = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        self._needs_names = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+        self._required = sum(p.default is p.empty for p in self._positional)
+
+    def arguments(self, raw: list[msgspec.Raw]) -> list[Any]:
+        """Return what the client sent as what the method declares."""
+        most = len(self._positional)
+        name = self.method.full_name
+        if self._needs_names:
+            raise InvalidArguments(f"{name}() has arguments that can only be given by name; clients cannot call it.")
+        if len(raw) < self._required or (len(raw) > most and self._rest is None):
+            wanted = f"{self._required} to {most}" if self._required != most else str(most)
+            raise InvalidArguments(f"{name}() takes {wanted} arguments, and was given {len(raw)}.")
+        return [
+            self._argument(self._positional[at].name if at < most else self._rest_name(), value)
+            for at, value in enumerate(raw)
+        ]
+
+    def _rest_name(self) -> str:
+        assert self._rest is not None
+        return self._rest.name
+
+    def _argument(self, name: str, raw: msgspec.Raw) -> Any:
+        try:
+            return self._decoder(name).decode(raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            text = f"{self.method.full_name}() argument {name!r} does not fit: {error}."
+            raise InvalidArguments(text) from None
+
+    @functools.cache  # noqa: B019 - as many as the class has parameters, and it lives as long as the class
+    def _decoder(self, name: str) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self.method.signature.hints.get(name, Any), dec_hook=unjson_hook)
+
+
+class JsonResult:
+    """Copies a result by writing it as JSON."""
+
+    def copy(self, value: Any, limit: int) -> bytes | None:
+        """Return the value as JSON; None for no value."""
+        if value is None:
+            return None
+        try:
+            text = msgspec.json.encode(value, enc_hook=json_hook)
+        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            raise NotCopyable(f"Result is not JSON-serializable: {error}") from None
+        if len(text) > limit:
+            raise OverLimit(f"The result has {len(text)} bytes; {limit} may leave at once.", limit="payload_bytes")
+        return text
+
+
+JSON_RESULT = JsonResult()
+
+
+@functools.cache
+def exposed(kind: AgentClass) -> dict[str, Exposed]:
+    """Return the methods of a class that clients may call, inherited ones included."""
+    return {
+        name: Exposed(method) for name, method in kind.methods.items() if getattr(method.function, MARK, False) is True
+    }

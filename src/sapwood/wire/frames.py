@@ -1,0 +1,91 @@
+"""The frames of a plain agent's socket, as text: the contract with the npm clients.
+
+Every frame is one JSON object with a string `type`. What goes out is built from pieces
+that are JSON already, so a state or a result is encoded once, however many read it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+RPC = "rpc"
+STATE = "cf_agent_state"
+READONLY = "Connection is readonly"
+REJECTED = "State update rejected"
+
+_text = msgspec.json.Encoder().encode
+
+
+class Incoming(msgspec.Struct):
+    """What a client sent, as far as the framework looks at it; anything else is the user's."""
+
+    type: Any = None
+    id: Any = None
+    method: Any = None
+    args: msgspec.Raw = msgspec.Raw(b"null")
+    state: msgspec.Raw = msgspec.Raw(b"")
+
+
+_incoming = msgspec.json.Decoder(Incoming)
+_arguments = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Rpc(msgspec.Struct):
+    """A client calls a method."""
+
+    id: str
+    method: str
+    args: list[msgspec.Raw]
+
+
+class StateChange(msgspec.Struct):
+    """A client replaces the state; `value` is JSON."""
+
+    value: bytes
+
+
+def read(text: str) -> Rpc | StateChange | None:
+    """Return what the framework answers itself; None for everything that is the user's."""
+    if not text.startswith("{"):
+        return None
+    try:
+        frame = _incoming.decode(text)
+        if frame.type == RPC and isinstance(frame.id, str) and isinstance(frame.method, str):
+            return Rpc(frame.id, frame.method, _arguments.decode(frame.args))
+        if frame.type == STATE and frame.state:
+            return StateChange(bytes(frame.state))
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        pass
+    return None
+
+
+def identity(name: str, agent: str, *, state_follows: bool) -> str:
+    """Tell a client whom it is connected to."""
+    frame = {"type": "cf_agent_identity", "name": name, "agent": agent, "stateFollows": state_follows}
+    return _text(frame).decode()
+
+
+def state(value: bytes) -> str:
+    """Tell a client the state, which is JSON."""
+    return (b'{"type":"cf_agent_state","state":' + value + b"}").decode()
+
+
+def state_error(text: str) -> str:
+    return _text({"type": "cf_agent_state_error", "error": text}).decode()
+
+
+def mcp_servers() -> str:
+    """Tell a client that there are no MCP servers."""
+    return '{"type":"cf_agent_mcp_servers","mcp":{"servers":{},"tools":[],"prompts":[],"resources":[]}}'
+
+
+def result(id: str, value: bytes | None, *, done: bool) -> str:
+    """Answer a call, or send one item of its stream; None leaves the result out."""
+    head = b'{"type":"rpc","success":true,"done":' + (b"true" if done else b"false") + b',"id":' + _text(id)
+    return (head + (b',"result":' + value if value is not None else b"") + b"}").decode()
+
+
+def error(id: str, text: str) -> str:
+    return _text({"type": "rpc", "id": id, "success": False, "error": text}).decode()
