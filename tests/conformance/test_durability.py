@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -110,3 +112,71 @@ async def test_a_commit_that_fails_fails_everybody_who_was_about_to_leave_with_i
 
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert await tally.count() == 1
+
+
+async def test_a_database_closed_to_make_room_is_not_synced_when_it_opens_again(syncs: Counter[str]) -> None:
+    async with running(App(agents=[Tally]), durability="disk") as world:
+        tally = await tallying(world)
+        (tree,) = world.node.trees.values()
+        assert tree.close_database(tree.databases["root"])
+        syncs.clear()
+
+        assert await tally.count() == 1
+
+        assert not syncs
+
+
+async def test_what_cannot_be_synced_for_want_of_descriptors_is_told_and_shown_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opens = CountingFiles.open
+
+    def open_(self: CountingFiles, path: Path) -> int:
+        if path.name.endswith("-wal"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opens(self, path)
+
+    monkeypatch.setattr(CountingFiles, "open", open_)
+    async with asyncio.timeout(10), running(App(agents=[Tally]), slow_slices="allow", durability="disk") as world:
+        tally = await world.get_agent(Tally, "t")
+
+        with pytest.raises(Unavailable, match="Too many open files"):
+            await tally.mark(1)
+        with pytest.raises(Unavailable, match="Too many open files"):
+            await tally.count()
+
+
+async def test_a_child_is_made_and_deleted_while_its_parent_is_written_to_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Parent(Tally):
+        async def make(self, name: str) -> int:
+            return await (await self.sub_agent(Tally, name)).mark(1)
+
+        async def remove(self, name: str) -> None:
+            await self.delete_sub_agent(Tally, name)
+
+    def slow(self: CountingFiles, path: Path, descriptor: int) -> None:
+        time.sleep(0.003)
+        SYNC(self, path, descriptor)
+
+    monkeypatch.setattr(CountingFiles, "sync_descriptor", slow)
+    async with running(App(agents=[Parent]), slow_slices="allow", durability="disk") as world:
+        parent = await world.get_agent(Parent, "p")
+        await parent.make("old")
+        busy = True
+
+        async def write(after: float) -> None:
+            await asyncio.sleep(after)
+            while busy:
+                await parent.mark(1)
+
+        writers = [asyncio.create_task(write(number * 0.0007)) for number in range(8)]
+        try:
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(4):
+                assert await parent.make("new") == 1
+                await parent.remove("old")
+        finally:
+            busy = False
+            await asyncio.gather(*writers)

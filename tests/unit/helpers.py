@@ -95,5 +95,8 @@ class RecordingGate:
     def forget(self, database: Database) -> None:
         pass
 
+    def moved(self, folder: Path) -> None:
+        pass
+
     def close(self) -> None:
         pass

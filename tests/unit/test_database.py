@@ -895,3 +895,37 @@ def test_a_damaged_file_can_be_tried_any_number_of_times_without_using_up_descri
             database.run("SELECT 1", ())
 
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT CAST(x'ff' AS TEXT); SELECT 2",
+        "INSERT INTO t VALUES (5), (6) RETURNING CAST(x'ff' AS TEXT)",
+        "SELECT CAST(x'ff' AS TEXT) UNION ALL SELECT v FROM t",
+    ],
+)
+def test_a_row_that_cannot_be_read_leaves_nothing_behind(table: Database, sql: str) -> None:
+    table.run("INSERT INTO t VALUES (1)", ())
+
+    with pytest.raises(UnicodeDecodeError):
+        table.run(sql, ())
+
+    table.run("INSERT INTO t VALUES (2)", ())
+    table.commit()
+    assert {1, 2} <= set(values(table))
+
+
+def test_an_opening_that_fails_late_can_be_tried_again(table: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.close()
+
+    class Failing(apsw.Connection):
+        def wal_checkpoint(self, *_: object, **__: object) -> tuple[int, int]:
+            raise apsw.IOError("disk I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(apsw, "Connection", Failing)
+        with pytest.raises(apsw.IOError):
+            table.run("SELECT 1", ())
+
+    assert values(table) == []

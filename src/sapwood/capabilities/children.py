@@ -11,7 +11,7 @@ from sapwood.address import checked_name
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
-from sapwood.kernel.context import current, in_time
+from sapwood.kernel.context import current, deadline_of, in_time
 from sapwood.kernel.deletion import child_stem, until_free
 from sapwood.kernel.node import LAST_WORDS
 from sapwood.kernel.registry import Registry, Row, SubAgent
@@ -76,6 +76,7 @@ class Children:
         address = self._actor.address.child(kind.type, name)
         self._tree.aborted.pop(address, None)
         made: int | None = None
+        named: int | None = None
         while True:
             if (aborted := self._tree.aborted.get(address)) is not None:
                 raise again(aborted)
@@ -85,8 +86,10 @@ class Children:
                 if row is None:
                     row = self._register(kind, name)
                     made = row.generation
-                if (waiting := self._tree.until_named(self._actor, row.generation)) is not None:
+                # Once is enough: the row is on the disk then, whatever else is written meanwhile.
+                if named != row.generation and (waiting := self._tree.until_named(self._actor, row.generation)):
                     await waiting
+                    named = row.generation
                     self._actor.check_live()
                     continue
                 child = self._tree.make_child(
@@ -94,7 +97,7 @@ class Children:
                 )
             if child.ready:
                 return child
-            async with in_time(current.get(), address):
+            async with in_time(deadline_of(current.get()), address):
                 try:
                     if await child.started(current.get()):
                         return child

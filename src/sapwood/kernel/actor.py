@@ -20,7 +20,7 @@ from sapwood.address import Address, Step
 from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import ON_START, Call, current
+from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copies
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.ports import Gate
@@ -232,7 +232,8 @@ class Actor:
             if self.database.exists:
                 self.user_database()
             self.home.resume_deletions(self)
-            call = Call(self, ON_START, caller)
+            call = Call(self, "on_start", caller)
+            call.is_start = True
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for this start for ever
             self._failed_to_start(error)
             return

@@ -16,7 +16,6 @@ from sapwood.address import Address
 from sapwood.errors import CallTooDeep, TimedOut
 
 MAX_DEPTH = 128
-ON_START = "on_start"
 
 
 class Running(Protocol):
@@ -36,7 +35,7 @@ class Running(Protocol):
 class Call:
     """One method running, or about to run, in one agent."""
 
-    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "method", "reply")
+    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "is_start", "method", "reply")
 
     def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
         self.actor = actor
@@ -46,6 +45,8 @@ class Call:
         """What the caller waits for; None for work nobody waits for."""
         self.client: object = None
         """The connection that caused it, if a client did."""
+        self.is_start = False
+        """Whether it is the start of its agent."""
         self.ended = False
         """Whether the caller waits no longer; callbacks that came with the call end with it."""
         limit = until.get()
@@ -59,12 +60,18 @@ class Call:
             above = caller.deadline
             self.deadline = above if limit is None or (above is not None and above < limit) else limit
 
+    def tighten(self) -> None:
+        """Have no more time than there is where the call is awaited; it may have been made somewhere else."""
+        limit = until.get()
+        if limit is not None and (self.deadline is None or limit < self.deadline):
+            self.deadline = limit
+
     def starting(self) -> list[Running]:
         """Return the agents whose `on_start` this call descends from."""
         found: list[Running] = []
         call: Call | None = self
         while call is not None:
-            if call.method == ON_START:
+            if call.is_start:
                 found.append(call.actor)
             call = call.caller
         return found
@@ -92,9 +99,9 @@ def deadline_of(caller: Call | None) -> float | None:
 
 
 @asynccontextmanager
-async def in_time(caller: Call | None, address: Address) -> AsyncGenerator[None, None]:
+async def in_time(deadline: float | None, address: Address) -> AsyncGenerator[None, None]:
     """Raise `TimedOut` if the agent that the block wakes is not awake by the deadline; it wakes on for others."""
-    limit = asyncio.timeout_at(deadline_of(caller))
+    limit = asyncio.timeout_at(deadline)
     try:
         async with limit:
             yield

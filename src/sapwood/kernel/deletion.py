@@ -111,5 +111,5 @@ class Deletion:
             return []
 
     async def _durable(self, database: Database) -> None:
-        while (waiting := self._yard.host.gate.wait(database)) is not None:
+        if (waiting := self._yard.host.gate.wait(database)) is not None:
             await waiting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from asyncio import Future
 from collections.abc import Callable
@@ -47,6 +48,9 @@ class ProcessGate:
     def forget(self, database: Database) -> None:
         pass
 
+    def moved(self, folder: Path) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -56,9 +60,9 @@ class _File:
 
     __slots__ = ("committed", "descriptor", "durable", "flushing", "waiters", "wal")
 
-    def __init__(self, wal: Path, descriptor: int) -> None:
+    def __init__(self, wal: Path) -> None:
         self.wal = wal
-        self.descriptor = descriptor
+        self.descriptor: int | None = None
         """Of the write-ahead log, which SQLite holds no lock on: ours to close."""
         self.committed = 0
         self.durable = 0
@@ -96,7 +100,7 @@ class DiskGate:
     def opened(self, database: Database) -> None:
         if database.path in self._settled:
             self._settled.discard(database.path)
-            database.settled = not database.born
+            database.settled = True
         # Whoever wrote it may have died before the disk had it; nobody may see it before the disk does.
         if database.frames and not database.settled:
             self._written(database)
@@ -107,8 +111,7 @@ class DiskGate:
     def _written(self, database: Database) -> None:
         file = self._known.get(database)
         if file is None:
-            wal = database.wal
-            file = self._known[database] = _File(wal, self._files.open(wal))
+            file = self._known[database] = _File(database.wal)
         file.committed += 1
         if not file.flushing:
             self._flush(database, file)
@@ -141,6 +144,8 @@ class DiskGate:
     def _sync(self, database: Database, file: _File, target: int) -> None:
         error: OSError | None = None
         try:
+            if file.descriptor is None:
+                file.descriptor = self._files.open(file.wal)
             self._files.sync_descriptor(file.wal, file.descriptor)
             if not database.settled:
                 self._settle(database)
@@ -151,8 +156,9 @@ class DiskGate:
     def _settle(self, database: Database) -> None:
         """The first time, whoever created the file may have died before its name was on the disk."""
         path = database.path
-        assert database.descriptor is not None
-        self._files.sync_descriptor(path, database.descriptor)
+        if (descriptor := database.descriptor) is None:
+            raise OSError(errno.EBADF, "it was closed")  # the process ends
+        self._files.sync_descriptor(path, descriptor)
         if database.beside is not None:
             self._files.sync_file(database.beside)
         self._files.sync_folder(path.parent)
@@ -207,14 +213,16 @@ class DiskGate:
 
     def forget(self, database: Database) -> None:
         file = self._known.pop(database, None)
-        if file is not None:
+        if file is not None and file.descriptor is not None:
             self._files.close(file.descriptor)
         if database.settled and database.path not in self._broken:
             if len(self._settled) >= REMEMBERED:
                 self._settled.clear()
             self._settled.add(database.path)
-        if database.beside is not None:  # the root's: the whole tree goes
-            self._placed.discard(database.path.parent)
+
+    def moved(self, folder: Path) -> None:
+        self._placed.discard(folder)
+        self._settled = {path for path in self._settled if path.parent != folder}
 
     def close(self) -> None:
         for _ in self._threads:
@@ -222,7 +230,8 @@ class DiskGate:
         for thread in self._threads:
             thread.join()
         for file in self._known.values():
-            self._files.close(file.descriptor)
+            if file.descriptor is not None:
+                self._files.close(file.descriptor)
         self._known.clear()
 
     def _work(self) -> None:

@@ -20,7 +20,7 @@ from sapwood.clock import Clock
 from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import Call, current, in_time, until
+from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
@@ -164,6 +164,7 @@ class Node:
                 old = tree_folder(self.folder, Address.root_of(alias, root.name))
                 if old.exists():
                     self.files.rename(old, folder)
+                    self.gate.moved(folder)
                     break
         return folder
 
@@ -182,7 +183,7 @@ class Node:
         for kind, child in below:
             address = address.child(kind.type, child)
             kinds[kind.type] = kind
-        async with in_time(caller, address):
+        async with in_time(deadline_of(caller), address):
             return self.stub_of(await self.reach(address, path[-1][0], caller))
 
     def stub_of(self, actor: Actor) -> Stub:
@@ -276,6 +277,7 @@ class Node:
             if tree.folder.exists():
                 self._move_away(tree.folder)
             self.files.rename(whole, tree.folder)
+            self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
         finally:
             self.trees.pop(tree.address, None)
@@ -298,6 +300,7 @@ class Node:
     def _move_away(self, folder: Path) -> None:
         away = folder.with_name(f"{folder.name}-{time.time_ns()}{REMOVED}")
         self.files.rename(folder, away)
+        self.gate.moved(folder)
         self._in_background(self._remove(away))
 
     async def _remove(self, folder: Path) -> None:
@@ -324,6 +327,8 @@ class Node:
         if self._stopped is not None:
             return
         self._sweep.cancel()
+        for socket in self.sockets.everyone():
+            socket.close(RESTARTING, "The server stops")
         try:
             while self._background:
                 await asyncio.wait(self._background)

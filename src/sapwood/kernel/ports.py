@@ -62,6 +62,10 @@ class Gate(Protocol):
         """The database is about to close; nothing of it waits any more."""
         ...
 
+    def moved(self, folder: Path) -> None:
+        """Another folder, or none, is under this name now: nothing below it is known."""
+        ...
+
     def close(self) -> None:
         """Flush what is left, and stop."""
         ...

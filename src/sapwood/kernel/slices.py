@@ -68,6 +68,9 @@ class Slices:
         except SapwoodError as error:
             log.warning("a commit failed in %s", self._root, extra={"root": str(self._root)}, exc_info=error)
             settle(leaving, error)
+        except BaseException as error:
+            settle(leaving, error)
+            raise
         else:
             if leaving:
                 self._gate.let_go(database, leaving)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -81,7 +81,7 @@ class Line:
         self._actor = actor
         self._limit = actor.limits.payload_bytes
 
-    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         # Copied now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._actor, method.name, current.get())
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, lend)
@@ -90,9 +90,11 @@ class Line:
         return work
 
     async def _call(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+        call.tighten()
         caller, actor = call.caller, self._actor
         if not actor.ready or (caller is not None and caller.actor is not actor.parent):
-            call.actor = actor = await self._reach(caller)
+            actor = await self._reach(call)
+        call.actor = actor  # it may have woken anew since the call was made
         arguments.insert(0, actor.agent)
         try:
             return await actor.serve(call, method.function, arguments, named, method.is_async, method.signature.result)
@@ -107,29 +109,31 @@ class Line:
         finally:
             call.ended = True
 
-    async def _reach(self, caller: Call | None) -> Actor:
+    async def _reach(self, call: Call) -> Actor:
+        caller = call.caller
         if caller is not None:
             caller.actor.check_live()
-        await self._wake(caller)
+        await self._wake(call)
         if caller is not None and isinstance(caller.actor, Actor) and caller.actor.home is not self._actor.home:
             # A call that leaves the tree is seen by others, and passes the gate.
             await caller.actor.leave()
-            await self._wake(caller)  # it may have gone to sleep meanwhile
+            await self._wake(call)  # it may have gone to sleep meanwhile
         return self._actor
 
-    async def _wake(self, caller: Call | None) -> None:
+    async def _wake(self, call: Call) -> None:
         if self._actor.ready:
             return
-        async with in_time(caller, self.address):
-            self._actor = await self._directory.reach(self.address, self.kind, caller)
+        async with in_time(call.deadline, self.address):
+            self._actor = await self._directory.reach(self.address, self.kind, call.caller)
 
-    def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Stream:
+    def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         limit, signature = self._limit, method.signature
         call = Call(self._actor, method.name, current.get())
         arguments, named = signature.copy_arguments(args, kwargs, call, limit, lend)
 
         async def begin(channel: Channel) -> None:
-            call.actor = actor = await self._reach(call.caller)
+            call.tighten()
+            call.actor = actor = await self._reach(call)
             channel.end.add_done_callback(lambda _: setattr(call, "ended", True))
             channel.start(
                 actor,

@@ -239,7 +239,11 @@ class Tree:
             )
         if (waiting := self.until_named(parent, row.generation)) is not None:
             await waiting
-            return None
+            # Not waited for again: under steady writing there would be no end.
+            if parent.dropped is not None or address in self.actors or address in self.aborted:
+                return None
+            if parent.registry.find((row.type,), row.name) != row:
+                return None
         return self.make_child(parent, kind or self.kind_of(address.type), row.name, row.generation, row.created_at)
 
     def until_named(self, parent: Actor, generation: int) -> asyncio.Future[None] | None:

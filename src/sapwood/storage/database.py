@@ -182,7 +182,6 @@ class Database:
         "_to_close",
         "_versions",
         "beside",
-        "born",
         "busy_elsewhere",
         "descriptor",
         "exists",
@@ -201,8 +200,6 @@ class Database:
     ) -> None:
         self.path = path
         self.exists = exists
-        self.born = False
-        """Whether this object made the file."""
         self.removed = False
         """True once the agent was deleted: the file may never come back under this name."""
         self.max_bytes = max_bytes
@@ -262,7 +259,7 @@ class Database:
         if not self.exists:
             self._owner.before_create(self)
             self.descriptor = self._files.create(self.path, empty_image())
-            self.exists = self.born = True
+            self.exists = True
         else:
             self._mend_birth()
             self.descriptor = self._files.open(self.path) if self._synced else None
@@ -288,14 +285,20 @@ class Database:
             raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         connection.set_wal_hook(self._note_frames)
-        self._cursor = connection.cursor()
-        self._cursor.exec_trace = self._before_statement
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._out_of_time, PROGRESS_STEPS)
         self.frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
         self._connection = connection
+        self._new_cursor()
         self._owner.opened(self)
         return connection
+
+    def _new_cursor(self) -> None:
+        assert self._connection is not None
+        if self._cursor is not None:
+            self._cursor.close(True)
+        self._cursor = self._connection.cursor()
+        self._cursor.exec_trace = self._before_statement
 
     def _read_versions(self, connection: apsw.Connection) -> None:
         rows = connection.execute("SELECT owner, max(number) FROM sapwood_migrations GROUP BY owner").fetchall()
@@ -358,8 +361,12 @@ class Database:
         self._for_user = sql
         self._description = ()
         try:
-            cursor = self._cursor.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
-            rows: list[tuple[SqlValue, ...]] = cursor.fetchall()
+            try:
+                cursor = self._cursor.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
+                rows: list[tuple[SqlValue, ...]] = cursor.fetchall()
+            except BaseException:
+                self._new_cursor()  # one that failed may hold a statement open
+                raise
             return Rows(tuple([column[0] for column in self._description]), rows)
         except apsw.Error as error:
             raise self._translated(error, sql) from error

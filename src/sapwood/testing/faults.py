@@ -163,5 +163,8 @@ class CountingGate:
     def forget(self, database: Database) -> None:
         self._below.forget(database)
 
+    def moved(self, folder: Path) -> None:
+        self._below.moved(folder)
+
     def close(self) -> None:
         self._below.close()

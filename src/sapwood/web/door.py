@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from asyncio import FIRST_COMPLETED, CancelledError, Future, wait
+from asyncio import FIRST_COMPLETED, CancelledError, Future, Task, current_task, get_running_loop, wait
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
@@ -29,7 +30,7 @@ from sapwood.kernel.sockets import Socket
 from sapwood.web import routing
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, close_code, status_of
-from sapwood.web.wire import Wire
+from sapwood.web.wire import FULL, Wire
 from sapwood.wire import frames
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
 TOO_BIG = 1009
 UNSAID = 1005
+GOODBYE = 10.0
+"""Seconds a client has to answer a close."""
 
 
 class Clients(Protocol):
@@ -333,9 +336,10 @@ class Door:
     async def _converse(self, socket: Socket, wire: Wire, receive: Receive) -> None:
         code, reason = UNSAID, ""
         under_way: set[Future[Any]] = set()
+        wire.gone.add_done_callback(partial(_stop_reading, cast("Task[Any]", current_task())))
         try:
-            clients = self._clients(await self._awake(socket))
-            await clients.connect(socket)
+            actor = await self._awake(socket)
+            await self._clients(actor).connect(socket)
             while True:
                 message = await receive()
                 if message["type"] == "websocket.disconnect":
@@ -346,14 +350,20 @@ class Door:
                 if len(data) > self._settings.frame_bytes:
                     socket.close(TOO_BIG, "The message is too long")
                     break
-                pending = await self._deliver(socket, data)
+                if not actor.ready:
+                    actor = await self._awake_for(socket, data) or actor
+                pending = self._clients(actor).message(socket, data) if actor.ready else None
                 if pending is not None:
                     under_way.add(pending)
                     pending.add_done_callback(under_way.discard)
                     if len(under_way) >= IN_FLIGHT:
                         await wait(under_way, return_when=FIRST_COMPLETED)
         except CancelledError:
-            raise
+            if not wire.gone.done():
+                raise
+            # We closed it, and the other side does not even read that.
+            cast("Task[Any]", current_task()).uncancel()
+            code = wire.gone.result()
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
             self._log(error, {"path": str(socket.address)})
             socket.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
@@ -366,9 +376,10 @@ class Door:
     async def _awake(self, socket: Socket) -> Actor:
         return await self._node.reach(socket.address, socket.kind, None)
 
-    async def _deliver(self, socket: Socket, data: str | bytes) -> Future[Any] | None:
+    async def _awake_for(self, socket: Socket, data: str | bytes) -> Actor | None:
+        """Wake the agent for a message; if it cannot be woken, a caller is told so."""
         try:
-            return self._clients(await self._awake(socket)).message(socket, data)
+            return await self._awake(socket)
         except SapwoodError as error:
             frame = frames.read(data) if isinstance(data, str) else None
             if isinstance(frame, frames.Rpc):
@@ -395,6 +406,17 @@ class Door:
         if origin is None or "*" in allowed or origin in allowed:
             return True
         return urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _stop_reading(task: Task[Any], gone: Future[int]) -> None:
+    """Give the other side a while to say goodbye too; one that does not read at all has had its time."""
+    if not gone.cancelled() and not task.done():
+        get_running_loop().call_later(0 if gone.result() == FULL else GOODBYE, _cancel, task)
+
+
+def _cancel(task: Task[Any]) -> None:
+    if not task.done():
+        task.cancel()
 
 
 class TooLarge(Exception):
@@ -425,7 +447,12 @@ def _names_nobody(path: str) -> bool:
 
 def _with_path(request: HTTPConnection, path: str) -> HTTPConnection:
     scope = {**request.scope, "path": path, "raw_path": path.encode("latin-1", "replace"), "root_path": ""}
-    return Request(scope, request.receive) if isinstance(request, Request) else HTTPConnection(scope)
+    if not isinstance(request, Request):
+        return HTTPConnection(scope)
+    moved = Request(scope, request.receive)
+    if hasattr(request, "_body"):  # somebody on the way has read it
+        moved._body = request._body  # pyright: ignore[reportPrivateUsage]
+    return moved
 
 
 def _hashable(value: object) -> bool:

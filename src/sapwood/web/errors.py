@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
+
 from sapwood.errors import (
     Aborted,
     CallTooDeep,
@@ -52,7 +54,9 @@ INTERNAL_ERROR = 1011
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status for an error."""
+    """Return the HTTP status for an error; Starlette's own `HTTPException` says it itself."""
+    if isinstance(error, HTTPException):
+        return error.status_code
     return next((status for kind, status in STATUS if isinstance(error, kind)), INTERNAL)
 
 

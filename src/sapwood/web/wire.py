@@ -12,6 +12,7 @@ import types
 from asyncio import Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from inspect import iscoroutine
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -81,7 +82,8 @@ class Wire:
                 self.gone.set_result(FULL)
 
     def _try(self, message: Message, size: int) -> None:
-        writing: Any = self._send(message)
+        given = self._send(message)
+        writing: Any = given if iscoroutine(given) else _awaited(given)
         try:
             waits_for = writing.send(None)
         except StopIteration:
@@ -116,6 +118,10 @@ class Wire:
     def _make_room(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+
+async def _awaited(something: Awaitable[None]) -> None:
+    await something
 
 
 @types.coroutine
