@@ -656,3 +656,47 @@ async def test_aborting_an_agent_leaves_its_sockets_open_and_tells_callers() -> 
         assert (await client.call("add", 1))["error"] == "maintenance"
         await parent.make()
         assert (await client.call("add", 1))["result"] == 1
+
+
+async def test_identity_is_sent_at_every_reconnect() -> None:
+    async with served(app()) as one:
+        await hall(one)
+        for _ in range(3):
+            client = await one.join(f"{BOARD}?_pk=same")
+            assert client.frames[0]["type"] == "cf_agent_identity"
+            await client.close()
+
+
+async def test_initial_state_is_there_at_first_access_kept_and_not_made_again() -> None:
+    async with served(app()) as one:
+        first = await one.join(HALL)
+        assert first.of_type("cf_agent_state") == [{"type": "cf_agent_state", "state": {"points": 0}}]
+        assert (await first.call("add", 3))["result"] == 3
+        one.world.sleep()
+
+        second = await one.join(HALL)
+
+        assert second.of_type("cf_agent_state") == [{"type": "cf_agent_state", "state": {"points": 3}}]
+
+
+async def test_the_frameworks_flags_are_not_in_a_connections_state() -> None:
+    states: list[Any] = []
+
+    class Guest(Agent):
+        def is_readonly(self, connection: Connection) -> bool:
+            return True
+
+        async def on_message(self, connection: Connection, message: str | bytes) -> None:
+            states.append(connection.state)
+            connection.set_state({"mine": 1})
+            states.append(connection.state)
+            connection.set_state(None)
+            connection.send(connection.readonly)
+
+    async with served(App(agents=[Guest])) as one:
+        client = await one.join("/agents/guest/g")
+
+        await client.send("hi")
+
+        await client.until(lambda frame: frame is True)
+        assert states == [None, {"mine": 1}]
