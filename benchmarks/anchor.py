@@ -35,7 +35,7 @@ class Original:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._state = scratch("theirs")
-        self._port = _free_port()
+        self.port = _free_port()
         self.start()
 
     def start(self) -> None:
@@ -43,14 +43,14 @@ class Original:
             str(self._home / "node_modules/@cloudflare/workerd-linux-64/bin/workerd"),
             "serve",
             "workerd.capnp",
-            f"--socket-addr=http=127.0.0.1:{self._port}",
+            f"--socket-addr=http=127.0.0.1:{self.port}",
             f"--directory-path=disk={self._state}",
         ]
         log = (self._home / "workerd.log").open("ab")
         self._process = subprocess.Popen(command, cwd=self._home, stdout=log, stderr=log)
         for _ in range(1000):
             try:
-                self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
+                self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
                 self._connection.request("GET", "/")
                 self._connection.getresponse().read()
             except OSError:

@@ -1,7 +1,18 @@
 // The same agents as benchmarks/anchor.py has, written for the original.
-import { Agent, getAgentByName } from "agents";
+import { Agent, callable, getAgentByName, routeAgentRequest } from "agents";
 
 export class Child extends Agent {
+  initialState = { n: 0 };
+
+  @callable() rpcEcho(value) {
+    return value;
+  }
+
+  @callable() bump(times) {
+    for (let i = 0; i < times; i++) this.setState({ n: this.state.n + 1 });
+    return this.state.n;
+  }
+
   echo(value) {
     return value;
   }
@@ -25,6 +36,12 @@ export class Nested extends Agent {
 }
 
 export class Parent extends Agent {
+  initialState = { n: 0 };
+
+  @callable() rpcEcho(value) {
+    return value;
+  }
+
   async echo(n) {
     const child = await this.subAgent(Child, "echo");
     for (let i = 0; i < n; i++) await child.echo({ a: 1, b: "two" });
@@ -59,6 +76,7 @@ export class Parent extends Agent {
 
 export default {
   async fetch(request, env) {
+    if (new URL(request.url).pathname.startsWith("/agents/")) return routeAgentRequest(request, env);
     if (request.method !== "POST") return new Response("ready");
     const { agent, op, args } = await request.json();
     try {

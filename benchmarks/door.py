@@ -1,0 +1,307 @@
+"""The door beside workerd and beside a bare uvicorn: calls over sockets, state for many clients, idle sockets.
+
+    python benchmarks/door.py [metric …]
+
+Server and client are two processes, on both sides the same client: frames in, frames out, no library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from anchor import Original, install
+from frame import at_least, at_most, below, say, scratch
+
+from sapwood import Agent, App, Settings, expose
+
+CHILD = "/agents/parent/p/sub/child/c"
+PARENT = "/agents/parent/p"
+ECHO = b'{"type":"rpc","id":"1","method":"rpcEcho","args":[{"a":1,"b":"two"}]}'
+
+
+@dataclass(frozen=True)
+class Number:
+    n: int = 0
+
+
+class Child(Agent[Number]):
+    initial_state = Number()
+    made_by_url = True
+
+    @expose
+    async def rpcEcho(self, value: dict[str, object]) -> dict[str, object]:  # noqa: N802 - as the original's
+        return value
+
+    @expose
+    async def bump(self, times: int) -> int:
+        for _ in range(times):
+            self.set_state(Number(self.state.n + 1))
+        return self.state.n
+
+
+class Parent(Agent[Number]):
+    initial_state = Number()
+
+    @expose
+    async def rpcEcho(self, value: dict[str, object]) -> dict[str, object]:  # noqa: N802
+        return value
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:
+    """The least an ASGI application can do with a socket."""
+    if scope["type"] != "websocket":
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message["text"]})
+
+
+def serve(what: str, folder: str, port: int) -> None:
+    import uvicorn
+
+    settings = Settings(data=folder, slow_slice=10, sleep_after=2)
+    app: Any = bare if what == "bare" else App(agents=[Parent], settings=settings)
+    config = uvicorn.Config(
+        app,
+        port=port,
+        log_level="error",
+        access_log=False,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,
+        lifespan="off" if what == "bare" else "on",
+    )
+    uvicorn.Server(config).run()
+
+
+class Server:
+    """One of our servers, in a process of its own."""
+
+    def __init__(self, what: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", what, str(scratch(what)), str(self.port)]
+        )
+        for _ in range(1000):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return
+        raise RuntimeError(f"{what} did not start")
+
+    def rss(self) -> int:
+        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * 4096
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(20)
+
+
+class Client(asyncio.Protocol):
+    """A WebSocket client that counts frames and keeps the last one."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._upgraded = False
+        self.frames = 0
+        self.last = b""
+        self._wanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._upgraded:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            if b" 101 " not in self._buffer[:end]:
+                raise RuntimeError(bytes(self._buffer[:200]))
+            self._upgraded = True
+            del self._buffer[: end + 4]
+        at = 0
+        buffer = self._buffer
+        while len(buffer) - at >= 2:
+            length, head = buffer[at + 1], 2
+            if length == 126:
+                length, head = int.from_bytes(buffer[at + 2 : at + 4]), 4
+            elif length == 127:
+                length, head = int.from_bytes(buffer[at + 2 : at + 10]), 10
+            if len(buffer) - at < head + length:
+                break
+            self.last = bytes(buffer[at + head : at + head + length])
+            self.frames += 1
+            at += head + length
+        del buffer[:at]
+        if self._waiter is not None and self.frames >= self._wanted and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def send(self, payload: bytes) -> None:
+        size = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2)
+        self.transport.write(b"\x81" + size + b"\0\0\0\0" + payload)
+
+    async def until(self, frames: int) -> None:
+        """Return when so many frames have come in all."""
+        while self.frames < frames:
+            self._wanted = frames
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+
+async def connect(port: int, path: str, frames: int) -> Client:
+    """Return a client that has seen the greeting."""
+    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    client.transport.write(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    await client.until(frames)
+    return client
+
+
+async def round_trips(client: Client, n: int) -> float:
+    """Return the median of so many calls one after the other, in microseconds."""
+    taken: list[float] = []
+    for _ in range(n):
+        start = time.perf_counter()
+        before = client.frames
+        client.send(ECHO)
+        await client.until(before + 1)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken) * 1e6
+
+
+async def pipelined(client: Client, n: int, in_flight: int = 64) -> float:
+    """Return microseconds for each of so many calls, 64 in flight."""
+    first = client.frames
+    start = time.perf_counter()
+    for sent in range(n):
+        if sent >= in_flight:
+            await client.until(first + sent - in_flight + 1)
+        client.send(ECHO)
+    await client.until(first + n)
+    return (time.perf_counter() - start) / n * 1e6
+
+
+@asynccontextmanager
+async def both(path: str) -> AsyncGenerator[tuple[Client, Client], None]:
+    """Connect to ours and to the original."""
+    ours, original = Server("ours"), Original(install())
+    try:
+        yield await connect(ours.port, path, 3), await connect(original.port, path, 3)
+    finally:
+        ours.stop()
+        original.close()
+
+
+async def medians(*figures: Callable[[], Awaitable[float]], repeats: int = 5) -> list[float]:
+    seen: list[list[float]] = [[] for _ in figures]
+    for turn in range(repeats + 1):
+        for figure, kept in zip(figures, seen, strict=True):
+            value = await figure()
+            if turn:
+                kept.append(value)
+    return [statistics.median(kept) for kept in seen]
+
+
+async def rpc() -> None:
+    async with both(CHILD) as (ours, original):
+        mine, theirs = await medians(lambda: round_trips(ours, 1000), lambda: round_trips(original, 1000))
+        at_least("call over a socket to a sub-agent, p50", mine, theirs, times=4, unit="µs", n=1000)
+        mine, theirs = await medians(lambda: pipelined(ours, 5000), lambda: pipelined(original, 2000))
+        at_least("call over a socket to a sub-agent, 64 in flight", mine, theirs, times=10, unit="µs", n=5000)
+    async with both(PARENT) as (ours, original):
+        mine, theirs = await medians(lambda: round_trips(ours, 1000), lambda: round_trips(original, 1000))
+        at_least("call over a socket to a root, p50", mine, theirs, times=1, unit="µs", n=1000)
+
+
+async def state() -> None:
+    figures: list[list[float]] = []
+    ours, original = Server("ours"), Original(install())
+    try:
+        for port in (ours.port, original.port):
+            clients = [await connect(port, CHILD, 3) for _ in range(1000)]
+            taken: list[float] = []
+            for turn in range(4):
+                before = [client.frames for client in clients]
+                start = time.perf_counter()
+                clients[0].send(b'{"type":"rpc","id":"1","method":"bump","args":[20]}')
+                for client, seen in zip(clients, before, strict=True):
+                    await client.until(seen + 20)
+                if turn:
+                    taken.append((time.perf_counter() - start) / 20_000 * 1e6)
+                await asyncio.sleep(0.2)
+            figures.append(taken)
+            for client in clients:
+                client.transport.close()
+    finally:
+        ours.stop()
+        original.close()
+    mine, theirs = (statistics.median(taken) for taken in figures)
+    at_least("set_state to 1,000 clients of a sub-agent, per message", mine, theirs, times=2.5, unit="µs", n=20_000)
+
+
+async def overhead() -> None:
+    ours, plain = Server("ours"), Server("bare")
+    try:
+        first, second = await connect(ours.port, PARENT, 3), await connect(plain.port, "/", 0)
+        await asyncio.sleep(0.1)
+        mine, theirs = await medians(lambda: round_trips(first, 2000), lambda: round_trips(second, 2000), repeats=9)
+    finally:
+        ours.stop()
+        plain.stop()
+    at_most("call over a socket, beside a bare uvicorn echo", mine, theirs, times=1.6, unit="µs", n=2000)
+
+
+async def idle() -> None:
+    n = 4000
+    ours = Server("ours")
+    try:
+        await connect(ours.port, CHILD, 3)
+        await asyncio.sleep(3)
+        before = ours.rss()
+        clients = [await connect(ours.port, CHILD, 3) for _ in range(n)]
+        await asyncio.sleep(5)  # the agent falls asleep
+        below(
+            "memory of an idle socket, agent asleep", (ours.rss() - before) / n / 1024, 30, unit="KiB", n=len(clients)
+        )
+    finally:
+        ours.stop()
+
+
+METRICS = {metric.__name__: metric for metric in (rpc, overhead, state, idle)}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return
+    for name in sys.argv[1:] or METRICS:
+        say(f"-- {name}")
+        uvloop.run(METRICS[name]())
+
+
+if __name__ == "__main__":
+    main()
