@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 
 RPC = "rpc"
+CANCEL = "sapwood_cancel"
+"""Ours alone: the npm clients have no word for it."""
 STATE = "cf_agent_state"
+STATE_ERROR = "cf_agent_state_error"
+IDENTITY = "cf_agent_identity"
+MCP_SERVERS = "cf_agent_mcp_servers"
 READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
 
@@ -44,9 +49,17 @@ class StateChange(msgspec.Struct):
     """A client replaces the state; `value` is JSON."""
 
     value: bytes
+    id: str | None
+    """What the answer is to name. The npm clients give none, and hear nothing unless it is refused."""
 
 
-def read(text: str) -> Rpc | StateChange | None:
+class Cancel(msgspec.Struct):
+    """A client does not wait for a call any more."""
+
+    id: str
+
+
+def read(text: str) -> Rpc | StateChange | Cancel | None:
     """Return what the framework answers itself; None for everything that is the user's."""
     if not text.startswith("{"):
         return None
@@ -55,7 +68,9 @@ def read(text: str) -> Rpc | StateChange | None:
         if frame.type == RPC and isinstance(frame.id, str) and isinstance(frame.method, str):
             return Rpc(frame.id, frame.method, _arguments.decode(frame.args))
         if frame.type == STATE and frame.state:
-            return StateChange(bytes(frame.state))
+            return StateChange(bytes(frame.state), frame.id if isinstance(frame.id, str) else None)
+        if frame.type == CANCEL and isinstance(frame.id, str):
+            return Cancel(frame.id)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         pass
     return None
@@ -63,7 +78,7 @@ def read(text: str) -> Rpc | StateChange | None:
 
 def identity(name: str, agent: str, *, state_follows: bool) -> str:
     """Tell a client whom it is connected to."""
-    frame = {"type": "cf_agent_identity", "name": name, "agent": agent, "stateFollows": state_follows}
+    frame = {"type": IDENTITY, "name": name, "agent": agent, "stateFollows": state_follows}
     return _text(frame).decode()
 
 
@@ -73,7 +88,7 @@ def state(value: bytes) -> str:
 
 
 def state_error(text: str) -> str:
-    return _text({"type": "cf_agent_state_error", "error": text}).decode()
+    return _text({"type": STATE_ERROR, "error": text}).decode()
 
 
 def mcp_servers() -> str:
