@@ -32,8 +32,7 @@ async def serving(app: Any, port: int = 0) -> AsyncGenerator[str, None]:
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    # Not serve(): it would take over the signals of the test run.
+    # Not serve(), which would take over the signals of the test run.
     task = asyncio.create_task(server._serve())
     while not server.started:
         if task.done():

@@ -36,7 +36,7 @@ def connect(
     timeout: float | None = ...,
     prefix: str = ...,
     delay: Callable[[int], float] = ...,
-    **options: Any,
+    options: Mapping[str, Any] = ...,
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @overload
 def connect(
@@ -51,7 +51,7 @@ def connect(
     timeout: float | None = ...,
     prefix: str = ...,
     delay: Callable[[int], float] = ...,
-    **options: Any,
+    options: Mapping[str, Any] = ...,
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @overload
 def connect(
@@ -66,7 +66,7 @@ def connect(
     timeout: float | None = ...,
     prefix: str = ...,
     delay: Callable[[int], float] = ...,
-    **options: Any,
+    options: Mapping[str, Any] = ...,
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @asynccontextmanager
 async def connect(
@@ -81,7 +81,7 @@ async def connect(
     timeout: float | None = 30.0,
     prefix: str = "agents",
     delay: Callable[[int], float] = backoff,
-    **options: Any,
+    options: Mapping[str, Any] = {},
 ) -> AsyncGenerator[RemoteAgent[Any], None]:
     """Connect to an agent on a server for the length of a ``with`` block; with `sub`, to a descendant of that root.
 
@@ -91,8 +91,8 @@ async def connect(
     call that does not stream; None waits for ever.
 
     A lost connection is opened again after `delay(n)` seconds, n counting the attempts.
-    `prefix` is that of the app's settings. Further options go to the `websockets` library:
-    `ssl`, `proxy`, `max_size` and others.
+    `prefix` is that of the app's settings. `options` go to the `websockets` library: `ssl`,
+    `proxy` and others.
 
     Raises `NotFound` or `Refused` if the server says no, `Unavailable` if it cannot be reached in time.
     """
@@ -110,19 +110,13 @@ async def connect(
 
     talk = Conversation(path[-1][0], address, dial, id=own_id, timeout=timeout, delay=delay)
     link = talk.link
+    link.start()
     try:
-        async with asyncio.timeout(timeout) as limit:
-            link.start()
-            await link.ready()
-    except TimeoutError:
-        await link.close()
-        if not limit.expired():
-            raise
-        raise Unavailable(f"{address} on {url} could not be reached in {timeout} s: {link.problem}") from None
-    except BaseException:
-        await link.close()
-        raise
-    try:
+        try:
+            async with asyncio.timeout(timeout):
+                await link.ready()
+        except TimeoutError:
+            raise Unavailable(f"{address} on {url} was not reached in {timeout} s: {link.problem}") from None
         yield RemoteAgent(talk)
     finally:
         await link.close()
