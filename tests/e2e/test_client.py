@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -29,7 +30,7 @@ from sapwood import (
     deadline,
     expose,
 )
-from sapwood.client import RemoteAgent, connect
+from sapwood.client import RemoteAgent, connect, link
 from sapwood.client.link import backoff
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
 
@@ -544,6 +545,57 @@ async def test_an_answer_may_be_large(url: str) -> None:
 
     async with connect(url, Player, "ann") as ann:
         assert ann.state.players[0] == big
+
+
+async def test_a_message_that_is_too_long_for_the_server_ends_only_its_own_call(url: str) -> None:
+    async with connect(url, Player, "ann", delay=at_once) as ann:
+        with pytest.raises(Unavailable, match=r"Connection closed \(1009: The message is too long\)"):
+            await ann.stub.open(["x" * 1_100_000])
+
+        assert await ann.stub.add(1, 1) == 2
+
+
+async def test_messages_that_nobody_reads_do_not_pile_up(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(url, Player, "ann") as ann:
+        for number in range(1100):
+            await ann.send(str(number))
+        await ann.stub.add(1)
+        async with asyncio.timeout(5), aclosing(ann.messages()) as messages:
+            while (last := await anext(messages)) != "1099":
+                pass
+
+    assert last == "1099"
+    assert [record.message for record in caplog.records if record.name.startswith("sapwood.client")] == [
+        "nobody reads the messages of Player:ann; the oldest are dropped"
+    ]
+
+
+async def test_without_the_library_the_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sapwood.client.socket", raising=False)
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
+
+    with pytest.raises(UsageError, match="pip install"):
+        async with connect("http://127.0.0.1:1", Player, "ann"):
+            pass
+
+
+async def test_attempts_are_counted_until_a_connection_has_lasted(
+    make_app: Callable[..., App], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def delay(attempt: int) -> float:
+        asked.append(attempt)
+        return 0.001
+
+    async with serving(make_app()) as url, connect(url, Player, "ann", delay=delay) as ann:
+        for uptime in (5.0, 5.0, 0.0):
+            monkeypatch.setattr(link, "ENOUGH_UPTIME", uptime)
+            with pytest.raises(Unavailable):
+                await ann.stub.close_all(1001)
+            await ann.ready()
+
+    assert asked == [1, 2, 1]
 
 
 def test_the_delays_are_those_of_the_npm_clients() -> None:

@@ -218,16 +218,17 @@ class Answer:
         if self.value.done():
             return
         if answer.error is not None:
-            self.value.set_exception(_said(answer.error, address, self._refusal))
+            self.failed(_said(answer.error, address, self._refusal))
             return
         try:
             self.value.set_result(self._read(answer.value))
         except SapwoodError as error:
-            self.value.set_exception(error)
+            self.failed(error)
 
     def failed(self, error: SapwoodError) -> None:
         if not self.value.done():
             self.value.set_exception(again(error))
+            self.value.exception()  # known, whether or not anybody still waits
 
 
 class Items:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 ENOUGH_UPTIME = 5.0
 """Seconds a socket has to last for the next loss to count as the first."""
+LAST_WORDS = 1.0
+"""Seconds that what nobody waits for has to leave before the socket is closed."""
 POLICY = 1008
 NO_SUCH_AGENT = 4404
 
@@ -208,7 +210,8 @@ class Link:
 
     async def close(self) -> None:
         """Close the socket; whoever waits for anything gets "Connection closed"."""
-        await asyncio.gather(*self._posting, return_exceptions=True)
+        if self._posting:
+            await asyncio.wait(self._posting, timeout=LAST_WORDS)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

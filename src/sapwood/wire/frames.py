@@ -49,7 +49,7 @@ class StateChange(msgspec.Struct):
     """A client replaces the state; `value` is JSON."""
 
     value: bytes
-    id: str | None
+    id: str | None = None
     """What the answer is to name. The npm clients give none, and hear nothing unless it is refused."""
 
 
