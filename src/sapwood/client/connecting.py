@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -24,19 +24,24 @@ Token = str | Callable[[], str | Awaitable[str]]
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
+class How(TypedDict, total=False):
+    """What `connect` takes further; each is told there."""
+
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    token: Token | None
+    timeout: float | None
+    prefix: str
+    delay: Callable[[int], float]
+    options: Mapping[str, Any]
+
+
 @overload
 def connect(
     url: str,
     cls: type[A],
     name: str,
-    *,
-    query: Mapping[str, str] = ...,
-    headers: Mapping[str, str] = ...,
-    token: Token | None = ...,
-    timeout: float | None = ...,
-    prefix: str = ...,
-    delay: Callable[[int], float] = ...,
-    options: Mapping[str, Any] = ...,
+    **how: Unpack[How],
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @overload
 def connect(
@@ -45,13 +50,7 @@ def connect(
     name: str,
     *,
     sub: tuple[*tuple[tuple[type[Any], str], ...], tuple[type[A], str]],
-    query: Mapping[str, str] = ...,
-    headers: Mapping[str, str] = ...,
-    token: Token | None = ...,
-    timeout: float | None = ...,
-    prefix: str = ...,
-    delay: Callable[[int], float] = ...,
-    options: Mapping[str, Any] = ...,
+    **how: Unpack[How],
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @overload
 def connect(
@@ -60,13 +59,7 @@ def connect(
     name: str,
     *,
     sub: Sequence[tuple[type[A], str]],
-    query: Mapping[str, str] = ...,
-    headers: Mapping[str, str] = ...,
-    token: Token | None = ...,
-    timeout: float | None = ...,
-    prefix: str = ...,
-    delay: Callable[[int], float] = ...,
-    options: Mapping[str, Any] = ...,
+    **how: Unpack[How],
 ) -> AbstractAsyncContextManager[RemoteAgent[A]]: ...
 @asynccontextmanager
 async def connect(
