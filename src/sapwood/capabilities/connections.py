@@ -206,7 +206,7 @@ class Connections:
             return self._actor.cancel(call) if call is not None else None
         connection = self.of(socket)
         if isinstance(frame, frames.StateChange):
-            return self.run("set_state", self._change_state, connection, frame, client=connection)
+            return self.run("set_state", self._change_state, connection, frame.value, frame.id, client=connection)
         handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
@@ -217,22 +217,22 @@ class Connections:
                 lambda told: told.cancelled() or told.exception()
             )
 
-    async def _change_state(self, connection: Connection, frame: frames.StateChange) -> None:
+    async def _change_state(self, connection: Connection, value: bytes, id: str | None) -> None:
         socket = connection._socket  # pyright: ignore[reportPrivateUsage]
-        refused = why = ""
         if socket.is_readonly:
-            refused = why = frames.READONLY
+            self._refuse_state(socket, id, frames.READONLY)
+            return
+        try:
+            self._actor.of(State).set_text(value, connection, socket)
+        except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
+            log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
+            self._refuse_state(socket, id, frames.REJECTED, f": {_said(error)}")
         else:
-            try:
-                self._actor.of(State).set_text(frame.value, connection, socket)
-            except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
-                log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
-                refused, why = frames.REJECTED, f"{frames.REJECTED}: {_said(error)}"
-        if frame.id is not None:
-            answer = frames.error(frame.id, why) if refused else frames.result(frame.id, None, done=True)
-            self._outbox.put(socket, answer)
-        elif refused:
-            self._outbox.put(socket, frames.state_error(refused))
+            if id is not None:
+                self._outbox.put(socket, frames.result(id, None, done=True))
+
+    def _refuse_state(self, socket: Socket, id: str | None, text: str, why: str = "") -> None:
+        self._outbox.put(socket, frames.state_error(text) if id is None else frames.error(id, text + why))
 
     def _rpc(self, socket: Socket, frame: frames.Rpc) -> Future[Any] | None:
         actor = self._actor

@@ -16,7 +16,7 @@ from sapwood.client.link import Socket, backoff
 from sapwood.client.remote import RemoteAgent
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.classes import known
-from sapwood.wire.paths import path_to
+from sapwood.wire.routing import path_to
 
 A = TypeVar("A")
 Token = str | Callable[[], str | Awaitable[str]]

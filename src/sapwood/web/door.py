@@ -26,12 +26,10 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
-from sapwood.web import routing
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, close_code, status_of
 from sapwood.web.wire import Wire
-from sapwood.wire import frames
-from sapwood.wire.paths import SUB
+from sapwood.wire import frames, routing
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("sapwood.access")
@@ -421,7 +419,7 @@ def _is_class(segment: str) -> bool:
 def _names_nobody(path: str) -> bool:
     """Return whether a path asks for a child of a class nobody knows."""
     segments = path.split("/")
-    return any(segment == SUB for segment in segments[:-2])
+    return any(segment == routing.SUB for segment in segments[:-2])
 
 
 def _with_path(request: HTTPConnection, path: str) -> HTTPConnection:

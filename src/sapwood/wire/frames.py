@@ -14,9 +14,6 @@ RPC = "rpc"
 CANCEL = "sapwood_cancel"
 """Ours alone: the npm clients have no word for it."""
 STATE = "cf_agent_state"
-STATE_ERROR = "cf_agent_state_error"
-IDENTITY = "cf_agent_identity"
-MCP_SERVERS = "cf_agent_mcp_servers"
 READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
 
@@ -78,7 +75,7 @@ def read(text: str) -> Rpc | StateChange | Cancel | None:
 
 def identity(name: str, agent: str, *, state_follows: bool) -> str:
     """Tell a client whom it is connected to."""
-    frame = {"type": IDENTITY, "name": name, "agent": agent, "stateFollows": state_follows}
+    frame = {"type": "cf_agent_identity", "name": name, "agent": agent, "stateFollows": state_follows}
     return _text(frame).decode()
 
 
@@ -88,7 +85,7 @@ def state(value: bytes) -> str:
 
 
 def state_error(text: str) -> str:
-    return _text({"type": STATE_ERROR, "error": text}).decode()
+    return _text({"type": "cf_agent_state_error", "error": text}).decode()
 
 
 def mcp_servers() -> str:

@@ -8,6 +8,10 @@ import msgspec
 
 from sapwood.wire import frames
 
+IDENTITY = "cf_agent_identity"
+MCP_SERVERS = "cf_agent_mcp_servers"
+STATE_ERROR = "cf_agent_state_error"
+
 _text = msgspec.json.Encoder().encode
 
 
@@ -78,11 +82,11 @@ def hear(text: str) -> Heard | None:
         return Answer(frame.id, bytes(frame.result), error, frame.done is not False)
     if frame.type == frames.STATE and frame.state:
         return State(bytes(frame.state))
-    if frame.type == frames.IDENTITY:
+    if frame.type == IDENTITY:
         return Identity(str(frame.name), str(frame.agent), frame.state_follows is True)
-    if frame.type == frames.MCP_SERVERS:
+    if frame.type == MCP_SERVERS:
         return Greeted()
-    if frame.type == frames.STATE_ERROR:
+    if frame.type == STATE_ERROR:
         return StateRefused(str(frame.error))
     return None
 

@@ -1,4 +1,4 @@
-"""From a URL to an agent: `/agents/{class}/{name}(/sub/{class}/{name})*[/rest]`.
+"""From a URL to an agent and back: `/agents/{class}/{name}(/sub/{class}/{name})*[/rest]`.
 
 Class segments are kebab-case. The name of a root is the segment as it was sent, not
 decoded; the names of children are decoded. That is what the npm clients expect.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
-from sapwood.address import kebab
-from sapwood.errors import InvalidName
-from sapwood.wire.paths import SUB
+from sapwood.address import Address, kebab
+from sapwood.errors import InvalidName, UsageError
+
+SUB = "sub"
 
 
 class Root(NamedTuple):
@@ -65,6 +66,24 @@ def parse_hop(path: str, is_class: Callable[[str], bool]) -> Hop | None:
         rest = "/".join(segments[at + 3 :])
         return Hop(segments[at + 1], name, f"/{rest}", "/".join(segments[:at]))
     return None
+
+
+def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
+    """Return the path of an agent; what it names is exactly this agent, or there is none."""
+    root, *below = address.steps
+    if quote(root.name, safe="!$&'()*+,;=:@-._~%") != root.name or root.name in (".", ".."):
+        raise UsageError(
+            f"A root named {root.name!r} has no URL: the name of a root is taken from a URL as it stands there, and "
+            "this one cannot stand there. Give what clients connect to a name of letters, digits, '-', '_', '.', '~'."
+        )
+    parts = [f"/{prefix}" if prefix else "", f"/{kebab(root.type)}/{root.name}"]
+    for step in below:
+        if step.name in (".", ".."):
+            raise UsageError(f"A sub-agent named {step.name!r} has no URL: clients resolve it away.")
+        parts.append(f"/{SUB}/{kebab(step.type)}/{quote(step.name, safe='')}")
+    if rest and not rest.startswith("/"):
+        raise UsageError(f"The rest of a path begins with a slash, and {rest!r} does not.")
+    return "".join(parts) + rest
 
 
 def checked(name: str) -> str:
