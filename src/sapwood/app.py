@@ -21,7 +21,7 @@ from sapwood.kernel.node import Node
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.web.asgi import ASGI, Receive, Scope, Send, serve, serve_lifespan
-from sapwood.web.routing import path_to
+from sapwood.wire.routing import path_to
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -53,6 +53,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
+    "remote.py": (
+        ["items: 1\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
+        ["items: 3\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
+    ),
     "todo.py": (
         ["found:   Todo(title='untitled', tasks=())", "tries:   2"],
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],

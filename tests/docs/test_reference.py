@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 import sapwood
+import sapwood.client
 import sapwood.testing
 from sapwood import errors
 from sapwood.errors import SapwoodError
@@ -50,6 +51,9 @@ PUBLIC_NAMES = [
 
 RETURNED_NAMES = ["Rows", "SlowSlice"]
 """What methods return, and nobody has to import."""
+
+CLIENT_NAMES = ["RemoteAgent", "connect"]
+"""What `sapwood.client` exports."""
 
 TESTING_NAMES = ["POINTS", "CrashPoints", "FakeClock", "World", "running"]
 """What `sapwood.testing` exports."""
@@ -94,12 +98,14 @@ def kinds_of_error() -> list[type[SapwoodError]]:
 
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
+    assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
 
 
 def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     shown = documented("api.md")
 
+    assert last_names(shown.pop("sapwood.client")) == sorted(CLIENT_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
@@ -107,6 +113,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
 
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
+    exported |= {name: getattr(sapwood.client, name) for name in CLIENT_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
     for path in (path for paths in documented("api.md").values() for path in paths):
@@ -117,6 +124,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
 
 def test_everything_public_has_a_docstring() -> None:
     named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
+    named += [getattr(sapwood.client, name) for name in CLIENT_NAMES]
     own = [
         (owner, name, value)
         for owner in named

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sapwood import Agent, App, expose
+from sapwood.client import connect
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,24 @@ async def main(open: Open) -> None:
     async for item in open.stream("text"):
         text: str = item  # wrong
     open.stream()  # wrong
+""",
+    "remote": """
+async def main() -> None:
+    async with connect("http://127.0.0.1", Notebook, "n") as remote:
+        number: int = await remote.stub.add("text")
+        await remote.stub.add(3)  # wrong
+        text: str = await remote.stub.add("text")  # wrong
+        await remote.stub.remove("text")  # wrong
+        notes: int = remote.state.notes
+        wrong_notes: str = remote.state.notes  # wrong
+        await remote.set_state(Stats(1))
+        await remote.set_state(1)  # wrong
+        async for line in remote.stub.lines():
+            other: int = line  # wrong
+    async with connect("http://127.0.0.1", Inbox, "i", sub=((Inbox, "j"), (Notebook, "n"))) as last:
+        await last.stub.add("text")
+        await last.stub.open()  # wrong
+    connect("http://127.0.0.1", Notebook)  # wrong
 """,
     "later": """
 class Counting(Agent):

@@ -138,6 +138,8 @@ class Connections:
         self._actor = actor
         self._known: dict[Socket, Connection] = {}
         self._streams: dict[Socket, set[Call]] = {}
+        self._calls: dict[tuple[Socket, str], Call] = {}
+        """What clients called and may cancel, by the id they gave it."""
         self._outbox = actor.of(Outbox)
 
     def all(self, tag: str | None = None) -> list[Connection]:
@@ -199,9 +201,12 @@ class Connections:
         frame = frames.read(data) if isinstance(data, str) else None
         if isinstance(frame, frames.Rpc):
             return self._rpc(socket, frame)
+        if isinstance(frame, frames.Cancel):
+            call = self._calls.get((socket, frame.id))
+            return self._actor.cancel(call) if call is not None else None
         connection = self.of(socket)
         if isinstance(frame, frames.StateChange):
-            return self.run("set_state", self._change_state, connection, frame.value, client=connection)
+            return self.run("set_state", self._change_state, connection, frame.value, frame.id, client=connection)
         handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
@@ -212,16 +217,22 @@ class Connections:
                 lambda told: told.cancelled() or told.exception()
             )
 
-    async def _change_state(self, connection: Connection, value: bytes) -> None:
+    async def _change_state(self, connection: Connection, value: bytes, id: str | None) -> None:
         socket = connection._socket  # pyright: ignore[reportPrivateUsage]
         if socket.is_readonly:
-            self._outbox.put(socket, frames.state_error(frames.READONLY))
+            self._refuse_state(socket, id, frames.READONLY)
             return
         try:
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
-            self._outbox.put(socket, frames.state_error(frames.REJECTED))
+            self._refuse_state(socket, id, frames.REJECTED, f": {_said(error)}")
+        else:
+            if id is not None:
+                self._outbox.put(socket, frames.result(id, None, done=True))
+
+    def _refuse_state(self, socket: Socket, id: str | None, text: str, why: str = "") -> None:
+        self._outbox.put(socket, frames.state_error(text) if id is None else frames.error(id, text + why))
 
     def _rpc(self, socket: Socket, frame: frames.Rpc) -> Future[Any] | None:
         actor = self._actor
@@ -237,10 +248,14 @@ class Connections:
         call = Call(actor, frame.method, None)
         call.client = self.of(socket)
         if found.method.streams:
-            return self._stream(call, socket, frame.id, found.method.function(*arguments))
-        reply = actor.serve(call, found.method.function, arguments, {}, found.method.is_async, JSON_RESULT)
-        reply.add_done_callback(functools.partial(self._answer, socket, frame.id))
-        return reply
+            under_way = self._stream(call, socket, frame.id, found.method.function(*arguments))
+        else:
+            under_way = actor.serve(call, found.method.function, arguments, {}, found.method.is_async, JSON_RESULT)
+            under_way.add_done_callback(functools.partial(self._answer, socket, frame.id))
+        key = (socket, frame.id)
+        self._calls[key] = call
+        under_way.add_done_callback(lambda _: self._calls.pop(key, None))
+        return under_way
 
     def _answer(self, socket: Socket, id: str, reply: Future[Any]) -> None:
         if reply.cancelled():

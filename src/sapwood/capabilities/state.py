@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import typing
 from asyncio import Future
 from typing import Any, cast
 
@@ -32,7 +31,7 @@ class State:
         cls = actor.kind.cls
         self._initial: Any = getattr(cls, "initial_state", None)
         self._version: int = getattr(cls, "state_version", 1)
-        self._type = _state_type(cls, actor.kind.base, self._initial)
+        self._type = actor.kind.state_type
         self._value: Any = UNREAD
         self._written = b""
         self._undone = actor.database.undone
@@ -195,16 +194,6 @@ class State:
                 f"{value!r} cannot be the state of {self._actor.address}, which is a "
                 f"{getattr(self._type, '__name__', self._type)}: {error}. Look at initial_state and set_state()."
             ) from None
-
-
-def _state_type(cls: type, agent: type, initial: Any) -> Any:
-    """Return the type given as `Agent[State]`, or that of the initial state."""
-    for owner in cls.__mro__:
-        for base in owner.__dict__.get("__orig_bases__", ()):
-            origin, arguments = typing.get_origin(base), typing.get_args(base)
-            if isinstance(origin, type) and issubclass(origin, agent) and not isinstance(arguments[0], typing.TypeVar):
-                return arguments[0]
-    return Any if initial is None else cast(Any, type(initial))
 
 
 def _fields(value: Any, at: str = "") -> set[str]:

@@ -15,7 +15,7 @@ import typing
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
@@ -49,6 +49,8 @@ class Signature:
         self.streams = inspect.isasyncgenfunction(function)
         if typing.get_origin(returned) in STREAMS:
             returned = typing.get_args(returned)[0]
+        self.returned: Any = returned
+        """What it returns, or what its items are."""
         self.result = Copier(returned, f"{'An item' if self.streams else 'The result'} of {name}()", InvalidResult)
 
     def copy_arguments(
@@ -172,6 +174,18 @@ class AgentClass:
     def migrations(self) -> tuple[Script, ...]:
         source: Sequence[str] | Path = getattr(self.cls, "migrations", ())
         return of_user(source)
+
+    @functools.cached_property
+    def state_type(self) -> Any:
+        """The type given as `Agent[State]`, or that of the initial state."""
+        for owner in self.cls.__mro__:
+            for base in owner.__dict__.get("__orig_bases__", ()):
+                origin, arguments = typing.get_origin(base), typing.get_args(base)
+                is_agent = isinstance(origin, type) and issubclass(origin, self.base)
+                if is_agent and not isinstance(arguments[0], typing.TypeVar):
+                    return arguments[0]
+        initial: Any = getattr(self.cls, "initial_state", None)
+        return Any if initial is None else cast(Any, type(initial))
 
     def annotation(self, name: str) -> Any:
         """Return the annotation of a class attribute that the user gave, or None."""

@@ -27,11 +27,10 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
-from sapwood.web import routing
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, close_code, status_of
 from sapwood.web.wire import FULL, Wire
-from sapwood.wire import frames
+from sapwood.wire import frames, routing
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("sapwood.access")

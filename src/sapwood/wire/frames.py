@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 RPC = "rpc"
+CANCEL = "sapwood_cancel"
+"""Ours alone: the npm clients have no word for it."""
 STATE = "cf_agent_state"
 READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
@@ -44,9 +46,17 @@ class StateChange(msgspec.Struct):
     """A client replaces the state; `value` is JSON."""
 
     value: bytes
+    id: str | None = None
+    """What the answer is to name. The npm clients give none, and hear nothing unless it is refused."""
 
 
-def read(text: str) -> Rpc | StateChange | None:
+class Cancel(msgspec.Struct):
+    """A client does not wait for a call any more."""
+
+    id: str
+
+
+def read(text: str) -> Rpc | StateChange | Cancel | None:
     """Return what the framework answers itself; None for everything that is the user's."""
     if not text.startswith("{"):
         return None
@@ -55,7 +65,9 @@ def read(text: str) -> Rpc | StateChange | None:
         if frame.type == RPC and isinstance(frame.id, str) and isinstance(frame.method, str):
             return Rpc(frame.id, frame.method, _arguments.decode(frame.args))
         if frame.type == STATE and frame.state:
-            return StateChange(bytes(frame.state))
+            return StateChange(bytes(frame.state), frame.id if isinstance(frame.id, str) else None)
+        if frame.type == CANCEL and isinstance(frame.id, str):
+            return Cancel(frame.id)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         pass
     return None

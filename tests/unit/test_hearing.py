@@ -1,0 +1,41 @@
+"""What one side of a socket says, the other understands."""
+
+from __future__ import annotations
+
+import pytest
+
+from sapwood.wire import frames, hearing
+
+
+def test_the_server_understands_what_a_client_says() -> None:
+    call = frames.read(hearing.call("1", "add", b'[1,"two"]'))
+    change = frames.read(hearing.change_state("2", b'{"n":1}'))
+
+    assert isinstance(call, frames.Rpc)
+    assert (call.id, call.method, [bytes(part) for part in call.args]) == ("1", "add", [b"1", b'"two"'])
+    assert change == frames.StateChange(b'{"n":1}', "2")
+    assert frames.read(hearing.cancel("3")) == frames.Cancel("3")
+
+
+def test_a_client_understands_what_the_server_says() -> None:
+    assert hearing.hear(frames.result("1", b"[1]", done=False)) == hearing.Answer("1", b"[1]", None, False)
+    assert hearing.hear(frames.result("1", None, done=True)) == hearing.Answer("1", b"", None, True)
+    assert hearing.hear(frames.error("1", "boom")) == hearing.Answer("1", b"", "boom", True)
+    assert hearing.hear(frames.identity("ann", "player", state_follows=True)) == hearing.Identity("ann", "player", True)
+    assert hearing.hear(frames.state(b'{"n":1}')) == hearing.State(b'{"n":1}')
+    assert hearing.hear(frames.state_error(frames.READONLY)) == hearing.StateRefused(frames.READONLY)
+    assert hearing.hear(frames.mcp_servers()) == hearing.Greeted()
+
+
+def test_an_answer_that_does_not_say_whether_it_is_the_last_is_the_last() -> None:
+    assert hearing.hear('{"type":"rpc","id":"1","success":true,"result":5}') == hearing.Answer("1", b"5", None, True)
+
+
+@pytest.mark.parametrize("text", ["", "text", "[1]", "{", '{"type":"mine"}', '{"type":"rpc"}', '{"type":["rpc"]}'])
+def test_everything_else_is_the_users(text: str) -> None:
+    assert hearing.hear(text) is None
+    assert frames.read(text) is None
+
+
+def test_the_npm_clients_change_the_state_without_an_id() -> None:
+    assert frames.read('{"state":null,"type":"cf_agent_state"}') == frames.StateChange(b"null", None)
