@@ -32,10 +32,12 @@ class Ledger:
         self._refused_until = 0.0
         self._holders: dict[str, int] = {}
         self._children: int | None = None
+        self._undone = root.undone
         self._bytes = 0
         self._granted = 0
 
     def _load(self) -> int:
+        self._forget_if_undone()
         children = self._children
         if children is None:
             children = 0
@@ -57,6 +59,11 @@ class Ledger:
         self._children = None
         self._holders.clear()
 
+    def _forget_if_undone(self) -> None:
+        if self._undone != self._root.undone:
+            self._undone = self._root.undone
+            self.reload()
+
     def below_children(self) -> int:
         """Return how many agents the tree has below the root's own children."""
         return self._load()
@@ -68,29 +75,30 @@ class Ledger:
         self._root.ensure(LEDGER)
         # This commits what is open elsewhere in the tree, which may come back here: only then do the sums stand still.
         self._root.begin()
-        self._children = self._load() + children - self.held(holder)
+        # Entry and sum in one statement, from what is stored: whatever is remembered here, they cannot part.
+        more = children - self._stored(holder)
+        rows = self._root.execute(
+            "INSERT INTO sapwood_ledger (holder, children) VALUES ('', ?1), (?2, ?1)"
+            " ON CONFLICT (holder) DO UPDATE SET children = children + excluded.children RETURNING holder, children",
+            more,
+            holder,
+        )
+        self._load()
+        self._children = dict(rows)[""]
         self._holders[holder] = children
-        if children:
-            self._root.execute(
-                "INSERT INTO sapwood_ledger (holder, children) VALUES (?, ?)"
-                " ON CONFLICT (holder) DO UPDATE SET children = excluded.children",
-                holder,
-                children,
-            )
-        else:
+        if not children:
             self._root.execute("DELETE FROM sapwood_ledger WHERE holder = ?", holder)
-        self._root.execute("UPDATE sapwood_ledger SET children = ? WHERE holder = ''", self._children)
 
     def held(self, holder: str) -> int:
         """Return how many children an agent is down for."""
+        self._forget_if_undone()
         if holder not in self._holders:
-            rows = (
-                self._root.execute("SELECT children FROM sapwood_ledger WHERE holder = ?", holder)
-                if self._root.has(LEDGER)
-                else []
-            )
-            self._holders[holder] = rows[0][0] if rows else 0
+            self._holders[holder] = self._stored(holder) if self._root.has(LEDGER) else 0
         return self._holders[holder]
+
+    def _stored(self, holder: str) -> int:
+        rows = self._root.execute("SELECT children FROM sapwood_ledger WHERE holder = ?", holder)
+        return rows[0][0] if rows else 0
 
     def holders(self) -> list[str]:
         """Return every agent that is down for children."""
