@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from sapwood.address import kebab
-from sapwood.capabilities.exposed import JSON_RESULT, exposed
+from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
 from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, SapwoodError, UsageError
 from sapwood.kernel.actor import THE_END, Actor
@@ -218,6 +218,8 @@ class Connections:
             self._outbox.put(socket, frames.state_error(frames.READONLY))
             return
         try:
+            if frames.is_deep(value):
+                raise InvalidArguments(TOO_DEEP)
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
