@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
@@ -141,8 +142,10 @@ async def greeted(client: ClientConnection) -> dict[str, Any]:
 
 async def call(client: ClientConnection, method: str, *args: Any) -> Any:
     """Call a method as the npm client does; return its result, or raise what it was told."""
-    await client.send(json.dumps({"type": "rpc", "id": "1", "method": method, "args": args}))
-    answer = (await frames_until(client, "rpc"))[-1]
+    id_ = uuid4().hex
+    await client.send(json.dumps({"type": "rpc", "id": id_, "method": method, "args": args}))
+    while (answer := (await frames_until(client, "rpc"))[-1])["id"] != id_:
+        pass
     if not answer["success"]:
         raise RuntimeError(answer["error"])
     return answer.get("result")

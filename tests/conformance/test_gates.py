@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,6 @@ from tests.conformance.serving import Site, call, closed, door, greeted
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
-from sapwood.testing import running
 from sapwood.web import door as door_module
 
 
@@ -398,7 +398,7 @@ async def test_the_user_of_the_app_around_is_kept_where_we_have_no_authenticator
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_too_long_is_refused(plan: Plan, chunked: bool) -> None:
-    async def parts() -> Any:
+    async def parts() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b"x" * 500
 
@@ -487,13 +487,13 @@ async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan, monkeypatch
 
 
 async def test_who_reads_late_learns_why_there_is_no_more(plan: Plan) -> None:
-    async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site:
-        async with site.socket("/agents/gate-flood/f", max_queue=1) as slow:
-            await greeted(slow)
-            await slow.send("go")
-            await asyncio.sleep(0.3)
+    flood = "/agents/gate-flood/f"
+    async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site, site.socket(flood, max_queue=1) as slow:
+        await greeted(slow)
+        await slow.send("go")
+        await asyncio.sleep(0.3)
 
-            assert await closed(slow) == 1013
+        assert await closed(slow) == 1013
 
 
 @pytest.mark.parametrize(
@@ -531,19 +531,3 @@ async def test_calls_http_and_sockets_reach_the_same_agent(plan: Plan) -> None:
         async with site.socket(ROOT) as client:
             assert await call(client, "who") == await root.who() == (await site.http(ROOT)).json()["name"]
         assert plan.log.count("start r") == 1
-
-
-async def test_a_stub_opens_no_socket_and_says_where_to(plan: Plan) -> None:
-    async with running_root(plan) as world:
-        stub: Any = await world.get_agent(GateRoot, "r")
-
-        with pytest.raises(AttributeError, match="only public methods"):
-            stub.on_connect
-        with pytest.raises(AttributeError, match="does not exist"):
-            stub.fetch
-
-
-def running_root(plan: Plan) -> Any:
-    from sapwood import App
-
-    return running(App(agents=[GateRoot], deps=plan), slow_slices="allow")

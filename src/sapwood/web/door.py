@@ -152,6 +152,8 @@ class Door:
             await send(message)
 
         try:
+            if _is_ambiguous(request):
+                raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
             if _length(request) > self._settings.request_bytes:
                 raise TooLarge
             if self._settings.cors and scope["method"] == "OPTIONS":
@@ -490,6 +492,11 @@ def raw_path(scope: Scope) -> str:
     """Return a path as it stands in the URL."""
     raw = scope.get("raw_path")
     return raw.decode("latin-1") if raw else quote(scope["path"], errors="replace")
+
+
+def _is_ambiguous(request: HTTPConnection) -> bool:
+    """Return whether a proxy may have seen another end of this request than we do, and another request behind it."""
+    return "transfer-encoding" in request.headers and "content-length" in request.headers
 
 
 def _length(request: HTTPConnection) -> int:
