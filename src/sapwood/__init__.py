@@ -22,17 +22,20 @@ from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
 from sapwood.settings import Durability, Limits, Settings
+from sapwood.web.auth import ApiKeys, JwtAuth, User
 
 __all__ = [
     "Aborted",
     "Address",
     "Agent",
+    "ApiKeys",
     "App",
     "Callback",
     "ChildFailed",
     "Connection",
     "Crashed",
     "Durability",
+    "JwtAuth",
     "Limits",
     "NotFound",
     "OverLimit",
@@ -47,6 +50,7 @@ __all__ = [
     "TimedOut",
     "Unavailable",
     "UsageError",
+    "User",
     "agent",
     "current_agent",
     "current_connection",

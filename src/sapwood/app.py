@@ -121,8 +121,9 @@ class App:
     def route_to(self, cls: type[Agent[Any]], name: str, rest: str = "/") -> ASGI:
         """Return an ASGI application that hands a request or a socket to this root, whatever its URL was.
 
-        `rest` is what the root sees of the path; a `/sub/…` in it goes on to its sub-agents.
-        A route of yours may return it as its response.
+        `rest` is what the root sees of the path; a `/sub/…` in it goes on to its sub-agents. If it is
+        the end of the URL's own path it may be given decoded, as frameworks do. A route of
+        yours may return it as its response.
         """
         kind = known(cls)
 

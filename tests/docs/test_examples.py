@@ -31,6 +31,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
         ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
     ),
+    "members.py": (
+        ["nobody: 401", "ann: ann finds lines: 1", "eve: 403", "a helper: otto finds lines: 1", "ann, too late: 401"],
+        ["nobody: 401", "ann: ann finds lines: 2", "eve: 403", "a helper: otto finds lines: 2", "ann, too late: 401"],
+    ),
     "newsroom.py": (
         [
             "  … ann asks around",

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from sapwood.address import kebab
-from sapwood.capabilities.exposed import JSON_RESULT, exposed
+from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
 from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, SapwoodError, UsageError
 from sapwood.kernel.actor import THE_END, Actor
@@ -31,6 +31,8 @@ from sapwood.wire import frames
 log = logging.getLogger(__name__)
 
 Message = str | bytes
+STREAMS = 256
+"""How many streams one socket may carry."""
 
 
 class Connection:
@@ -223,6 +225,8 @@ class Connections:
             self._refuse_state(socket, id, frames.READONLY)
             return
         try:
+            if frames.is_deep(value):
+                raise InvalidArguments(TOO_DEEP)
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
@@ -247,6 +251,9 @@ class Connections:
             return None
         call = Call(actor, frame.method, None)
         call.client = self.of(socket)
+        if found.method.streams and len(self._streams.get(socket, ())) >= STREAMS:
+            self._outbox.put(socket, frames.error(frame.id, f"A client may read {STREAMS} streams at once."))
+            return None
         if found.method.streams:
             under_way = self._stream(call, socket, frame.id, found.method.function(*arguments))
         else:
@@ -255,7 +262,8 @@ class Connections:
         key = (socket, frame.id)
         self._calls[key] = call
         under_way.add_done_callback(lambda _: self._calls.pop(key, None))
-        return under_way
+        # A stream may last for ever, and paces itself by how fast it is read.
+        return under_way if not found.method.streams else None
 
     def _answer(self, socket: Socket, id: str, reply: Future[Any]) -> None:
         if reply.cancelled():

@@ -10,8 +10,10 @@ import msgspec
 from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.wire.frames import DEPTH, is_deep
 
 MARK = "__sapwood_exposed__"
+TOO_DEEP = f"It is nested deeper than {DEPTH} levels."
 
 
 class Exposed:
@@ -45,6 +47,8 @@ class Exposed:
 
     def _argument(self, name: str, raw: msgspec.Raw) -> Any:
         try:
+            if is_deep(bytes(raw)):
+                raise InvalidArguments(f"{self.method.full_name}() argument {name!r} does not fit: {TOO_DEEP}")
             return self._decoder(name).decode(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             text = f"{self.method.full_name}() argument {name!r} does not fit: {error}."

@@ -42,6 +42,7 @@ class Socket:
         "hears_close",
         "id",
         "is_open",
+        "is_orphan",
         "is_protocol",
         "is_readonly",
         "kind",
@@ -82,6 +83,8 @@ class Socket:
         self.note = b""
         """What the agent remembers of it, as JSON."""
         self.is_open = True
+        self.is_orphan = False
+        """Whether its agent is no more: nobody is to be told that it closed."""
         self.is_readonly = False
         self.is_protocol = True
         """Whether it is told identity and state."""
@@ -144,5 +147,6 @@ class Sockets:
     def close_within(self, address: Address, code: int, reason: str) -> None:
         """Close the sockets of an agent and of everybody below it."""
         for socket in self.within(address):
+            socket.is_orphan = True
             socket.close(code, reason)
             self.remove(socket)

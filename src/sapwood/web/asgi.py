@@ -40,11 +40,12 @@ async def serve(
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
-    from sapwood.web.door import Place, Refusal
+    from sapwood.web.door import Place, Refusal, raw_path
+    from sapwood.wire.routing import as_sent
 
     is_http = scope["type"] == "http"
     try:
-        found = Place(*place) if place is not None else door.find(scope)
+        found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
             await (door.http if is_http else door.websocket)(found, scope, receive, send)
             return

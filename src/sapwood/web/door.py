@@ -6,30 +6,34 @@ the node for whoever lives there, message by message.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import copy
+import functools
 import inspect
 import logging
 import time
-from asyncio import FIRST_COMPLETED, CancelledError, Future, Task, current_task, get_running_loop, wait
+from asyncio import FIRST_COMPLETED, CancelledError, Future, wait
+from collections import Counter
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, cast
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from uuid import uuid4
 
 from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass, all_classes
+from sapwood.kernel.classes import AgentClass, all_classes, resolve
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
-from sapwood.web.errors import TEXT, close_code, status_of
-from sapwood.web.wire import FULL, Wire
+from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
+from sapwood.web.wire import Wire
 from sapwood.wire import frames, routing
 
 log = logging.getLogger(__name__)
@@ -37,10 +41,12 @@ access = logging.getLogger("sapwood.access")
 
 IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
+PATIENCE = 60.0
+"""Seconds that a full socket waits for one of them to end."""
+FAREWELL = 10.0
+"""Seconds that a client is given to take what we closed its socket with."""
 TOO_BIG = 1009
 UNSAID = 1005
-GOODBYE = 10.0
-"""Seconds a client has to answer a close."""
 
 
 class Clients(Protocol):
@@ -102,27 +108,28 @@ class Door:
         self._settings = node.settings
         self._authenticate = authenticate
         self._authorize = authorize
-        self._users: dict[object, int] = {}
+        self._open: Counter[object] = Counter()
+        """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
 
     def find(self, scope: Scope) -> Place | None:
         """Return where a path leads; None if it is not ours. Raises `Refusal` if it is ours and leads nowhere."""
         root_path = str(scope.get("root_path", ""))
-        raw = scope.get("raw_path")
-        path = routing.relative(raw.decode("latin-1") if raw else quote(scope["path"]), root_path)
+        path = routing.relative(raw_path(scope), root_path)
         found = routing.parse_root(path, self._settings.prefix)
         if found is None and root_path:
             found = routing.parse_root(path, "")  # the mount point is the prefix
         if found is None:
             return None
-        kind = next((root for root in self._node.roots if found.segment in _segments(root)), None)
+        segment = unquote(found.segment)
+        kind = next((root for root in self._node.roots if segment in _segments(root)), None)
         if kind is None:
             raise refusal(400, "Invalid request")
         return Place(kind, found.name, found.rest)
 
     def about(self, scope: Scope) -> Response | None:
         """Answer what a load balancer asks; None if it is something else."""
-        path = routing.relative(scope["path"], str(scope.get("root_path", "")))
+        path = routing.relative(raw_path(scope), str(scope.get("root_path", "")))
         if path == "/healthz":
             return PlainTextResponse("ok")
         if path == "/readyz":
@@ -144,6 +151,10 @@ class Door:
             await send(message)
 
         try:
+            if _is_ambiguous(request):
+                raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
+            if _length(request) > self._settings.request_bytes:
+                raise TooLarge
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
@@ -155,15 +166,15 @@ class Door:
         except TooLarge:
             if not sent:
                 await PlainTextResponse(TEXT[413], 413)(scope, receive, noted)
-        except SapwoodError as error:
-            await self._failed(error, scope, receive, noted, began=bool(sent))
+        except ClientDisconnect:
+            pass  # nobody is left to be told
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
             access.info(
                 "%s %s %s %.1f ms",
                 scope["method"],
-                scope["path"],
+                _shown(scope),
                 sent[0] if sent else "-",
                 (time.monotonic() - began) * 1e3,
             )
@@ -171,7 +182,7 @@ class Door:
     async def _failed(self, error: Exception, scope: Scope, receive: Receive, send: Send, *, began: bool) -> None:
         status = status_of(error)
         if status >= 500:
-            log.error("a request to %s failed", scope["path"], exc_info=error)
+            log.error("a request to %s failed", _shown(scope), exc_info=error)
         if not began:
             text = str(error) if status < 500 else TEXT[status]
             await PlainTextResponse(text, status)(scope, receive, send)
@@ -217,8 +228,10 @@ class Door:
             raise refusal(403)
         actor = await self._node.reach(address, place.root, None)
         path = place.rest
-        while (hop := routing.parse_hop(path, _is_class)) is not None:
-            actor, request, path = await self._descend(actor, request, hop)
+        classes = _classes() if routing.SUB in path else {}
+        while (hop := routing.parse_hop(path, classes.__contains__)) is not None:
+            kind = self._child_class(actor, hop, classes[hop.segment])
+            actor, request, path = await self._descend(actor, request, path, hop, kind)
         if action == "connect" and _names_nobody(path):
             raise refusal(404)
         request = _with_path(request, path)
@@ -227,15 +240,18 @@ class Door:
         return Arrival(actor, request, request.scope["path"], user)
 
     async def _descend(
-        self, parent: Actor, request: HTTPConnection, hop: routing.Hop
+        self, parent: Actor, request: HTTPConnection, path: str, hop: routing.Hop, kind: AgentClass | None
     ) -> tuple[Actor, HTTPConnection, str]:
         if "\0" in hop.name:
             raise refusal(400)
-        kind = self._child_class(parent, hop)
+        if kind is None:
+            raise refusal(404)
         step = Step(kind.type, hop.name)
-        given = _with_path(request, f"{hop.before}/sub/{hop.segment}/{hop.name}{hop.rest}")
+        given = _with_path(request, path)
         answer = await self._asked(parent, "on_before_sub_agent", parent.agent.on_before_sub_agent, given, step)
-        path = hop.rest if answer is given or answer.scope["path"] == given.scope["path"] else answer.scope["path"]
+        path = hop.rest
+        if answer.scope["path"] != given.scope["path"]:
+            path = routing.encoded(answer.scope["path"])
         address = parent.address.child(kind.type, hop.name)
         if not parent.registry.has((kind.type, *kind.aliases), hop.name):
             if not getattr(kind.cls, "made_by_url", False):
@@ -243,13 +259,15 @@ class Door:
             await self._clients(parent).perform("sub_agent", parent.agent.sub_agent, kind.cls, hop.name)
         return await self._node.reach(address, kind, None), answer, path
 
-    def _child_class(self, parent: Actor, hop: routing.Hop) -> AgentClass:
-        """Return the class a segment means here: of several with one name, the one whose child it is."""
-        found = [kind for kind in all_classes() if hop.segment in _segments(kind)]
+    def _child_class(self, parent: Actor, hop: routing.Hop, found: list[AgentClass]) -> AgentClass | None:
+        """Return the class a segment means here: of several, the one whose child it is; None if nobody can tell."""
+        told = self._node.trees[parent.address.root].kinds
         for kind in found:
             if parent.registry.has((kind.type, *kind.aliases), hop.name):
-                return kind
-        return found[-1]
+                return told.get(kind.type) or resolve(kind.type)
+        if len(found) > 1:
+            found = [kind for kind in found if told.get(kind.type) is kind]
+        return found[0] if len(found) == 1 else None
 
     async def _asked(
         self, actor: Actor, name: str, hook: Callable[..., Any], request: HTTPConnection, *more: object
@@ -266,7 +284,7 @@ class Door:
 
     async def _user(self, request: HTTPConnection) -> object:
         if self._authenticate is None:
-            return None
+            return request.scope.get("user")  # the app it is mounted in may know
         user = await _maybe(self._authenticate(request))
         if user is None:
             raise refusal(401)
@@ -280,43 +298,58 @@ class Door:
         await send({"type": "websocket.accept"})
         # Accepted before anybody is asked: to a refused handshake the clients come back for ever.
         wire = Wire(send, self._settings.outgoing_bytes)
-        request = HTTPConnection(scope)
+        self._count += 1
         try:
+            socket = await self._let_in(place, HTTPConnection(scope), wire)
+            if socket is not None:
+                await self._hold(socket, wire, receive)
+        finally:
+            self._count -= 1
+
+    async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
+        """Return the socket of a client; None if it was refused, and told so."""
+        try:
+            if self._count > self._settings.connections:
+                raise refusal(429)
             if not self._may_come_from(request):
                 raise refusal(403)
-            arrival = await self._arrive(place, request, "connect")
-            socket = self._socket(arrival, wire)
+            return self._socket(await self._arrive(place, request, "connect"), wire)
         except Refusal as no:
             status = no.response.status_code
             wire.close(close_code(status), f"Sub-agent connection rejected ({status})")
-            return
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
-            self._log(error, scope)
+            self._log(error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
-            return
-        self._count += 1
-        self._users[socket.user] = self._users.get(socket.user, 0) + 1
+        return None
+
+    async def _hold(self, socket: Socket, wire: Wire, receive: Receive) -> None:
+        counted = (socket.address, ("user", _key(socket.user)))
+        self._open.update(counted)
         try:
-            await self._converse(socket, wire, receive)
+            async with asyncio.timeout(None) as patience:
+                wire.gone.add_done_callback(lambda _: self._end_soon(patience))
+                await self._converse(socket, wire, receive)
+        except TimeoutError:
+            pass
         finally:
-            self._count -= 1
-            self._users[socket.user] -= 1
-            if not self._users[socket.user]:
-                del self._users[socket.user]
+            for one in counted:
+                self._open[one] -= 1
+                if not self._open[one]:
+                    del self._open[one]
+
+    def _end_soon(self, patience: asyncio.Timeout) -> None:
+        # Whoever does not read does not take our close either.
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            patience.reschedule(self._node.loop.time() + FAREWELL)
 
     def _log(self, error: BaseException, scope: Scope) -> None:
         if status_of(error) >= 500:
-            log.error("a connection to %s failed", scope["path"], exc_info=error)
+            log.error("a connection to %s failed", _shown(scope), exc_info=error)
 
     def _socket(self, arrival: Arrival, wire: Wire) -> Socket:
         settings, address = self._settings, arrival.actor.address
-        user: Any = arrival.user
-        if not _hashable(user):
-            user = None
-        if (
-            self._count >= settings.connections
-            or self._node.sockets.number_of(address) >= settings.connections_per_agent
-            or (user is not None and self._users.get(user, 0) >= settings.connections_per_user)
+        if self._open[address] >= settings.connections_per_agent or (
+            arrival.user is not None and self._open["user", _key(arrival.user)] >= settings.connections_per_user
         ):
             raise refusal(429)
         query = arrival.request.scope.get("query_string", b"").decode("latin-1")
@@ -335,7 +368,6 @@ class Door:
     async def _converse(self, socket: Socket, wire: Wire, receive: Receive) -> None:
         code, reason = UNSAID, ""
         under_way: set[Future[Any]] = set()
-        wire.gone.add_done_callback(partial(_stop_reading, cast("Task[Any]", current_task())))
         try:
             actor = await self._awake(socket)
             await self._clients(actor).connect(socket)
@@ -344,9 +376,11 @@ class Door:
                 if message["type"] == "websocket.disconnect":
                     code, reason = message.get("code", UNSAID), message.get("reason") or ""
                     break
+                if not socket.is_open:
+                    continue  # it was closed meanwhile: what is still on its way must not wake anybody
                 data = message.get("text")
                 data = data if data is not None else message.get("bytes") or b""
-                if len(data) > self._settings.frame_bytes:
+                if _size(data) > self._settings.frame_bytes:
                     socket.close(TOO_BIG, "The message is too long")
                     break
                 if not actor.ready:
@@ -354,23 +388,24 @@ class Door:
                 pending = self._clients(actor).message(socket, data) if actor.ready else None
                 if pending is not None:
                     under_way.add(pending)
-                    pending.add_done_callback(under_way.discard)
+                    pending.add_done_callback(functools.partial(_ended, under_way))
                     if len(under_way) >= IN_FLIGHT:
-                        await wait(under_way, return_when=FIRST_COMPLETED)
+                        # A client that left is not noticed here, so this may not last for ever.
+                        ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
+                        if not ended:
+                            socket.close(TRY_AGAIN, "Too many calls under way")
+                            break
         except CancelledError:
-            if not wire.gone.done():
-                raise
-            # We closed it, and the other side does not even read that.
-            cast("Task[Any]", current_task()).uncancel()
-            code = wire.gone.result()
+            raise
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
-            self._log(error, {"path": str(socket.address)})
+            self._log(error, {"path": f"/{socket.address}"})
             socket.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
         finally:
             self._node.sockets.remove(socket)
             socket.is_open = False
             wire.lost()
-            await self._say_goodbye(socket, code, reason)
+            if not socket.is_orphan:
+                await self._say_goodbye(socket, code, reason)
 
     async def _awake(self, socket: Socket) -> Actor:
         return await self._node.reach(socket.address, socket.kind, None)
@@ -404,18 +439,10 @@ class Door:
         allowed = self._settings.origins
         if origin is None or "*" in allowed or origin in allowed:
             return True
-        return urlsplit(origin).netloc == request.headers.get("host")
-
-
-def _stop_reading(task: Task[Any], gone: Future[int]) -> None:
-    """Give the other side a while to say goodbye too; one that does not read at all has had its time."""
-    if not gone.cancelled() and not task.done():
-        get_running_loop().call_later(0 if gone.result() == FULL else GOODBYE, _cancel, task)
-
-
-def _cancel(task: Task[Any]) -> None:
-    if not task.done():
-        task.cancel()
+        try:
+            return urlsplit(origin).netloc == request.headers.get("host")
+        except ValueError:
+            return False
 
 
 class TooLarge(Exception):
@@ -430,12 +457,23 @@ CORS = (
 )
 
 
-def _segments(kind: AgentClass) -> set[str]:
-    return {kebab(type_) for type_ in (kind.type, *kind.aliases)}
+def _segments(kind: AgentClass) -> tuple[str, ...]:
+    return _kebabs(kind.type, *kind.aliases)
 
 
-def _is_class(segment: str) -> bool:
-    return any(segment in _segments(kind) for kind in all_classes())
+@functools.lru_cache(maxsize=4096)
+def _kebabs(*types: str) -> tuple[str, ...]:
+    return tuple(kebab(type_) for type_ in types)
+
+
+def _classes() -> dict[str, list[AgentClass]]:
+    """Return the classes each segment may mean. Made once per request: a path may ask a thousand times."""
+    found: dict[str, list[AgentClass]] = {}
+    for kind in all_classes():
+        for segment in set(_segments(kind)):
+            found.setdefault(segment, []).append(kind)
+            found.setdefault(quote(segment), found[segment])
+    return found
 
 
 def _names_nobody(path: str) -> bool:
@@ -445,21 +483,53 @@ def _names_nobody(path: str) -> bool:
 
 
 def _with_path(request: HTTPConnection, path: str) -> HTTPConnection:
-    scope = {**request.scope, "path": path, "raw_path": path.encode("latin-1", "replace"), "root_path": ""}
-    if not isinstance(request, Request):
-        return HTTPConnection(scope)
-    moved = Request(scope, request.receive)
-    if hasattr(request, "_body"):  # somebody on the way has read it
-        moved._body = request._body  # pyright: ignore[reportPrivateUsage]
-    return moved
+    """Return a request with another path, which is given as it stands in a URL; its body may have been read."""
+    twin = copy.copy(request)
+    twin.scope = {**request.scope, "path": unquote(path), "raw_path": path.encode("latin-1"), "root_path": ""}
+    vars(twin).pop("_url", None)
+    return twin
 
 
-def _hashable(value: object) -> bool:
+def raw_path(scope: Scope) -> str:
+    """Return a path as it stands in the URL."""
+    raw = scope.get("raw_path")
+    return raw.decode("latin-1") if raw else quote(scope["path"], errors="replace")
+
+
+def _is_ambiguous(request: HTTPConnection) -> bool:
+    """Return whether a proxy may have seen another end of this request than we do, and another request behind it."""
+    return "transfer-encoding" in request.headers and "content-length" in request.headers
+
+
+def _length(request: HTTPConnection) -> int:
+    """Return how long a body is said to be."""
+    said = request.headers.get("content-length", "")
+    return int(said) if said.isdecimal() and len(said) < 20 else 0
+
+
+def _size(data: str | bytes) -> int:
+    return len(data) if isinstance(data, bytes) or data.isascii() else len(data.encode("utf-8", "replace"))
+
+
+def _shown(scope: Scope) -> str:
+    """Return a path for a line of a log, which it cannot break."""
+    text = raw_path(scope)
+    return text if text.isprintable() else quote(text)
+
+
+def _key(user: object) -> object:
+    """Return what a user is counted under."""
     try:
-        hash(value)
+        hash(user)
     except TypeError:
-        return False
-    return True
+        return repr(user)
+    return user
+
+
+def _ended(under_way: set[Future[Any]], one: Future[Any]) -> None:
+    under_way.discard(one)
+    if not one.cancelled():
+        one.exception()  # whoever it concerns was told
 
 
 async def _maybe(value: Any) -> Any:

@@ -78,6 +78,8 @@ class Wire:
             self._bytes = 0
             self._closing = True
             self._make_room()
+            # Should it read on after all, it learns why there is no more.
+            self._queue.append({"type": "websocket.close", "code": FULL, "reason": "Too much is waiting to be read"})
             if not self.gone.done():
                 self.gone.set_result(FULL)
 

@@ -6,6 +6,7 @@ that are JSON already, so a state or a result is encoded once, however many read
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -16,8 +17,12 @@ CANCEL = "sapwood_cancel"
 STATE = "cf_agent_state"
 READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
+DEPTH = 128
+"""How deep a client's values may be nested. What can be read here must be writable elsewhere, on any stack."""
 
 _text = msgspec.json.Encoder().encode
+_strings = re.compile(rb'"(?:[^"\\]|\\.)*"', flags=re.DOTALL)
+_not_brackets = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class Incoming(msgspec.Struct):
@@ -71,6 +76,18 @@ def read(text: str) -> Rpc | StateChange | Cancel | None:
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         pass
     return None
+
+
+def is_deep(text: bytes) -> bool:
+    """Return whether a JSON value is nested deeper than a client's may be."""
+    if text.count(b"[") + text.count(b"{") <= DEPTH:
+        return False
+    brackets = _strings.sub(b"", text).translate(None, _not_brackets)
+    for _ in range(DEPTH):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
 
 
 def identity(name: str, agent: str, *, state_follows: bool) -> str:

@@ -6,14 +6,18 @@ decoded; the names of children are decoded. That is what the npm clients expect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from sapwood.address import Address, kebab
-from sapwood.errors import InvalidName, UsageError
+from sapwood.errors import UsageError
 
 SUB = "sub"
+AS_IS = "!$&'()*+,;=:@-._~%"
+"""What may stand in a segment of a URL beside letters and digits, and means itself."""
+_BYTES = re.compile(r"%[0-9a-fA-F]{2}|.", flags=re.DOTALL)
 
 
 class Root(NamedTuple):
@@ -71,35 +75,60 @@ def parse_hop(path: str, is_class: Callable[[str], bool]) -> Hop | None:
 def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
     """Return the path of an agent; what it names is exactly this agent, or there is none."""
     root, *below = address.steps
-    if quote(root.name, safe="!$&'()*+,;=:@-._~%") != root.name or root.name in (".", ".."):
+    if quote(root.name, safe=AS_IS) != root.name or _is_dots(root.name):
         raise UsageError(
             f"A root named {root.name!r} has no URL: the name of a root is taken from a URL as it stands there, and "
             "this one cannot stand there. Give what clients connect to a name of letters, digits, '-', '_', '.', '~'."
         )
-    parts = [f"/{prefix}" if prefix else "", f"/{kebab(root.type)}/{root.name}"]
+    parts = [f"/{prefix}" if prefix else "", f"/{quote(kebab(root.type))}/{root.name}"]
     for step in below:
-        if step.name in (".", ".."):
+        if _is_dots(step.name):
             raise UsageError(f"A sub-agent named {step.name!r} has no URL: clients resolve it away.")
-        parts.append(f"/{SUB}/{kebab(step.type)}/{quote(step.name, safe='')}")
-    if rest and not rest.startswith("/"):
-        raise UsageError(f"The rest of a path begins with a slash, and {rest!r} does not.")
+        parts.append(f"/{SUB}/{quote(kebab(step.type))}/{quote(step.name, safe='')}")
+    if rest:
+        _check_rest(rest)
     return "".join(parts) + rest
 
 
-def checked(name: str) -> str:
-    """Return the name of a child, or raise `InvalidName`."""
-    if "\0" in name:
-        raise InvalidName("The null character is reserved.")
-    return name
+def _check_rest(rest: str) -> None:
+    path = rest.partition("?")[0]
+    if not rest.startswith("/"):
+        raise UsageError(f"The rest of a path begins with a slash, and {rest!r} does not.")
+    if quote(rest, safe=f"{AS_IS}/?") != rest:
+        raise UsageError(f"{rest!r} cannot stand in a URL as it is: encode it with urllib.parse.quote().")
+    if any(_is_dots(segment) for segment in path.split("/")):
+        raise UsageError(f"{rest!r} would lead elsewhere: clients resolve '.' and '..' away.")
+    if parse_hop(path, bool) is not None:
+        raise UsageError(f"{rest!r} leads to a sub-agent. Name it with sub=[(Class, name)].")
 
 
-def relative(path: str, root_path: str) -> str:
-    """Return a path as seen from where the app is mounted. Some servers strip the mount point themselves."""
+def _is_dots(segment: str) -> bool:
+    """Return whether clients take a segment for a step up, or for none; to them %2e is a dot as well."""
+    return re.sub("%2e", ".", segment, flags=re.IGNORECASE) in (".", "..")
+
+
+def encoded(path: str) -> str:
+    """Return a decoded path as it would stand in a URL."""
+    return quote(path, safe=f"{AS_IS}/".replace("%", ""))
+
+
+def relative(raw: str, root_path: str) -> str:
+    """Return a raw path as seen from where the app is mounted. Some servers strip the mount point themselves."""
     mount = root_path.rstrip("/")
-    if mount and (path == mount or path.startswith(f"{mount}/")):
-        return path[len(mount) :] or "/"
-    return path
+    head = "".join(_BYTES.findall(raw)[: _length(mount)])
+    rest = raw[len(head) :]
+    return rest or "/" if mount and unquote(head) == mount and rest[:1] in ("", "/") else raw
 
 
-def known_by(segment: str, types: Sequence[str]) -> bool:
-    return any(kebab(type_) == segment for type_ in types)
+def as_sent(rest: str, raw: str) -> str:
+    """Return the end of a raw path that reads `rest`; if it has no such end, `rest` itself.
+
+    Frameworks hand out the parts of a path decoded, and a name in it may hold a slash.
+    """
+    rest = rest if rest.startswith("/") else f"/{rest}"
+    tail = "".join(_BYTES.findall(raw)[-_length(rest) :])
+    return tail if unquote(tail) == rest else quote(rest, safe=f"{AS_IS}/")
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

@@ -1,0 +1,161 @@
+"""Ready-made answers to "who is this?", for ``App(authenticate=…)``: signed tokens and API keys.
+
+Each is called with a request or a socket and returns a `User`, or None for whoever it does
+not know. A token that is wrong in any way is nobody's; it is never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from sapwood.errors import UsageError
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+LONGEST = 8192
+"""Characters of a token; what is longer is not even looked at."""
+SHORTEST_SECRET = 32
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who a client is. Two are the same user if they have the same id."""
+
+    id: str
+    """What names the user: the `sub` of a token, the name of an API key."""
+    claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """What else the token says."""
+
+
+class JwtAuth:
+    """Knows users by signed tokens (JWT): ``App(authenticate=JwtAuth(key, algorithms=["HS256"]))``.
+
+    A token is taken from the header `Authorization: Bearer …`; where that is missing, from the
+    `cookie` of this name, if you give one; then from the parameter of the URL that `query` names,
+    because browsers cannot send headers with a socket. It has to be signed with one of
+    `algorithms`, to have `exp` and `sub`, and to be made for this `audience` and by this `issuer`
+    where they are given; `leeway` is how many seconds clocks may differ. Needs the extra `auth`.
+    """
+
+    def __init__(
+        self,
+        key: str | bytes | Any,
+        *,
+        algorithms: Sequence[str],
+        audience: str | None = None,
+        issuer: str | None = None,
+        leeway: float = 0.0,
+        cookie: str | None = None,
+        query: str | None = "token",
+    ) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise UsageError("JwtAuth needs PyJWT. Install sapwood[auth].") from None
+        _check_algorithms(key, algorithms)
+        self._jwt: Any = jwt
+        self._key = key
+        self._algorithms = list(algorithms)
+        self._audience = audience
+        self._issuer = issuer
+        self._leeway = leeway
+        self._cookie = cookie
+        self._query = query
+
+    def __call__(self, request: HTTPConnection) -> User | None:
+        """Return the user of a request or a socket."""
+        token = self._token(request)
+        if not token or len(token) > LONGEST:
+            return None
+        try:
+            claims = self._jwt.decode(
+                token,
+                self._key,
+                algorithms=self._algorithms,
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=self._leeway,
+                options={"require": ["exp", "sub"]},
+            )
+        except (self._jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+            return None
+        user = claims["sub"]
+        return User(user, claims) if isinstance(user, str) and user else None
+
+    def _token(self, request: HTTPConnection) -> str | None:
+        header = request.headers.get("authorization")
+        if header is not None:
+            return _bearer(header)
+        if self._cookie is not None and self._cookie in request.cookies:
+            # A browser sends cookies along from any page; of those that change something, only our own count.
+            return request.cookies[self._cookie] if _is_harmless(request) else None
+        return request.query_params.get(self._query) if self._query is not None else None
+
+
+class ApiKeys:
+    """Knows programs by keys: ``App(authenticate=ApiKeys({"billing": hash}))``.
+
+    Give the name of each key's owner and the `hash_of` the key, never the key itself. A key is
+    taken from `header`, or from `Authorization: Bearer …`. Use long random keys, such as
+    ``secrets.token_urlsafe(32)``: a key that can be guessed is not made safe by hashing it.
+    """
+
+    def __init__(self, hashes: Mapping[str, str], *, header: str = "x-api-key") -> None:
+        for name, value in hashes.items():
+            if not re.fullmatch("[0-9a-f]{64}", value):
+                raise UsageError(f"What ApiKeys was given for {name!r} is no hash. Pass ApiKeys.hash_of(key).")
+        self._users = [(bytes.fromhex(value), User(name)) for name, value in hashes.items()]
+        self._header = header
+
+    @staticmethod
+    def hash_of(key: str) -> str:
+        """Return what to keep of a key."""
+        return hashlib.sha256(key.encode()).hexdigest()
+
+    def __call__(self, request: HTTPConnection) -> User | None:
+        """Return the owner of the key of a request or a socket."""
+        key = request.headers.get(self._header) or _bearer(request.headers.get("authorization", ""))
+        if not key or len(key) > LONGEST:
+            return None
+        given = hashlib.sha256(key.encode()).digest()
+        # All are compared, and each in constant time: how long it takes says nothing.
+        found = [user for known, user in self._users if hmac.compare_digest(known, given)]
+        return found[0] if found else None
+
+
+def _bearer(header: str) -> str | None:
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _is_harmless(request: HTTPConnection) -> bool:
+    """Return whether a request changes nothing, or comes from a page of this very server."""
+    origin = request.headers.get("origin")
+    if request.scope["type"] != "http" or request.scope["method"] in SAFE_METHODS or origin is None:
+        return True  # who may open sockets, the door has decided
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host")
+    except ValueError:
+        return False
+
+
+def _check_algorithms(key: Any, algorithms: Sequence[str]) -> None:
+    if isinstance(algorithms, str) or not algorithms or any(name.lower() == "none" for name in algorithms):
+        raise UsageError(
+            'JwtAuth(algorithms=…) takes a list of those you sign with, such as ["HS256"]; "none" is none.'
+        )
+    shared = [name for name in algorithms if name.startswith("HS")]
+    if shared and len(shared) != len(algorithms):
+        raise UsageError("JwtAuth takes a shared secret (HS…) or a public key, not both: the public key is no secret.")
+    if shared and (not isinstance(key, str | bytes) or len(key) < SHORTEST_SECRET):
+        raise UsageError(f"The secret of JwtAuth has to have {SHORTEST_SECRET} bytes or more. Use secrets.token_hex().")
+    if not shared and key in (None, "", b""):
+        raise UsageError("JwtAuth was given no key.")
