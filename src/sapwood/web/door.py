@@ -39,6 +39,7 @@ IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
 TOO_BIG = 1009
 UNSAID = 1005
+BELOW = "Sub-agent connection"
 
 
 class Clients(Protocol):
@@ -56,9 +57,11 @@ class Clients(Protocol):
 class Refusal(Exception):
     """Somebody on the way does not let the client through."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, what: str = "Connection") -> None:
         super().__init__(response.status_code)
         self.response = response
+        self.what = what
+        """What was refused, in the words of a close frame."""
 
 
 def refusal(status: int, text: str | None = None) -> Refusal:
@@ -216,9 +219,12 @@ class Door:
         actor = await self._node.reach(address, place.root, None)
         path = place.rest
         while (hop := routing.parse_hop(path, _is_class)) is not None:
-            actor, request, path = await self._descend(actor, request, hop)
+            try:
+                actor, request, path = await self._descend(actor, request, hop)
+            except Refusal as no:
+                raise Refusal(no.response, BELOW) from None
         if action == "connect" and _names_nobody(path):
-            raise refusal(404)
+            raise Refusal(refusal(404).response, BELOW)
         request = _with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
@@ -286,7 +292,7 @@ class Door:
             socket = self._socket(arrival, wire)
         except Refusal as no:
             status = no.response.status_code
-            wire.close(close_code(status), f"Sub-agent connection rejected ({status})")
+            wire.close(close_code(status), f"{no.what} rejected ({status})")
             return
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log(error, scope)
