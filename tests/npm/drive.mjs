@@ -153,7 +153,8 @@ async function rpc_refused(name) {
 
 async function unpaired(name) {
   const ann = await connected("ann", { name });
-  await outcome(ann.call("echo", ["\ud800"], { timeout: 1000 }));
+  const answer = await outcome(ann.call("echo", ["a\ud800b"], { timeout: 1000 }));
+  expect("answer", answer, { result: ["a\ufffdb"] });
   expect("afterwards", await ann.call("add", [2, 3]), 5);
 }
 
@@ -204,7 +205,7 @@ async function sub(name) {
 }
 
 async function root_names() {
-  for (const name of ["100%", "a b", "zürich", "a%2Fb", "sub", "a+b", "A~b.c_d", "a;b=c", "a'b(c)", "50%25"]) {
+  for (const name of ["100%", "a b", "zürich", "a%2Fb", "sub", "a+b", "A~b.c_d", "a;b=c", "a'b(c)", "50%25", "a%00b"]) {
     const ann = await connected(name, { name });
     expect(name, [ann.name, await ann.call("path")], [new URL(`http://h/${name}`).pathname.slice(1), [ann.name]]);
   }
@@ -219,8 +220,7 @@ async function child_names(name) {
   }
   const ann = await connected("under sub", { name: "sub", path: "sub/desk/sub/sub/desk/sub" });
   expect("under sub", await ann.call("path"), ["sub", "sub", "sub"]);
-  const bad = await connected("undecodable", { name, path: "sub/desk/%ff" });
-  expect("undecodable", await bad.call("path"), [name]);
+  expect("undecodable", await ends("undecodable", { name, path: "sub/desk/%ff" }), true);
 }
 
 async function malformed(name) {
@@ -275,8 +275,8 @@ async function refused(name) {
     expect(`${child}: closed for good`, [ann.closes.length, ann.shouldReconnect], [1, false]);
   }
   const deep = connect("deep", { name, path: "sub/desk/d/sub/reporter/missing" });
-  await until("it gives up", () => deep.connectionError);
-  expect("deep", deep.connectionError.code, 4404);
+  await until("it gives up", () => deep.connectionError, 1000).catch(() => {});
+  expect("deep", deep.connectionError?.code ?? null, 4404);
   const broken = connect("broken", { name, path: "sub/desk/broken" });
   await until("it comes back", () => broken.closes.length > 1);
   expect("broken", [broken.closes[0], broken.connectionError], ["1011 Sub-agent connection rejected (500)", null]);
@@ -299,7 +299,6 @@ async function not_found(name) {
   expect("unknown child", await ends("unknown child", { name, path: "sub/nobody/x" }), true);
   expect("elsewhere", await ends("elsewhere", { basePath: "elsewhere/room/x" }), true);
   expect("too short", await ends("too short", { basePath: "agents/room" }), true);
-  expect("null in a root", await ends("null in a root", { name: "a%00b" }), true);
   expect("null in a child", await ends("null in a child", { name, path: "sub/desk/a%00b" }), true);
 }
 
@@ -320,7 +319,8 @@ async function kicked(name) {
 async function deleted(name) {
   const root = await connected("root", { name });
   const ann = await connected("ann", { name, path: "sub/desk/d" });
-  await ann.call("bump");
+  ann.setState(count(1));
+  await settled(ann);
   await root.call("drop", ["d"]);
   await until("it comes back", () => ann.closes.length && ann.identified);
   expect("closed", ann.closes, ["1001 Sub-agent deleted"]);
@@ -328,23 +328,22 @@ async function deleted(name) {
 }
 
 async function http(name) {
-  const ask = async (label, options, init) => {
+  const ask = async (options, init) => {
     const answer = await agentFetch({ agent: "Room", name, host, ...options }, init);
     const text = await answer.text();
     return { status: answer.status, text: text.startsWith("{") ? JSON.parse(text) : text };
   };
   const about = (method, path, body, who) => ({ status: 200, text: { method, path, body, name: who } });
-  const own = `/agents/room/${name}`;
-  expect("get", await ask("get", {}), about("GET", own, "", name));
-  expect("post", await ask("post", { path: "a/b%20c" }, { method: "POST", body: "é" }), about("POST", `${own}/a/b%20c`, "é", name));
+  expect("get", await ask({}), about("GET", "/", "", name));
+  expect("post", await ask({ path: "a/b%20c" }, { method: "POST", body: "é" }), about("POST", "/a/b%20c", "é", name));
   const child = `sub/desk/${encodeURIComponent("d/1")}`;
-  expect("child", await ask("child", { path: `${child}/leaf` }), about("GET", "/leaf", "", "d/1"));
-  expect("refused", await ask("refused", { path: "sub/desk/missing" }), { status: 404, text: "no" });
-  expect("unknown class", await ask("class", { agent: "Nobody" }), { status: 400, text: "Invalid request" });
-  expect("elsewhere", await ask("elsewhere", { basePath: "elsewhere" }), { status: 404, text: "Not Found" });
-  expect("too short", await ask("short", { basePath: "agents/room" }), { status: 404, text: "Not Found" });
-  expect("no answer", (await ask("plain", { agent: "Plain" })).status, 404);
-  expect("null in a child", (await ask("null", { path: "sub/desk/a%00b" })).status, 400);
+  expect("child", await ask({ path: `${child}/leaf` }), about("GET", "/leaf", "", "d/1"));
+  expect("refused", await ask({ path: "sub/desk/missing" }), { status: 404, text: "no" });
+  expect("unknown class", await ask({ agent: "Nobody" }), { status: 400, text: "Invalid request" });
+  expect("elsewhere", await ask({ basePath: "elsewhere" }), { status: 404, text: "Not Found" });
+  expect("too short", await ask({ basePath: "agents/room" }), { status: 404, text: "Not Found" });
+  expect("no answer", (await ask({ agent: "Plain" })).status, 404);
+  expect("null in a child", (await ask({ path: "sub/desk/a%00b" })).status, 400);
 }
 
 async function killed(name) {
@@ -359,8 +358,8 @@ async function comes_back(name, how) {
   const ann = await connected("ann", { name });
   const bob = await connected("bob", { name, path: "sub/desk/d" });
   ann.setState(count(4));
-  await settled(ann);
-  await bob.call("bump");
+  bob.setState(count(1));
+  await settled(ann, bob);
   const again = restart(how);
   await until("it is closed", () => ann.closes.length && bob.closes.length, 10_000);
   const waiting = outcome(ann.call("add", [2, 3]));

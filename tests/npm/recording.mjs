@@ -103,7 +103,12 @@ export async function run(scenarios, { end }) {
     const late = await Promise.race([work.then(() => false), sleep(20_000).then(() => true)]);
     if (late) failures.push("timed out");
     await end();
-    await until("all sockets are closed", () => open.size === 0, 3000).catch((error) => failures.push(String(error)));
+    await until("all sockets are closed", () => open.size === 0, 1500).catch(() => {});
+    for (const socket of open) {
+      socket.record.hangs = true;
+      socket.terminate();
+    }
+    await until("all sockets are gone", () => open.size === 0);
     for (const client of Object.keys(clients)) clients[client] = withoutRepeats(clients[client]);
     transcript[name] = { clients, seen, failures };
   }

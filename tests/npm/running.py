@@ -18,7 +18,6 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGES = ("package.json", "package-lock.json", ".npmrc")
 WORKER = ("worker.js", "wrangler.jsonc")
-PATIENCE = 240.0
 
 
 def _key(names: tuple[str, ...]) -> str:
@@ -121,7 +120,7 @@ class Server:
 
 class Sapwood(Server):
     def command(self) -> list[str]:
-        return [sys.executable, str(HERE / "server.py"), str(self.port), str(self._data)]
+        return [sys.executable, str(HERE / "server.py"), str(self.port), str(self._data), str(self._work / "pages")]
 
 
 class Original(Server):

@@ -1,4 +1,9 @@
-"""The agents the npm clients talk to, on a real server: `python server.py PORT DATA`. `worker.js` has the same ones."""
+"""The agents the npm clients talk to, on a real server. `worker.js` has the same ones.
+
+    python server.py PORT DATA PAGES
+
+`PAGES` is a folder that is served as `/pages`, for the browser.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from sapwood import Agent, App, Connection, Settings, Step, expose
 
@@ -135,10 +143,11 @@ class Silent(Agent[Any]):
 
 
 def main() -> None:
-    port, data = int(sys.argv[1]), sys.argv[2]
+    port, data, pages = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     app = App(agents=[Room, Plain, Silent], settings=Settings(data=data))
+    routes = [Mount("/pages", StaticFiles(directory=pages, check_dir=False)), Mount("/", app)]
     uvicorn.run(
-        app,
+        Starlette(routes=routes, lifespan=app.lifespan),
         host="127.0.0.1",
         port=port,
         ws="websockets-sansio",
