@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.npm.running import Original, Sapwood, Server, bundle, drive, install, workspace
 
 SCRIPTS = ("drive.mjs", "react.mjs")

@@ -32,8 +32,10 @@ async function end() {
   for (const client of clients.splice(0)) client.close();
 }
 
-/** A call is answered after everything that was sent before it. */
-const settled = (...all) => Promise.all(all.map((client) => client.call("nothing")));
+/** A call is answered after everything that was sent before it. One by one: what the first sent, the second has got. */
+async function settled(...all) {
+  for (const client of all) await client.call("nothing");
+}
 
 const count = (n) => ({ count: n });
 
@@ -281,6 +283,18 @@ async function refused(name) {
   await until("it comes back", () => broken.closes.length > 1);
   expect("broken", [broken.closes[0], broken.connectionError], ["1011 Sub-agent connection rejected (500)", null]);
   broken.close();
+  expect("busy", await ends("busy", { name, path: "sub/desk/busy" }), false);
+  expect("down", await ends("down", { name, path: "sub/desk/down" }), false);
+}
+
+async function hooks_fail(name) {
+  const ann = connect("ann", { name, query: { mode: "fails" } });
+  await until("it comes back", () => ann.closes.length > 1, 2000).catch(() => {});
+  expect("on_connect", ann.closes[0] ?? null, "1011 Internal Server Error");
+  const bob = await connected("bob", { name });
+  bob.send("fail");
+  await settled(bob);
+  expect("on_message", [await bob.call("add", [2, 3]), bob.closes], [5, []]);
 }
 
 /** Whether a client that is not let in knows it, or tries for ever. */
@@ -374,6 +388,6 @@ async function comes_back(name, how) {
 const scenarios = {
   ...{ identity, no_state, no_identity, no_protocol, state, null_state, twins, state_refused },
   ...{ rpc, rpc_refused, unpaired, stream, broadcast, sub, root_names, child_names, malformed },
-  ...{ refused, not_found, kicked, deleted, http, killed, stopped },
+  ...{ refused, hooks_fail, not_found, kicked, deleted, http, killed, stopped },
 };
 await run(scenarios, { end });

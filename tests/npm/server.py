@@ -20,14 +20,15 @@ from starlette.staticfiles import StaticFiles
 
 from sapwood import Agent, App, Connection, Settings, Step, expose
 
-REFUSED = {"forbidden": 403, "missing": 404, "broken": 500}
+START = {"count": 0}
+REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}
 """Children whose parent does not let clients through, and with what status."""
 
 
 class Common(Agent[Any]):
     """What all agents here have."""
 
-    initial_state = {"count": 0}
+    initial_state = START
     made_by_url = True
 
     def validate_state(self, state: Any, source: Connection | None) -> None:
@@ -40,7 +41,13 @@ class Common(Agent[Any]):
     def wants_protocol(self, connection: Connection) -> bool:
         return connection.query.get("mode") != "plain"
 
+    async def on_connect(self, connection: Connection) -> None:
+        if connection.query.get("mode") == "fails":
+            raise ValueError("not you")
+
     async def on_message(self, connection: Connection, message: str | bytes) -> None:
+        if message == "fail":
+            raise ValueError("not this")
         connection.send({"heard": message if isinstance(message, str) else {"bytes": list(message)}})
 
     async def on_request(self, request: Request) -> Response:
@@ -138,7 +145,7 @@ class Plain(Agent):
 class Silent(Agent[Any]):
     """Does not say who it is."""
 
-    initial_state = {"count": 0}
+    initial_state = START
     send_identity = False
 
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.npm.running import Server, environment
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>sapwood</title><div id="root"></div><script src="page.js"></script>'
@@ -20,11 +19,11 @@ def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, wo
     pages.mkdir()
     (pages / "page.html").write_text(PAGE)
     flags = ["--bundle", "--format=iife", "--define:process.env.NODE_ENV='production'", f"--outfile={pages}/page.js"]
-    settings = {"cwd": work, "env": environment(home), "check": True, "timeout": 120}
-    subprocess.run(["node_modules/.bin/esbuild", "page.js", "--log-level=warning", *flags], **settings)
+    run(home, work, "node_modules/.bin/esbuild", "page.js", "--log-level=warning", *flags)
 
-    command = ["node", "browser.mjs", sapwood.host, str(shutil.which("chromium")), str(tmp_path / "profile")]
-    seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, **settings).stdout)
+    seen = json.loads(
+        run(home, work, "node", "browser.mjs", sapwood.host, str(shutil.which("chromium")), str(tmp_path / "profile"))
+    )
 
     assert seen == {
         "one at first": ["0", "é 50%"],
@@ -34,3 +33,10 @@ def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, wo
         "a refused one": "4404",
         "from another origin": "4403",
     }
+
+
+def run(home: Path, work: Path, *command: str) -> str:
+    done = subprocess.run(
+        command, cwd=work, env=environment(home), check=True, timeout=120, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout

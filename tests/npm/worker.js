@@ -1,7 +1,7 @@
 // The same agents as server.py has, for the original.
 import { Agent, callable, routeAgentRequest } from "agents";
 
-const REFUSED = { forbidden: 403, missing: 404, broken: 500 };
+const REFUSED = { forbidden: 403, missing: 404, broken: 500, busy: 429, down: 503 };
 
 class Common extends Agent {
   initialState = { count: 0 };
@@ -18,7 +18,12 @@ class Common extends Agent {
     return new URL(request.url).searchParams.get("mode") !== "plain";
   }
 
+  onConnect(_connection, { request }) {
+    if (new URL(request.url).searchParams.get("mode") === "fails") throw new Error("not you");
+  }
+
   onMessage(connection, message) {
+    if (message === "fail") throw new Error("not this");
     const heard = typeof message === "string" ? message : { bytes: [...new Uint8Array(message)] };
     connection.send(JSON.stringify({ heard }));
   }
