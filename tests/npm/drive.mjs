@@ -291,6 +291,9 @@ async function hooks_fail(name) {
   const ann = connect("ann", { name, query: { mode: "fails" } });
   await until("it comes back", () => ann.closes.length > 1, 2000).catch(() => {});
   expect("on_connect", ann.closes[0] ?? null, "1011 Internal Server Error");
+  const cat = connect("cat", { name, query: { mode: "closed" } });
+  await until("it gives up", () => cat.connectionError, 1000).catch(() => {});
+  expect("closed in on_connect", [cat.connectionError?.code ?? null, cat.others], [4002, [{ announced: "not you" }]]);
   const bob = await connected("bob", { name });
   bob.send("fail");
   await settled(bob);
@@ -341,6 +344,23 @@ async function deleted(name) {
   expect("made anew", ann.state, count(0));
 }
 
+async function destroyed(name) {
+  const ann = await connected("ann", { name });
+  const bob = await connected("bob", { name, path: "sub/desk/d" });
+  ann.setState(count(1));
+  await settled(ann);
+  await outcome(ann.call("end"));
+  await until("both come back", () => [ann, bob].every((client) => client.closes.length && client.identified));
+  expect("closed", [ann.closes[0], bob.closes[0]], ["1001 Agent destroyed", "1001 Agent destroyed"]);
+  expect("made anew", [ann.state, bob.state], [count(0), count(0)]);
+}
+
+async function big(name) {
+  const ann = await connected("ann", { name });
+  const text = "é".repeat(100_000);
+  expect("echoed", (await ann.call("echo", [text]))[0] === text, true);
+}
+
 async function http(name) {
   const ask = async (options, init) => {
     const answer = await agentFetch({ agent: "Room", name, host, ...options }, init);
@@ -388,6 +408,6 @@ async function comes_back(name, how) {
 const scenarios = {
   ...{ identity, no_state, no_identity, no_protocol, state, null_state, twins, state_refused },
   ...{ rpc, rpc_refused, unpaired, stream, broadcast, sub, root_names, child_names, malformed },
-  ...{ refused, hooks_fail, not_found, kicked, deleted, http, killed, stopped },
+  ...{ refused, hooks_fail, not_found, kicked, deleted, destroyed, big, http, killed, stopped },
 };
 await run(scenarios, { end });

@@ -27,7 +27,7 @@ export async function restart(how) {
 
 /** Note what a client saw, and whether it is what it should be. */
 export function expect(what, seen, wanted) {
-  now.seen[what] = seen === undefined ? "undefined" : seen;
+  now.seen[what] = seen === undefined ? "undefined" : structuredClone(seen);
   try {
     assert.deepEqual(seen, wanted);
   } catch {
@@ -53,6 +53,7 @@ export function recorded(client) {
   const frame = (data, isBinary) => {
     if (isBinary) return { binary: [...data] };
     const text = plain(data.toString());
+    if (text.length > 5000) return { long: text.length };
     try {
       return JSON.parse(text);
     } catch {
@@ -112,6 +113,6 @@ export async function run(scenarios, { end }) {
     for (const client of Object.keys(clients)) clients[client] = withoutRepeats(clients[client]);
     transcript[name] = { clients, seen, failures };
   }
-  console.log(JSON.stringify(transcript));
-  process.exit(0);
+  // A pipe takes so much at once; who exits before it is read loses the rest.
+  process.stdout.write(`${JSON.stringify(transcript)}\n`, () => process.exit(0));
 }

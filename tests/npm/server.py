@@ -44,6 +44,9 @@ class Common(Agent[Any]):
     async def on_connect(self, connection: Connection) -> None:
         if connection.query.get("mode") == "fails":
             raise ValueError("not you")
+        if connection.query.get("mode") == "closed":
+            connection.send({"announced": "not you"})
+            connection.close(4002, "not you")
 
     async def on_message(self, connection: Connection, message: str | bytes) -> None:
         if message == "fail":
@@ -112,6 +115,11 @@ class Common(Agent[Any]):
     @expose
     async def path(self) -> list[str]:
         return [step.name for step in self.self_path]
+
+    @expose
+    async def end(self) -> str:
+        await self.destroy()
+        return "destroyed"
 
     @expose
     async def drop(self, name: str) -> None:

@@ -18,8 +18,13 @@ class Common extends Agent {
     return new URL(request.url).searchParams.get("mode") !== "plain";
   }
 
-  onConnect(_connection, { request }) {
-    if (new URL(request.url).searchParams.get("mode") === "fails") throw new Error("not you");
+  onConnect(connection, { request }) {
+    const mode = new URL(request.url).searchParams.get("mode");
+    if (mode === "fails") throw new Error("not you");
+    if (mode === "closed") {
+      connection.send(JSON.stringify({ announced: "not you" }));
+      connection.close(4002, "not you");
+    }
   }
 
   onMessage(connection, message) {
@@ -86,12 +91,17 @@ class Common extends Agent {
     return this.selfPath.map((step) => step.name);
   }
 
+  async end() {
+    await this.destroy();
+    return "destroyed";
+  }
+
   async drop(name) {
     await this.deleteSubAgent(Desk, name);
   }
 }
 
-const PLAIN = ["add", "nothing", "echo", "boom", "unserializable", "bump", "announce", "kick", "path", "drop"];
+const PLAIN = ["add", "nothing", "echo", "boom", "unserializable", "bump", "announce", "kick", "path", "end", "drop"];
 for (const name of PLAIN) callable()(Common.prototype[name]);
 for (const name of ["numbers", "broken_numbers"]) callable({ streaming: true })(Common.prototype[name]);
 
