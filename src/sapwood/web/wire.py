@@ -25,7 +25,7 @@ MUCH = 64 * 1024
 class Wire:
     """The writing side of one WebSocket."""
 
-    __slots__ = ("_bytes", "_closing", "_limit", "_queue", "_room", "_send", "_task", "gone")
+    __slots__ = ("_bytes", "_closing", "_limit", "_queue", "_room", "_send", "_task")
 
     def __init__(self, send: Send, limit: int) -> None:
         self._send = send
@@ -35,8 +35,6 @@ class Wire:
         self._task: Task[None] | None = None
         self._room: Future[None] | None = None
         self._closing = False
-        self.gone: Future[int] = asyncio.get_running_loop().create_future()
-        """Done when the wire is closed from our side; its result is the close code."""
 
     def send(self, number: int, frame: str | bytes) -> None:
         if not self._closing:
@@ -46,8 +44,6 @@ class Wire:
         if not self._closing:
             self._closing = True
             self._put({"type": "websocket.close", "code": code, "reason": reason}, 0)
-            if not self.gone.done():
-                self.gone.set_result(code)
 
     def lost(self) -> None:
         """The other side is gone; nothing can be written any more."""
@@ -73,12 +69,12 @@ class Wire:
         self._bytes += size
         if self._bytes > self._limit:
             # Whoever does not read gets nothing more; what waits for it would grow for ever.
+            # Should it read again, it learns that it missed something, and comes back.
             self._queue.clear()
+            self._queue.append({"type": "websocket.close", "code": FULL, "reason": "The client does not read"})
             self._bytes = 0
             self._closing = True
             self._make_room()
-            if not self.gone.done():
-                self.gone.set_result(FULL)
 
     def _try(self, message: Message, size: int) -> None:
         writing: Any = self._send(message)
