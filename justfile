@@ -21,7 +21,7 @@ test-all:
     #!/usr/bin/env bash
     set -euo pipefail
     rooms=()
-    for room in tests/faults tests/e2e; do
+    for room in tests/faults tests/npm tests/e2e; do
         [ -n "$(find "$room" -name 'test_*.py' -print -quit 2>/dev/null)" ] && rooms+=("$room")
     done
     [ ${#rooms[@]} -gt 0 ] || { echo "no slow tests yet"; exit 0; }

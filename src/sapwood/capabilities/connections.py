@@ -243,8 +243,7 @@ class Connections:
         found = exposed(actor.kind).get(frame.method)
         try:
             if found is None:
-                what = "is not callable" if frame.method in actor.kind.methods else "does not exist"
-                raise InvalidArguments(f"Method {frame.method} {what}")
+                raise InvalidArguments(f"Method {frame.method} {_why_not(actor, frame.method)}")
             arguments = [actor.agent, *found.arguments(frame.args)]
         except SapwoodError as error:
             self._outbox.put(socket, frames.error(frame.id, str(error)))
@@ -312,6 +311,13 @@ class Connections:
             await self.run("on_close", self._actor.agent.on_close, connection, code, reason, client=connection)
         finally:
             self._known.pop(socket, None)
+
+
+def _why_not(actor: Actor, method: str) -> str:
+    is_there = method in actor.kind.methods or (
+        not method.startswith("_") and callable(getattr(actor.kind.cls, method, None))
+    )
+    return "is not callable" if is_there else "does not exist"
 
 
 def _said(error: BaseException) -> str:

@@ -53,7 +53,8 @@ class State:
     def text(self) -> bytes | None:
         """Return the state as clients see it, as JSON; None if the agent has none."""
         value = self.get()
-        return None if value is None else self._encode(value)
+        # None is what an agent without a state has, and a state like any other once somebody set it.
+        return None if value is None and not self._stored() else self._encode(value)
 
     def set(self, value: Any, source: object = None, sender: Socket | None = None) -> None:
         """Replace the state. `source` is the connection that wants it, `sender` its socket."""
@@ -109,9 +110,12 @@ class State:
             self._undone = self._actor.database.undone
             self._value = UNREAD
 
-    def _read(self) -> Any:
+    def _stored(self) -> list[Any]:
         database = self._actor.database
-        rows = database.execute("SELECT version, value FROM sapwood_state") if database.has(STATE) else []
+        return list(database.execute("SELECT version, value FROM sapwood_state")) if database.has(STATE) else []
+
+    def _read(self) -> Any:
+        rows = self._stored()
         if not rows:
             return self._checked(self._initial)[1]
         ((version, text),) = rows

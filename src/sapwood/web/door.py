@@ -47,6 +47,7 @@ FAREWELL = 10.0
 """Seconds that a client is given to take what we closed its socket with."""
 TOO_BIG = 1009
 UNSAID = 1005
+BELOW = "Sub-agent connection"
 
 
 class Clients(Protocol):
@@ -64,9 +65,11 @@ class Clients(Protocol):
 class Refusal(Exception):
     """Somebody on the way does not let the client through."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, what: str = "Connection") -> None:
         super().__init__(response.status_code)
         self.response = response
+        self.what = what
+        """What was refused, in the words of a close frame."""
 
 
 def refusal(status: int, text: str | None = None) -> Refusal:
@@ -231,9 +234,12 @@ class Door:
         classes = _classes() if routing.SUB in path else {}
         while (hop := routing.parse_hop(path, classes.__contains__)) is not None:
             kind = self._child_class(actor, hop, classes[hop.segment])
-            actor, request, path = await self._descend(actor, request, path, hop, kind)
+            try:
+                actor, request, path = await self._descend(actor, request, path, hop, kind)
+            except Refusal as no:
+                raise Refusal(no.response, BELOW) from None
         if action == "connect" and _names_nobody(path):
-            raise refusal(404)
+            raise Refusal(refusal(404).response, BELOW)
         request = _with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
@@ -316,7 +322,7 @@ class Door:
             return self._socket(await self._arrive(place, request, "connect"), wire)
         except Refusal as no:
             status = no.response.status_code
-            wire.close(close_code(status), f"Sub-agent connection rejected ({status})")
+            wire.close(close_code(status), f"{no.what} rejected ({status})")
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log(error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))

@@ -6,6 +6,7 @@ that are JSON already, so a state or a result is encoded once, however many read
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -19,6 +20,9 @@ READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
 DEPTH = 128
 """How deep a client's values may be nested. What can be read here must be writable elsewhere, on any stack."""
+BEGINNINGS = ("{", " ", "\n", "\r", "\t")
+"""What JSON that holds an object may begin with."""
+HALVES = re.compile("[\ud800-\udfff]")
 
 _text = msgspec.json.Encoder().encode
 _strings = re.compile(rb'"(?:[^"\\]|\\.)*"', flags=re.DOTALL)
@@ -63,10 +67,10 @@ class Cancel(msgspec.Struct):
 
 def read(text: str) -> Rpc | StateChange | Cancel | None:
     """Return what the framework answers itself; None for everything that is the user's."""
-    if not text.startswith("{"):
+    if text[:1] not in BEGINNINGS:
         return None
     try:
-        frame = _incoming.decode(text)
+        frame = _decoded(text)
         if frame.type == RPC and isinstance(frame.id, str) and isinstance(frame.method, str):
             return Rpc(frame.id, frame.method, _arguments.decode(frame.args))
         if frame.type == STATE and frame.state:
@@ -90,9 +94,26 @@ def is_deep(text: bytes) -> bool:
     return bool(brackets)
 
 
+def _decoded(text: str) -> Incoming:
+    try:
+        return _incoming.decode(text)
+    except msgspec.DecodeError:
+        if "\\u" not in text:
+            raise
+    # JavaScript's texts may hold half of a surrogate pair, and its JSON too; no other text may.
+    # The client waits for an answer, so it is replaced, as browsers do where they cannot send it.
+    try:
+        whole = json.dumps(json.loads(text), ensure_ascii=False)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return _incoming.decode(HALVES.sub("\ufffd", whole))
+
+
 def identity(name: str, agent: str, *, state_follows: bool) -> str:
-    """Tell a client whom it is connected to."""
-    frame = {"type": "cf_agent_identity", "name": name, "agent": agent, "stateFollows": state_follows}
+    """Tell a client whom it is connected to, and, only if one does, that a state follows."""
+    frame: dict[str, Any] = {"type": "cf_agent_identity", "name": name, "agent": agent}
+    if state_follows:
+        frame["stateFollows"] = True
     return _text(frame).decode()
 
 

@@ -1,0 +1,67 @@
+"""The page about the wire has every frame, each with an example that is one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.npm.differences import table
+
+from sapwood.wire import frames
+
+ROOT = Path(__file__).parents[2]
+
+
+def types() -> set[str]:
+    """Return the types of frame the source knows."""
+    return {frames.RPC, *re.findall(r"\bcf_agent_\w+", Path(frames.__file__).read_text())}
+
+
+def examples() -> dict[str, list[dict[str, object]]]:
+    """Return the examples on the page, by the heading they stand under."""
+    parts = re.split(r"^### `(\w+)`$", (ROOT / "docs/reference/wire.md").read_text(), flags=re.MULTILINE)
+    return {
+        title: [json.loads(frame) for frame in re.findall(r"^```json\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)]
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def test_every_type_of_frame_is_on_the_page_and_nothing_else_is() -> None:
+    assert set(examples()) == types()
+
+
+def test_every_type_of_frame_has_an_example_of_itself() -> None:
+    for title, shown in examples().items():
+        assert shown, title
+        assert {frame["type"] for frame in shown} == {title}
+
+
+def test_the_examples_are_what_is_written() -> None:
+    written = [
+        frames.identity("room-1", "my-agent", state_follows=True),
+        frames.state(b'{"count":1}'),
+        frames.state_error(frames.REJECTED),
+        frames.mcp_servers(),
+        frames.result("6f1c…", b"5", done=True),
+        frames.result("6f1c…", b"0", done=False),
+        frames.error("6f1c…", "boom!"),
+    ]
+    shown = [frame for frames in examples().values() for frame in frames]
+
+    assert [frame for frame in written if json.loads(frame) not in shown] == []
+
+
+def test_the_examples_of_what_clients_send_are_understood() -> None:
+    (call,) = [frame for frame in examples()["rpc"] if "method" in frame]
+    (state,) = examples()["cf_agent_state"]
+
+    assert isinstance(frames.read(json.dumps(call)), frames.Rpc)
+    assert isinstance(frames.read(json.dumps(state)), frames.StateChange)
+
+
+def test_the_table_of_differences_can_be_read() -> None:
+    rows = table()
+
+    assert rows
+    assert len({row.where + row.original for row in rows}) == len(rows)

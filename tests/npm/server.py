@@ -1,0 +1,176 @@
+"""The agents the npm clients talk to, on a real server. `worker.js` has the same ones.
+
+    python server.py PORT DATA PAGES
+
+`PAGES` is a folder that is served as `/pages`, for the browser.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from sapwood import Agent, App, Connection, Settings, Step, expose
+
+START = {"count": 0}
+REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}
+"""Children whose parent does not let clients through, and with what status."""
+
+
+class Common(Agent[Any]):
+    """What all agents here have."""
+
+    initial_state = START
+    made_by_url = True
+
+    def validate_state(self, state: Any, source: Connection | None) -> None:
+        if isinstance(state, dict) and state.get("count") == -1:
+            raise ValueError("count may not be negative")
+
+    def is_readonly(self, connection: Connection) -> bool:
+        return connection.query.get("mode") == "readonly"
+
+    def wants_protocol(self, connection: Connection) -> bool:
+        return connection.query.get("mode") != "plain"
+
+    async def on_connect(self, connection: Connection) -> None:
+        if connection.query.get("mode") == "fails":
+            raise ValueError("not you")
+        if connection.query.get("mode") == "closed":
+            connection.send({"announced": "not you"})
+            connection.close(4002, "not you")
+
+    async def on_message(self, connection: Connection, message: str | bytes) -> None:
+        if message == "fail":
+            raise ValueError("not this")
+        connection.send({"heard": message if isinstance(message, str) else {"bytes": list(message)}})
+
+    async def on_request(self, request: Request) -> Response:
+        body = (await request.body()).decode()
+        return JSONResponse({"method": request.method, "path": request.url.path, "body": body, "name": self.name})
+
+    async def on_before_connect(self, request: HTTPConnection) -> Response | None:
+        return PlainTextResponse("closed", 403) if self.name == "closed" else None
+
+    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> Response | None:
+        status = REFUSED.get(child.name)
+        return PlainTextResponse("no", status) if status else None
+
+    @expose
+    async def add(self, a: float, b: float) -> float:
+        return a + b
+
+    @expose
+    async def nothing(self) -> None:
+        pass
+
+    @expose
+    async def echo(self, *values: Any) -> list[Any]:
+        return list(values)
+
+    @expose
+    async def boom(self) -> None:
+        raise ValueError("boom!")
+
+    @expose
+    async def unserializable(self) -> Any:
+        return Common.hidden
+
+    async def hidden(self) -> str:
+        return "not for clients"
+
+    @expose
+    async def numbers(self, n: int) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+
+    @expose
+    async def broken_numbers(self, n: int) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+        raise ValueError("out of numbers")
+
+    @expose
+    async def bump(self) -> int:
+        self.set_state({"count": self.state["count"] + 1})
+        return self.state["count"]
+
+    @expose
+    async def announce(self, what: Any) -> None:
+        self.broadcast({"announced": what})
+
+    @expose
+    async def kick(self, code: int, reason: str) -> None:
+        for connection in self.connections():
+            connection.close(code, reason)
+
+    @expose
+    async def path(self) -> list[str]:
+        return [step.name for step in self.self_path]
+
+    @expose
+    async def end(self) -> str:
+        await self.destroy()
+        return "destroyed"
+
+    @expose
+    async def drop(self, name: str) -> None:
+        await self.delete_sub_agent(Desk, name)
+
+
+class Room(Common):
+    pass
+
+
+class Desk(Common):
+    pass
+
+
+class Reporter(Common):
+    pass
+
+
+class Source(Common):
+    pass
+
+
+class Plain(Agent):
+    """Has no state."""
+
+    @expose
+    async def add(self, a: float, b: float) -> float:
+        return a + b
+
+
+class Silent(Agent[Any]):
+    """Does not say who it is."""
+
+    initial_state = START
+    send_identity = False
+
+
+def main() -> None:
+    port, data, pages = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    app = App(agents=[Room, Plain, Silent], settings=Settings(data=data))
+    routes = [Mount("/pages", StaticFiles(directory=pages, check_dir=False)), Mount("/", app)]
+    uvicorn.run(
+        Starlette(routes=routes, lifespan=app.lifespan),
+        host="127.0.0.1",
+        port=port,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The unmodified npm clients work with sapwood, and every difference from the original is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.npm.differences import PAGE, differences, fits, table
+
+
+def sockets(transcript: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for scenario in transcript.values():
+        for records in scenario["clients"].values():
+            yield from records
+
+
+def test_the_clients_see_what_they_should(ours: dict[str, Any]) -> None:
+    assert {name: scenario["failures"] for name, scenario in ours.items() if scenario["failures"]} == {}
+
+
+def test_every_difference_from_the_original_is_in_the_reference(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    rows = table()
+
+    found = differences(theirs, ours)
+
+    assert {place: pair for place, pair in found.items() if not any(fits(row, place, pair) for row in rows)} == {}
+
+
+def test_the_reference_tells_of_no_difference_that_is_none(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    found = differences(theirs, ours)
+
+    rows = table()
+
+    assert [row for row in rows if not any(fits(row, place, pair) for place, pair in found.items())] == []
+    assert [row for row in rows if not row.why] == []
+
+
+def test_every_type_of_frame_and_every_close_code_that_occurs_is_in_the_reference(ours: dict[str, Any]) -> None:
+    page = PAGE.read_text()
+
+    said = {frame["type"] for socket in sockets(ours) for frame in socket["received"] if "type" in frame}
+    codes = {int(socket["closed"].split()[0]) for socket in sockets(ours) if "closed" in socket}
+
+    assert said == set(re.findall(r"^### `(\w+)`$", page, flags=re.MULTILINE))
+    assert {code for code in codes if code < 4000 and f"| {code} |" not in page} == {1008}

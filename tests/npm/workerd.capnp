@@ -1,0 +1,30 @@
+using Workerd = import "/workerd/workerd.capnp";
+
+const config :Workerd.Config = (
+  services = [
+    (name = "main", worker = .worker),
+    (name = "disk", disk = (path = "state", writable = true)),
+    (name = "internet", network = (allow = ["local"])),
+  ],
+  sockets = [(name = "http", address = "127.0.0.1:0", http = (), service = "main")],
+  # The SDK imports this module; wrangler supplies it, bare workerd does not.
+  extensions = [(modules = [(name = "cloudflare-internal:email", internal = true,
+    esModule = "export class EmailMessage { constructor(from, to, raw) { Object.assign(this, { from, to, raw }); } }; export default { EmailMessage };")])],
+);
+
+const worker :Workerd.Worker = (
+  modules = [(name = "worker.js", esModule = embed "dist/worker.js")],
+  compatibilityDate = "2026-11-01",
+  compatibilityFlags = ["nodejs_compat"],
+  durableObjectNamespaces = [
+    (className = "Room", uniqueKey = "room", enableSql = true),
+    (className = "Plain", uniqueKey = "plain", enableSql = true),
+    (className = "Silent", uniqueKey = "silent", enableSql = true),
+  ],
+  durableObjectStorage = (localDisk = "disk"),
+  bindings = [
+    (name = "Room", durableObjectNamespace = "Room"),
+    (name = "Plain", durableObjectNamespace = "Plain"),
+    (name = "Silent", durableObjectNamespace = "Silent"),
+  ],
+);
