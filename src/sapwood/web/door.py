@@ -294,9 +294,12 @@ class Door:
             return
         self._count += 1
         self._users[socket.user] = self._users.get(socket.user, 0) + 1
+        began = time.monotonic()
+        access.info("SOCKET %s opened", scope["path"])
         try:
             await self._converse(socket, wire, receive)
         finally:
+            access.info("SOCKET %s closed after %.1f s", scope["path"], time.monotonic() - began)
             self._count -= 1
             self._users[socket.user] -= 1
             if not self._users[socket.user]:
@@ -393,6 +396,8 @@ class Door:
         origin = request.headers.get("origin")
         allowed = self._settings.origins
         if origin is None or "*" in allowed or origin in allowed:
+            return True
+        if f"{origin.rpartition(':')[0]}:*" in allowed:
             return True
         return urlsplit(origin).netloc == request.headers.get("host")
 

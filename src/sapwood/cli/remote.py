@@ -1,0 +1,95 @@
+"""The way from a command to the agents: over HTTP to the server of a data folder, or, if none runs, to the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from sapwood.app import App
+from sapwood.cli.serving import OPERATOR
+from sapwood.errors import FolderInUse, Refused, Unavailable, UsageError
+from sapwood.settings import Settings
+from sapwood.web.operator import PREFIX, Operator
+
+T = TypeVar("T")
+
+TIMEOUT = 600.0
+
+
+def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
+    """Ask the server of a data folder; raises `Unavailable` if none runs."""
+    return json.loads(_request(data, what, asked).read())
+
+
+def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
+    """Ask for something that comes in parts."""
+    for line in _request(data, what, asked):
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer["error"])
+        yield answer["result"]
+
+
+def ask_or_open(
+    data: str, what: str, here: Callable[[Operator], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
+) -> dict[str, Any]:
+    """Ask the server of a data folder; if none runs, do the same on the folder itself."""
+    try:
+        return ask(data, what, **asked)
+    except Unavailable:
+        if not (Path(data) / "trees").is_dir():
+            raise
+    return _alone(data, here)
+
+
+def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+    async def work() -> T:
+        async with App(agents=[], settings=Settings(data=data)) as app:
+            return await here(Operator(app.node))
+
+    try:
+        return asyncio.run(work())
+    except FolderInUse as error:
+        raise UsageError(
+            f"{error} It was not started with `sapwood serve` or `sapwood dev`, so no command can reach it."
+        ) from None
+
+
+def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPResponse:
+    file = Path(data) / OPERATOR
+    try:
+        found = json.loads(file.read_text())
+        url, token, pid = urlsplit(str(found["url"])), found["token"], found.get("pid")
+    except FileNotFoundError:
+        raise Unavailable(
+            f"No server runs on the data folder {data!r}. Start one with `sapwood serve`, or name another with --data."
+        ) from None
+    except PermissionError:
+        raise UsageError(f"{str(file)!r} is only for the user that runs the server. Run this as that user.") from None
+    except (ValueError, KeyError):
+        raise UsageError(f"{str(file)!r} is damaged. Restart the server, and it will be written anew.") from None
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT)
+    try:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", PREFIX + what, json.dumps(asked), headers)
+        answer = connection.getresponse()
+    except OSError:
+        raise Unavailable(
+            f"The server of {data!r} does not answer at {found['url']}. Process {pid} ended without a word, or "
+            "cannot be reached from here."
+        ) from None
+    if answer.status != http.client.OK:
+        raise Refused(_reason(answer))
+    return answer
+
+
+def _reason(answer: http.client.HTTPResponse) -> str:
+    try:
+        return str(json.loads(answer.read())["error"])
+    except (ValueError, KeyError):
+        return f"The server answered {answer.status} {answer.reason}."
