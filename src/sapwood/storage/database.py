@@ -364,7 +364,7 @@ class Database:
         self._description = ()
         try:
             cursor = self._cursor.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
-            rows: list[tuple[SqlValue, ...]] = cursor.fetchall()
+            rows: list[tuple[SqlValue, ...]] = cursor.fetchall()  # pyright: ignore[reportAssignmentType]
             return Rows(tuple([column[0] for column in self._description]), rows)
         except apsw.Error as error:
             raise self._translated(error, sql) from error
