@@ -15,10 +15,10 @@ from rich.console import Console
 
 from sapwood.cli import doctor as doctors
 from sapwood.cli import new as projects
-from sapwood.cli import remote, serving, showing
+from sapwood.cli import remote, showing
 from sapwood.cli.loading import load, usual_target
 from sapwood.cli.shell import interact
-from sapwood.errors import SapwoodError
+from sapwood.errors import ForbiddenSql, Refused, SapwoodError
 from sapwood.web.operator import Operator
 
 INTERRUPTED = 130
@@ -39,6 +39,7 @@ DataOfApp = Annotated[str | None, Parameter(help="The data folder; stronger than
 Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to listen on.")]
 Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on; 0 takes a free one.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
+Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
 Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(help="What is worth a line in the log.")]
 
 
@@ -59,16 +60,19 @@ def run() -> None:
 @cli.command
 def serve(
     target: Target,
+    /,
     *,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     data: DataOfApp = None,
-    insecure: Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")] = False,
+    insecure: Insecure = False,
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log_level: Level = "info",
     grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
 ) -> None:
     """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
+    from sapwood.cli import serving  # here, because no other command needs a server
+
     serving.serve(
         serving.Options(
             target,
@@ -86,20 +90,26 @@ def serve(
 @cli.command
 def dev(
     target: Annotated[str | None, Parameter(help="As for `serve`; app.py or main.py here, if not given.")] = None,
+    /,
     *,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     data: DataOfApp = None,
+    insecure: Insecure = False,
     log_level: Level = "info",
 ) -> None:
     """Serve an app while you write it: it restarts when a file changes, and shows every request."""
+    from sapwood.cli import serving
+
     where = target or usual_target(Path.cwd())
-    options = serving.Options(where, host, port, dev=True, data=data, access_log=True, log_level=log_level, grace=1.0)
+    options = serving.Options(
+        where, host, port, dev=True, insecure=insecure, data=data, access_log=True, log_level=log_level, grace=1.0
+    )
     serving.develop(options, Path.cwd())
 
 
 @cli.command
-def new(name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")]) -> None:
+def new(name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")], /) -> None:
     """Make a project that runs at once: two agents, a page, tests, and a container."""
     files = projects.make(name)
     print(f"Made {name} with {', '.join(files)}.")
@@ -109,6 +119,7 @@ def new(name: Annotated[Path, Parameter(help="The folder to make; its last part 
 @cli.command
 def tree(
     address: Annotated[str | None, Parameter(help="Show only this agent and those below it.")] = None,
+    /,
     *,
     once: Annotated[bool, Parameter(negative="", help="Show it once, and exit.")] = False,
     every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
@@ -135,7 +146,7 @@ def tree(
 
 
 @cli.command
-def state(address: Agent, *, data: Data = "sapwood-data") -> None:
+def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
     """Print the state of an agent as JSON. It is not woken by it."""
 
     async def here(operator: Operator) -> dict[str, Any]:
@@ -149,6 +160,7 @@ def state(address: Agent, *, data: Data = "sapwood-data") -> None:
 def sql(
     address: Agent,
     statement: Annotated[str, Parameter(help="One SQL statement.")],
+    /,
     *arguments: Annotated[
         str, Parameter(allow_leading_hyphen=True, help="What its question marks stand for, as JSON.")
     ],
@@ -163,7 +175,12 @@ def sql(
         return await operator.sql(address, statement, given)
 
     asked = {"address": address, "sql": statement, "arguments": given, "write": write}
-    answer = remote.ask(data, "sql", **asked) if write else remote.ask_or_open(data, "sql", here, **asked)
+    try:
+        answer = remote.ask(data, "sql", **asked) if write else remote.ask_or_open(data, "sql", here, **asked)
+    except ForbiddenSql as error:
+        if write:
+            raise
+        raise Refused(f"{error} Add --write if it is meant to change something.") from None
     if as_json:
         print(
             json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False)
@@ -178,6 +195,7 @@ def sql(
 def call(
     address: Agent,
     method: Annotated[str, Parameter(help="A public method of it.")],
+    /,
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="JSON; what is none is taken as text.")],
     data: Data = "sapwood-data",
 ) -> None:
@@ -192,6 +210,7 @@ def call(
 def backup(
     folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
     address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,
+    /,
     *,
     data: Data = "sapwood-data",
 ) -> None:
@@ -202,13 +221,14 @@ def backup(
         return {"trees": await operator.back_up(where, address)}
 
     answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
-    print(f"Copied {answer['trees']} trees to {folder}.")
+    print(f"Copied {_trees(answer)} to {folder}.")
 
 
 @cli.command
 def restore(
     folder: Annotated[Path, Parameter(help="A backup.")],
     address: Annotated[str | None, Parameter(help="Put back only the tree of this root.")] = None,
+    /,
     *,
     data: Data = "sapwood-data",
 ) -> None:
@@ -219,11 +239,11 @@ def restore(
         return {"trees": await operator.restore(where, address)}
 
     answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
-    print(f"Put back {answer['trees']} trees from {folder}.")
+    print(f"Put back {_trees(answer)} from {folder}.")
 
 
 @cli.command
-def shell(target: Target, *, data: DataOfApp = None) -> None:
+def shell(target: Target, /, *, data: DataOfApp = None) -> None:
     """Start Python with the app running in it as `app`; `await` works at the prompt."""
     asyncio.run(interact(load(target, data)))
 
@@ -239,6 +259,10 @@ def doctor(*, data: Data = "sapwood-data") -> int:
         )
         console.print(f"{mark} {one.what}: {one.found}" + (f"\n     → {one.remedy}" if one.remedy else ""))
     return 1 if any(one.fatal for one in found) else 0
+
+
+def _trees(answer: dict[str, Any]) -> str:
+    return "1 tree" if answer["trees"] == 1 else f"{answer['trees']} trees"
 
 
 def _value(text: str) -> Any:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import apsw
 
-from sapwood.cli.serving import OPERATOR
 from sapwood.cli.showing import size
 from sapwood.errors import FolderInUse
 from sapwood.storage.files import FolderLock
+from sapwood.web.operator import FILE
 
 OPEN_FILES = 4096
 FREE_BYTES = 1024**3
@@ -70,9 +70,12 @@ def _open_files() -> Finding:
 def _folder(data: Path) -> Iterator[Finding]:
     where = data if data.exists() else data.absolute().parent
     what = f"data folder {data}"
-    if not where.is_dir() or not os.access(where, os.W_OK | os.X_OK):
+    try:
+        seconds = _sync_time(where)
+    except OSError as error:
         user = getattr(os, "getuid", lambda: "this one")()
-        yield Finding(what, "cannot be written", f"Let user {user} write {where}, or choose --data.", fatal=True)
+        remedy = f"Let user {user} write {where}, or choose another folder with --data."
+        yield Finding(what, f"cannot be written: {error.strerror}", remedy, fatal=True)
         return
     if data.exists():
         yield _lock(data, what)
@@ -82,7 +85,6 @@ def _folder(data: Path) -> Iterator[Finding]:
     yield Finding(
         "free on its disk", size(free), None if free > FREE_BYTES else "Make room: agents stop when it is full."
     )
-    seconds = _sync_time(where)
     text = f"{seconds * 1e3:.2f} ms"
     remedy = "With durability='disk' every answer waits this long. Use a faster disk, or durability='process'."
     yield Finding("time to sync its disk", text, None if seconds < SLOW_SYNC else remedy)
@@ -92,14 +94,14 @@ def _lock(data: Path, what: str) -> Finding:
     try:
         FolderLock(data).release()
     except FolderInUse as error:
-        if (data / OPERATOR).exists():
+        if (data / FILE).exists():
             return Finding(what, "in use by a running server")
         return Finding(what, "in use", str(error))
     except OSError as error:
         return Finding(
             what, f"cannot be locked: {error.strerror}", "Let this user write the file `lock` in it.", fatal=True
         )
-    if (data / OPERATOR).exists():
+    if (data / FILE).exists():
         return Finding(what, "writable, free", "The last server ended without a word. Nothing is lost; start it again.")
     return Finding(what, "writable, free")
 

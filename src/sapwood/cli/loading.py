@@ -74,7 +74,7 @@ def load(target: str, data: str | None = None) -> Loaded:
 
 def _inside(module: ModuleType, found: Any, target: str) -> App:
     """Return the App that runs inside another ASGI application of the same module."""
-    if not callable(found):
+    if not callable(found) or isinstance(found, type):
         raise UsageError(
             f"{target} is a {type(found).__name__}; it has to be a sapwood App, or an ASGI app around one."
         )

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sapwood.app import App
-from sapwood.cli.serving import OPERATOR
-from sapwood.errors import FolderInUse, Refused, Unavailable, UsageError
+from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.settings import Settings
-from sapwood.web.operator import PREFIX, Operator
+from sapwood.web.operator import FILE, PREFIX, Operator
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
 
 
 def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPResponse:
-    file = Path(data) / OPERATOR
+    file = Path(data) / FILE
     try:
         found = json.loads(file.read_text())
         url, token, pid = urlsplit(str(found["url"])), found["token"], found.get("pid")
@@ -84,12 +83,14 @@ def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPRes
             "cannot be reached from here."
         ) from None
     if answer.status != http.client.OK:
-        raise Refused(_reason(answer))
+        raise _refusal(answer)
     return answer
 
 
-def _reason(answer: http.client.HTTPResponse) -> str:
+def _refusal(answer: http.client.HTTPResponse) -> SapwoodError:
     try:
-        return str(json.loads(answer.read())["error"])
+        said = json.loads(answer.read())
+        kind = ForbiddenSql if said.get("code") == ForbiddenSql.code else Refused
+        return kind(str(said["error"]))
     except (ValueError, KeyError):
-        return f"The server answered {answer.status} {answer.reason}."
+        return Refused(f"The server answered {answer.status} {answer.reason}.")

@@ -23,12 +23,10 @@ from sapwood.app import App
 from sapwood.cli.loading import load
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
-from sapwood.web.operator import OperatorDoor
+from sapwood.web.operator import FILE, OperatorDoor
 
 log = logging.getLogger("sapwood.server")
 
-OPERATOR = "operator.json"
-"""The file in the data folder that leads to the running server."""
 LOOPBACK_ORIGINS = tuple(
     f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
 )
@@ -128,7 +126,7 @@ class Server(uvicorn.Server):
         self._app = app
         self._token = token
         self._url = f"http://{_reachable(options.host)}:{port}"
-        self._file = Path(app.settings.data) / OPERATOR
+        self._file = Path(app.settings.data) / FILE
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -179,6 +177,8 @@ def _reachable(host: str) -> str:
 
 
 def _listen(options: Options) -> socket.socket:
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"{options.port} is not a port; a port is a number from 0 to 65535.")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)

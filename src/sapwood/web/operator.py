@@ -36,6 +36,8 @@ from sapwood.web.errors import status_of
 log = logging.getLogger(__name__)
 
 PREFIX = "/_sapwood/"
+FILE = "operator.json"
+"""The file in the data folder that says where the running server is, and its token."""
 MOST_ROWS = 10_000
 BODY_BYTES = 8 * 1024 * 1024
 
