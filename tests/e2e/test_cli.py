@@ -38,6 +38,25 @@ SECRETS = [
     "app = App(agents=[Vault], authenticate=lambda request: request.query_params.get('token'))",
 ]
 
+SLOW = [
+    "import asyncio",
+    "from collections.abc import AsyncIterator",
+    "from sapwood import Agent, App",
+    "",
+    "class Slow(Agent):",
+    "    async def nap(self) -> None:",
+    "        await asyncio.sleep(60)",
+    "",
+    "    async def fail(self) -> None:",
+    "        raise ValueError('no')",
+    "",
+    "    async def count(self, to: int) -> AsyncIterator[int]:",
+    "        for number in range(to):",
+    "            yield number",
+    "",
+    "app = App(agents=[Slow])",
+]
+
 
 class Server:
     """A server in a process of its own."""
@@ -197,6 +216,26 @@ def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledge
     assert acknowledged > 0
     with serving(project) as server, server.connect() as again:
         assert receive(again, "cf_agent_state")["state"]["value"] >= acknowledged
+
+
+def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("\n".join(SLOW))
+    with serving(tmp_path, "serve", "app", "--grace", "1") as server:
+        assert said_by(tmp_path, "call", "Slow:a", "count", "2") == "0\n1\n"
+        assert "error: ValueError: no" in sapwood(tmp_path, "call", "Slow:a", "fail").stderr
+        waiting = subprocess.Popen(
+            [*COMMAND, "call", "Slow:a", "nap"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + PATIENCE
+        while "busy" not in said_by(tmp_path, "tree", "--once"):
+            assert time.monotonic() < until
+
+        server.stop()
+        output, said = waiting.communicate(timeout=PATIENCE)
+
+        assert (waiting.returncode, output) == (1, "")
+        assert "stopped before it had answered" in said
+        assert "Traceback" not in "".join(server.said)
 
 
 def test_an_operator_sees_and_changes_a_running_server(project: Path, tmp_path: Path) -> None:

@@ -27,11 +27,22 @@ def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
 
 def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
     """Ask for something that comes in parts."""
-    for line in _request(data, what, asked):
+    lines = _request(data, what, asked)
+    while line := _line(lines):
         answer = json.loads(line)
         if "error" in answer:
             raise Refused(answer["error"])
+        if "done" in answer:
+            return
         yield answer["result"]
+    raise Unavailable("The server stopped before it had answered. Whether it was done, nobody can say.")
+
+
+def _line(answer: http.client.HTTPResponse) -> bytes:
+    try:
+        return answer.readline()
+    except (OSError, http.client.HTTPException):
+        return b""  # it broke off
 
 
 def ask_or_open(

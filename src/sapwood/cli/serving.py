@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import sys
+from asyncio import CancelledError
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,4 +216,5 @@ def _log_to_stderr(options: Options) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Keep what uvicorn says of its own comings and goings out of a log of agents."""
-    return record.levelno > logging.INFO
+    cut_short = record.exc_info is not None and record.exc_info[0] is CancelledError  # it said so in a line before
+    return record.levelno > logging.INFO and not cut_short

@@ -20,11 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
-from sapwood.errors import InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import Node, tree_folder
 from sapwood.kernel.registry import Registry
@@ -287,12 +288,18 @@ class OperatorDoor:
 
 
 async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield results as lines of JSON; an error is the last one, because the status has been sent by then."""
+    """Yield results as lines of JSON; the last one says that it is done, or what went wrong.
+
+    The status has been sent by then, and a connection that broke looks like one that ended.
+    """
     try:
         async for item in answer:
             yield b'{"result":' + item + b"}\n"
+        yield b'{"done":true}\n'
     except SapwoodError as error:
-        yield json.dumps({"error": str(error), "code": error.code}).encode() + b"\n"
+        # What the user's own code raised keeps its name; ours are sentences.
+        text = describe(error) if isinstance(error, Crashed) else str(error)
+        yield json.dumps({"error": text, "code": error.code}).encode() + b"\n"
     except Exception as error:  # noqa: BLE001 - whatever the user's method raised; the operator may know it
         yield json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
 
