@@ -25,7 +25,6 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
-from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import Node, tree_folder
 from sapwood.kernel.registry import Registry
@@ -161,9 +160,10 @@ class Operator:
             if rows:
                 return msgspec.json.decode(rows[0][0])
         try:
-            kind = tree.kind_of(found.type)
+            kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
         except UnknownAgent:
-            return None
+            text = f"{found} has set no state yet, and what its class begins with only a running server knows."
+            raise NotFound(text, path=found.steps) from None
         return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
 
     async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
@@ -298,7 +298,7 @@ async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b'{"done":true}\n'
     except SapwoodError as error:
         # What the user's own code raised keeps its name; ours are sentences.
-        text = describe(error) if isinstance(error, Crashed) else str(error)
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Crashed) else str(error)
         yield json.dumps({"error": text, "code": error.code}).encode() + b"\n"
     except Exception as error:  # noqa: BLE001 - whatever the user's method raised; the operator may know it
         yield json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
