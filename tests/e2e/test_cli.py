@@ -315,6 +315,8 @@ def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) ->
             stranger.recv(PATIENCE)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4403
+        assert server.get("/agents/lobby/main", Host="elsewhere.example")[0] == 421
+        assert server.get("/agents/lobby/main", Host="localhost:8000")[0] == 200
         heard = len(server.said)
 
         time.sleep(1)  # file times may be coarse, and the watcher has to have seen the old one

@@ -15,8 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 from uvicorn.supervisors.statreload import StatReload
 
 from sapwood.address import kebab
@@ -24,6 +27,7 @@ from sapwood.app import App
 from sapwood.cli.loading import load
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
+from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
 
 log = logging.getLogger("sapwood.server")
@@ -98,8 +102,11 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
             raise
         sys.exit(f"error: {error}")  # the next change of a file may mend it
     token = secrets.token_urlsafe(32)
+    door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
+    if options.dev and is_loopback(options.host) and not options.insecure:
+        door = OwnNames(door)
     config = uvicorn.Config(
-        OperatorDoor(loaded.asgi, lambda: app.node, token),
+        door,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         ws_ping_interval=PINGS,
@@ -116,6 +123,31 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(1)
+
+
+class OwnNames:
+    """Refuses whoever calls this machine by another name than its own.
+
+    A page elsewhere may have its own name lead here. To a browser the server would then
+    be that page's own, and while you write an app, it often asks nobody who they are.
+    """
+
+    def __init__(self, app: ASGI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and not _is_own(Headers(scope=scope).get("host", "")):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            text = "The server calls itself 127.0.0.1 or localhost, and no other name. Say --insecure to allow others."
+            await PlainTextResponse(text, 421)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _is_own(host: str) -> bool:
+    return is_loopback(urlsplit(f"//{host}").hostname or "")
 
 
 class Server(uvicorn.Server):
