@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
@@ -65,6 +66,7 @@ class App:
         self.deps = deps
         self.authenticate = authenticate
         self.authorize = authorize
+        self._given_runtime = runtime
         self._runtime = runtime or LocalRuntime(self.settings)
         self._node: Node | None = None
         self._door: Door | None = None
@@ -79,6 +81,15 @@ class App:
                     f"{other.__name__} and {cls.__name__} would both be /agents/{kebab(type_id)}. "
                     "Give one of them a type of its own with @agent(type=…)."
                 )
+
+    def configure(self, **settings: Any) -> None:
+        """Replace single settings before the app starts, as the command line does with what it is told."""
+        if self._node is not None:
+            raise UsageError("The app is running already; its settings are what they were when it started.")
+        if self._given_runtime is not None:
+            raise UsageError("The app has a runtime of its own, which has settings of its own. Change them there.")
+        self.settings = replace(self.settings, **settings)
+        self._runtime = LocalRuntime(self.settings)
 
     async def __aenter__(self) -> Self:
         if self._node is not None:

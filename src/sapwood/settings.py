@@ -82,7 +82,7 @@ class Settings:
     prefix: str = "agents"
     """The first segment of every URL; mounted in another app, the mount point takes its place."""
     origins: tuple[str, ...] = ()
-    """Origins whose pages may open sockets beside the server's own; `("*",)` allows all."""
+    """Origins whose pages may open sockets beside the server's own; `("*",)` allows all, `:*` every port."""
     cors: bool = False
     """Whether pages of any origin may read HTTP answers."""
     request_bytes: int = 64 * MIB

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,6 +82,7 @@ TABLE_FIRST = frozenset(
     }
 )
 WRITES = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
+LOOKS = frozenset({apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE})
 SEQUENCES = "sqlite_sequence"
 TABLE_SECOND = frozenset(
     {
@@ -174,6 +176,7 @@ class Database:
         "_files",
         "_for_user",
         "_in_block",
+        "_looking",
         "_owner",
         "_savepoints",
         "_sql_timeout",
@@ -228,6 +231,8 @@ class Database:
         """For the user's statements, of which nobody knows beforehand whether they write."""
         self._versions: dict[str, int] = {}
         self._for_user = ""
+        self._looking = False
+        """Whether a statement runs that may only read."""
         self._description: Any = ()
         self._deadline = NEVER
         self._denied: str | None = None
@@ -380,6 +385,30 @@ class Database:
             self._for_user = ""
             self._deadline = NEVER
 
+    def look(self, sql: str, arguments: Sequence[object], most: int) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Run a statement that can only read, the framework's tables too; return its columns and its first rows."""
+        connection = self._ready()
+        self.last_used = time.monotonic()
+        cursor: Any = connection.cursor()
+        cursor.exec_trace = self._before_statement
+        connection.execute("PRAGMA query_only = ON", prepare_flags=OWN_FLAGS)
+        self._deadline = self.last_used + self._sql_timeout
+        self._for_user, self._description, self._looking = sql, (), True
+        try:
+            # Never from the cache of prepared statements: the authorizer is asked only when one is prepared.
+            rows = cursor.execute(sql, arguments, can_cache=False)
+            found = list(islice(rows, most))
+            return tuple([column[0] for column in self._description]), found
+        except apsw.Error as error:
+            raise self._translated(error, sql) from error
+        except TypeError as error:
+            raise UsageError(f"SQLite takes null, numbers and text as arguments: {error}. In: {sql}") from None
+        finally:
+            self._for_user, self._looking = "", False
+            self._deadline = NEVER
+            cursor.close(True)
+            connection.execute("PRAGMA query_only = OFF", prepare_flags=OWN_FLAGS)
+
     def begin_elsewhere(self) -> None:
         """Open a transaction of its own for a statement that another thread will run."""
         connection = self._ready()
@@ -419,6 +448,8 @@ class Database:
         return connection
 
     def _before_statement(self, cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
+        if self._looking and not cursor.is_readonly:
+            raise ForbiddenSql(f"Only reading is allowed here. In: {sql}")
         if not self.in_transaction and not cursor.is_readonly:
             self._begin(sql)
         if self._for_user:
@@ -485,6 +516,11 @@ class Database:
     def _authorize(self, action: int, first: str | None, second: str | None, schema: str | None, by: str | None) -> int:
         if not self._for_user:
             return apsw.SQLITE_OK
+        if self._looking:
+            if action in LOOKS or (action == apsw.SQLITE_PRAGMA and first in READABLE_PRAGMAS):
+                return apsw.SQLITE_OK
+            self._denied = "Only reading is allowed here."
+            return apsw.SQLITE_DENY
         if action == apsw.SQLITE_ANALYZE and _reserved(first):
             return apsw.SQLITE_IGNORE  # its samples would show what the framework's tables hold
         reason = FORBIDDEN.get(action)

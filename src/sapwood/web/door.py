@@ -305,11 +305,14 @@ class Door:
         # Accepted before anybody is asked: to a refused handshake the clients come back for ever.
         wire = Wire(send, self._settings.outgoing_bytes)
         self._count += 1
+        began = time.monotonic()
+        access.info("SOCKET %s opened", _shown(scope))
         try:
             socket = await self._let_in(place, HTTPConnection(scope), wire)
             if socket is not None:
                 await self._hold(socket, wire, receive)
         finally:
+            access.info("SOCKET %s closed after %.1f s", _shown(scope), time.monotonic() - began)
             self._count -= 1
 
     async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
@@ -444,6 +447,8 @@ class Door:
         origin = request.headers.get("origin")
         allowed = self._settings.origins
         if origin is None or "*" in allowed or origin in allowed:
+            return True
+        if f"{origin.rpartition(':')[0]}:*" in allowed:
             return True
         try:
             return urlsplit(origin).netloc == request.headers.get("host")

@@ -1,0 +1,273 @@
+"""Every command: what it takes, what it says of itself, and who does it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from sapwood.cli import doctor as doctors
+from sapwood.cli import new as projects
+from sapwood.cli import remote, showing
+from sapwood.cli.loading import load, usual_target
+from sapwood.cli.shell import interact
+from sapwood.errors import ForbiddenSql, Refused, SapwoodError
+from sapwood.web.operator import Operator
+
+INTERRUPTED = 130
+
+cli = App(
+    name="sapwood",
+    help="Durable AI agents that branch: make a project, serve it, look into it.",
+    version=lambda: version("sapwood"),
+    result_action="return_value",
+)
+
+Target = Annotated[
+    str, Parameter(help="Where the app is, as `module:name` or `file.py:name`; the name may be left out.")
+]
+Agent = Annotated[str, Parameter(help="An agent, as `Type:name/Type:name`, root first.")]
+Data = Annotated[str, Parameter(env_var="SAPWOOD_DATA", help="The data folder of the server.")]
+DataOfApp = Annotated[str | None, Parameter(help="The data folder; stronger than SAPWOOD_DATA and the app's settings.")]
+Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to listen on.")]
+Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on; 0 takes a free one.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
+Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
+Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(help="What is worth a line in the log.")]
+
+
+def run() -> None:
+    """Do what the command line says, and exit: 0 if it was done, 1 with a sentence if not."""
+    try:
+        code = cli()
+    except SapwoodError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has enough
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@cli.command
+def serve(
+    target: Target,
+    /,
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    data: DataOfApp = None,
+    insecure: Insecure = False,
+    access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
+    log_level: Level = "info",
+    grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
+) -> None:
+    """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
+    from sapwood.cli import serving  # here, because no other command needs a server
+
+    serving.serve(
+        serving.Options(
+            target,
+            host,
+            port,
+            insecure=insecure,
+            data=data,
+            access_log=access_log,
+            log_level=log_level,
+            grace=grace,
+        )
+    )
+
+
+@cli.command
+def dev(
+    target: Annotated[str | None, Parameter(help="As for `serve`; app.py or main.py here, if not given.")] = None,
+    /,
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    data: DataOfApp = None,
+    insecure: Insecure = False,
+    log_level: Level = "info",
+) -> None:
+    """Serve an app while you write it: it restarts when a file changes, and shows every request."""
+    from sapwood.cli import serving
+
+    where = target or usual_target(Path.cwd())
+    options = serving.Options(
+        where, host, port, dev=True, insecure=insecure, data=data, access_log=True, log_level=log_level, grace=1.0
+    )
+    serving.develop(options, Path.cwd())
+
+
+@cli.command
+def new(name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")], /) -> None:
+    """Make a project that runs at once: two agents, a page, tests, and a container."""
+    files = projects.make(name)
+    print(f"Made {name} with {', '.join(files)}.")
+    print(f"Next: cd {name} && sapwood dev")
+
+
+@cli.command
+def tree(
+    address: Annotated[str | None, Parameter(help="Show only this agent and those below it.")] = None,
+    /,
+    *,
+    once: Annotated[bool, Parameter(negative="", help="Show it once, and exit.")] = False,
+    every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    agents: Annotated[int, Parameter(help="Show at most so many agents.")] = 500,
+    children: Annotated[int, Parameter(help="Show at most so many children of one agent.")] = 50,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Show the agents: who is awake, what they do, how large they are. Nobody is woken by it."""
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return await operator.tree(address, agents=agents, children=children)
+
+    def look() -> dict[str, Any]:
+        return remote.ask_or_open(data, "tree", here, address=address, agents=agents, children=children)
+
+    console = Console()
+    if as_json:
+        print(json.dumps(look(), indent=2))
+    elif once or not console.is_terminal:
+        console.print(showing.picture(look()))
+    else:
+        showing.watch(console, look, max(every, 0.1))
+
+
+@cli.command
+def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
+    """Print the state of an agent as JSON. It is not woken by it."""
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return {"state": operator.state(address)}
+
+    answer = remote.ask_or_open(data, "state", here, address=address)
+    print(json.dumps(answer["state"], indent=2, ensure_ascii=False))
+
+
+@cli.command
+def sql(
+    address: Agent,
+    statement: Annotated[str, Parameter(help="One SQL statement.")],
+    /,
+    *arguments: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="What its question marks stand for, as JSON.")
+    ],
+    write: Annotated[bool, Parameter(negative="", help="Let it write. The agent is woken for it.")] = False,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Run SQL on the database of an agent. It can only read, unless you say --write."""
+    given = [_value(text) for text in arguments]
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return await operator.sql(address, statement, given)
+
+    asked = {"address": address, "sql": statement, "arguments": given, "write": write}
+    try:
+        answer = remote.ask(data, "sql", **asked) if write else remote.ask_or_open(data, "sql", here, **asked)
+    except ForbiddenSql as error:
+        if write:
+            raise
+        raise Refused(f"{error} Add --write if it is meant to change something.") from None
+    if as_json:
+        print(
+            json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False)
+        )
+    elif answer["columns"]:
+        Console().print(showing.rows(answer))
+    if answer["more"]:
+        print(f"Only the first {len(answer['rows'])} rows are shown.", file=sys.stderr)
+
+
+@cli.command
+def call(
+    address: Agent,
+    method: Annotated[str, Parameter(help="A public method of it.")],
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="JSON; what is none is taken as text.")],
+    data: Data = "sapwood-data",
+) -> None:
+    """Call a method of an agent, and print what it returns as JSON; of a stream, each item on a line."""
+    for result in remote.ask_lines(
+        data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
+    ):
+        print(json.dumps(result, ensure_ascii=False), flush=True)
+
+
+@cli.command
+def backup(
+    folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
+    address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,
+    /,
+    *,
+    data: Data = "sapwood-data",
+) -> None:
+    """Copy all data while the server runs on. The copy is a data folder itself."""
+    where = str(folder.resolve())
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return {"trees": await operator.back_up(where, address)}
+
+    answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
+    print(f"Copied {_trees(answer)} to {folder}.")
+
+
+@cli.command
+def restore(
+    folder: Annotated[Path, Parameter(help="A backup.")],
+    address: Annotated[str | None, Parameter(help="Put back only the tree of this root.")] = None,
+    /,
+    *,
+    data: Data = "sapwood-data",
+) -> None:
+    """Put a backup back, in place of what is there now. Trees that it does not have stay as they are."""
+    where = str(folder.resolve())
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return {"trees": await operator.restore(where, address)}
+
+    answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
+    print(f"Put back {_trees(answer)} from {folder}.")
+
+
+@cli.command
+def shell(target: Target, /, *, data: DataOfApp = None) -> None:
+    """Start Python with the app running in it as `app`; `await` works at the prompt."""
+    asyncio.run(interact(load(target, data)))
+
+
+@cli.command
+def doctor(*, data: Data = "sapwood-data") -> int:
+    """Check whether this machine is fit for it; every warning says what to do."""
+    console = Console(soft_wrap=True, highlight=False)
+    found = list(doctors.examine(Path(data)))
+    for one in found:
+        mark = (
+            "[green]ok  [/green]" if one.remedy is None else "[red]bad [/red]" if one.fatal else "[yellow]warn[/yellow]"
+        )
+        console.print(f"{mark} {one.what}: {one.found}" + (f"\n     → {one.remedy}" if one.remedy else ""))
+    return 1 if any(one.fatal for one in found) else 0
+
+
+def _trees(answer: dict[str, Any]) -> str:
+    return "1 tree" if answer["trees"] == 1 else f"{answer['trees']} trees"
+
+
+def _value(text: str) -> Any:
+    """Return an argument: JSON, or the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

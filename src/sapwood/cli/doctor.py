@@ -1,0 +1,144 @@
+"""Is this machine fit for it? Each answer is a line, and each bad one says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import apsw
+
+from sapwood.cli.showing import size
+from sapwood.errors import FolderInUse
+from sapwood.storage.files import FolderLock
+from sapwood.web.operator import FILE
+
+OPEN_FILES = 4096
+FREE_BYTES = 1024**3
+SLOW_SYNC = 0.010
+SYNCS = 20
+EXTRAS = {
+    "server": ("starlette", "uvicorn", "websockets", "uvloop"),
+    "chat": ("pydantic-ai-slim",),
+    "cluster": ("nats-py",),
+    "temporal": ("temporalio",),
+    "sandbox": ("pydantic-monty",),
+    "s3": ("obstore",),
+    "otel": ("opentelemetry-api", "opentelemetry-sdk"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    remedy: str | None = None
+    """What to do about it; None: it is well."""
+    fatal: bool = False
+
+
+def examine(data: Path) -> Iterator[Finding]:
+    """Look at everything, cheapest first."""
+    yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
+    yield Finding("SQLite", apsw.sqlite_lib_version() + f" (apsw {apsw.apsw_version()})")
+    yield _open_files()
+    yield from _folder(data)
+    yield from _extras()
+
+
+def _open_files() -> Finding:
+    try:
+        import resource
+    except ImportError:
+        return Finding("open files", "not limited on this system")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft}, may be raised to {hard}"
+    if hard < OPEN_FILES:
+        remedy = f"An awake agent needs two. Allow {OPEN_FILES} or more, with `ulimit -n` or LimitNOFILE= in systemd."
+        return Finding("open files", text, remedy)
+    return Finding("open files", text)
+
+
+def _folder(data: Path) -> Iterator[Finding]:
+    where = data if data.exists() else data.absolute().parent
+    what = f"data folder {data}"
+    try:
+        seconds = _sync_time(where)
+    except OSError as error:
+        user = getattr(os, "getuid", lambda: "this one")()
+        remedy = f"Let user {user} write {where}, or choose another folder with --data."
+        yield Finding(what, f"cannot be written: {error.strerror}", remedy, fatal=True)
+        return
+    if data.exists():
+        yield _lock(data, what)
+    else:
+        yield Finding(what, "will be made at the first start")
+    free = shutil.disk_usage(where).free
+    yield Finding(
+        "free on its disk", size(free), None if free > FREE_BYTES else "Make room: agents stop when it is full."
+    )
+    text = f"{seconds * 1e3:.2f} ms"
+    remedy = "With durability='disk' every answer waits this long. Use a faster disk, or durability='process'."
+    yield Finding("time to sync its disk", text, None if seconds < SLOW_SYNC else remedy)
+
+
+def _lock(data: Path, what: str) -> Finding:
+    try:
+        FolderLock(data).release()
+    except FolderInUse as error:
+        if (data / FILE).exists():
+            return Finding(what, "in use by a running server")
+        return Finding(what, "in use", str(error))
+    except OSError as error:
+        return Finding(
+            what, f"cannot be locked: {error.strerror}", "Let this user write the file `lock` in it.", fatal=True
+        )
+    if (data / FILE).exists():
+        return Finding(what, "writable, free", "The last server ended without a word. Nothing is lost; start it again.")
+    return Finding(what, "writable, free")
+
+
+def _sync_time(folder: Path) -> float:
+    """Return what one sync costs, in the middle of several."""
+    times: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".sapwood-doctor-") as file:
+        for _ in range(SYNCS):
+            file.write(b"x" * 4096)
+            file.flush()
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return sorted(times)[SYNCS // 2]
+
+
+def _extras() -> Iterator[Finding]:
+    try:
+        declared = " ".join(requires("sapwood") or ())
+    except PackageNotFoundError:
+        declared = ""
+    for extra, packages in EXTRAS.items():
+        if declared and f"extra == '{extra}'" not in declared.replace('"', "'"):
+            continue
+        there = [f"{package} {found}" for package in packages if (found := _version(package))]
+        if len(there) == len(packages):
+            yield Finding(f"extra {extra}", ", ".join(there))
+        elif there:
+            missing = ", ".join(package for package in packages if not _version(package))
+            yield Finding(f"extra {extra}", f"without {missing}", f"pip install 'sapwood[{extra}]'")
+        else:
+            yield Finding(f"extra {extra}", "not installed")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

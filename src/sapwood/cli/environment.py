@@ -1,0 +1,72 @@
+"""From the environment to `Settings`: the one place that reads `SAPWOOD_*`.
+
+Every setting has a variable of its own: `durability` is SAPWOOD_DURABILITY, the limit
+`depth` is SAPWOOD_LIMITS_DEPTH. What looks like a misspelt one is an error, because a
+setting that is silently not set is worse than no start.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sapwood.errors import UsageError
+from sapwood.settings import Limits, Settings
+
+PREFIX = "SAPWOOD_"
+OTHERS = ("HOST", "PORT")
+"""Variables that are options of `serve` and `dev`, and no settings."""
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
+    """Return the settings that the environment replaces."""
+    known: dict[str, str] = {f.name.upper(): str(f.type) for f in fields(Settings) if f.name != "limits"}
+    limits = {f"LIMITS_{f.name.upper()}": f.name for f in fields(Limits)}
+    found: dict[str, Any] = {}
+    tightened: dict[str, int] = {}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX)
+        if name in known:
+            found[name.lower()] = _read(variable, text, known[name])
+        elif name in limits:
+            tightened[limits[name]] = _read(variable, text, "int")
+        elif name not in OTHERS and (near := difflib.get_close_matches(name, [*known, *limits, *OTHERS], 1, 0.8)):
+            raise UsageError(f"{variable} is not a setting. Did you mean {PREFIX}{near[0]}?")
+    if tightened:
+        now = {f.name: getattr(base.limits, f.name) for f in fields(Limits)}
+        found["limits"] = Limits(**{**now, **tightened})
+    return found
+
+
+def _read(variable: str, text: str, kind: str) -> Any:
+    read, what = READERS.get(kind, (str, "a text"))
+    try:
+        return read(text.strip())
+    except ValueError:
+        raise UsageError(f"{variable}={text!r}: it takes {what}.") from None
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in TRUE | FALSE:
+        return text.lower() in TRUE
+    raise ValueError(text)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "int | None": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (_flag, "true or false"),
+    "tuple[str, ...]": (_parts, "texts with commas between them"),
+}
+"""How a variable is read, by the annotation of its setting."""

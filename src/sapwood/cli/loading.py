@@ -1,0 +1,106 @@
+"""From `module:app` to the app: what is named on the command line, imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sapwood.app import App
+from sapwood.cli.environment import changes
+from sapwood.errors import UsageError
+
+USUAL = ("app.py", "main.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `module:app` named."""
+
+    asgi: Any
+    """The ASGI application to serve: the app, or one it is mounted in."""
+    app: App
+
+
+def usual_target(folder: Path) -> str:
+    """Return the target of a folder where somebody has to be found: app.py or main.py with an `app` in it."""
+    for name in USUAL:
+        path = folder / name
+        if path.exists() and _assigns_app(path):
+            return f"{path.stem}:app"
+    raise UsageError("Neither app.py nor main.py here has an `app`. Say where it is: sapwood dev module:app.")
+
+
+def _assigns_app(path: Path) -> bool:
+    try:
+        tree = ast.parse(path.read_text())
+    except (SyntaxError, UnicodeDecodeError):
+        return True  # whoever imports it will say what is wrong
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return "app" in names
+
+
+def load(target: str, data: str | None = None) -> Loaded:
+    """Import the app, and give it the settings of the environment; `data` is stronger than those."""
+    where, _, name = target.partition(":")
+    name = name or "app"
+    module = _import(where)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        apps = ", ".join(f"{where}:{key}" for key, value in vars(module).items() if isinstance(value, App))
+        raise UsageError(f"{where} has no {name!r}. " + (f"Did you mean {apps}?" if apps else "It has no App at all."))
+    app = found if isinstance(found, App) else _inside(module, found, target)
+    wanted = changes(os.environ, app.settings)
+    if data is not None:
+        wanted["data"] = data
+    if wanted:
+        app.configure(**wanted)
+    return Loaded(found, app)
+
+
+def _inside(module: ModuleType, found: Any, target: str) -> App:
+    """Return the App that runs inside another ASGI application of the same module."""
+    if not callable(found) or isinstance(found, type):
+        raise UsageError(
+            f"{target} is a {type(found).__name__}; it has to be a sapwood App, or an ASGI app around one."
+        )
+    apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
+    if len(apps) != 1:
+        raise UsageError(
+            f"{target} is a {type(found).__name__}, and its module has {len(apps) or 'no'} sapwood App"
+            f"{'s' if len(apps) > 1 else ''}. Name the one that runs inside it in the same module, and no other."
+        )
+    return next(iter(apps.values()))
+
+
+def _import(where: str) -> ModuleType:
+    folder = Path.cwd()
+    if where.endswith(".py"):
+        path = Path(where)
+        if not path.exists():
+            raise UsageError(f"There is no file {where!r}.")
+        folder, where = path.resolve().parent, path.stem
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"There is no module {where!r} here ({folder}). Say module:app, as in app:app.") from None
+    except ValueError as error:
+        raise UsageError(f"{where!r} is not the name of a module: {error}.") from None

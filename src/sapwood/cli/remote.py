@@ -1,0 +1,107 @@
+"""The way from a command to the agents: over HTTP to the server of a data folder, or, if none runs, to the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from sapwood.app import App
+from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
+from sapwood.settings import Settings
+from sapwood.web.operator import FILE, PREFIX, Operator
+
+T = TypeVar("T")
+
+TIMEOUT = 600.0
+
+
+def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
+    """Ask the server of a data folder; raises `Unavailable` if none runs."""
+    return json.loads(_request(data, what, asked).read())
+
+
+def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
+    """Ask for something that comes in parts."""
+    lines = _request(data, what, asked)
+    while line := _line(lines):
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer["error"])
+        if "done" in answer:
+            return
+        yield answer["result"]
+    raise Unavailable("The server stopped before it had answered. Whether it was done, nobody can say.")
+
+
+def _line(answer: http.client.HTTPResponse) -> bytes:
+    try:
+        return answer.readline()
+    except (OSError, http.client.HTTPException):
+        return b""  # it broke off
+
+
+def ask_or_open(
+    data: str, what: str, here: Callable[[Operator], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
+) -> dict[str, Any]:
+    """Ask the server of a data folder; if none runs, do the same on the folder itself."""
+    try:
+        return ask(data, what, **asked)
+    except Unavailable:
+        if not (Path(data) / "trees").is_dir():
+            raise
+    return _alone(data, here)
+
+
+def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+    async def work() -> T:
+        async with App(agents=[], settings=Settings(data=data)) as app:
+            return await here(Operator(app.node))
+
+    try:
+        return asyncio.run(work())
+    except FolderInUse as error:
+        raise UsageError(
+            f"{error} It was not started with `sapwood serve` or `sapwood dev`, so no command can reach it."
+        ) from None
+
+
+def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPResponse:
+    file = Path(data) / FILE
+    try:
+        found = json.loads(file.read_text())
+        url, token, pid = urlsplit(str(found["url"])), found["token"], found.get("pid")
+    except FileNotFoundError:
+        raise Unavailable(
+            f"No server runs on the data folder {data!r}. Start one with `sapwood serve`, or name another with --data."
+        ) from None
+    except PermissionError:
+        raise UsageError(f"{str(file)!r} is only for the user that runs the server. Run this as that user.") from None
+    except (ValueError, KeyError):
+        raise UsageError(f"{str(file)!r} is damaged. Restart the server, and it will be written anew.") from None
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT)
+    try:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", PREFIX + what, json.dumps(asked), headers)
+        answer = connection.getresponse()
+    except OSError:
+        raise Unavailable(
+            f"The server of {data!r} does not answer at {found['url']}. Process {pid} ended without a word, or "
+            "cannot be reached from here."
+        ) from None
+    if answer.status != http.client.OK:
+        raise _refusal(answer)
+    return answer
+
+
+def _refusal(answer: http.client.HTTPResponse) -> SapwoodError:
+    try:
+        said = json.loads(answer.read())
+        kind = ForbiddenSql if said.get("code") == ForbiddenSql.code else Refused
+        return kind(str(said["error"]))
+    except (ValueError, KeyError):
+        return Refused(f"The server answered {answer.status} {answer.reason}.")

@@ -1,0 +1,252 @@
+"""`serve` and `dev`: the app in an HTTP server, until somebody stops it."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+from asyncio import CancelledError
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from uvicorn.supervisors.statreload import StatReload
+
+from sapwood.address import kebab
+from sapwood.app import App
+from sapwood.cli.loading import load
+from sapwood.errors import SapwoodError, UsageError
+from sapwood.kernel.classes import known
+from sapwood.web.asgi import ASGI, Receive, Scope, Send
+from sapwood.web.operator import FILE, OperatorDoor
+
+log = logging.getLogger("sapwood.server")
+
+LOOPBACK_ORIGINS = tuple(
+    f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
+)
+PINGS = 20.0
+BYTES_PER_CHARACTER = 4
+NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to serve. It goes to another process, so it holds plain values only."""
+
+    target: str
+    host: str
+    port: int
+    insecure: bool = False
+    dev: bool = False
+    data: str | None = None
+    access_log: bool = False
+    log_level: str = "info"
+    grace: float = 10.0
+
+
+def serve(options: Options) -> None:
+    """Serve until a signal comes."""
+    listening = _listen(options)
+    _run(options, sockets=[listening])
+
+
+def develop(options: Options, folder: Path) -> None:
+    """Serve, and begin anew whenever a file changes."""
+    _log_to_stderr(options)
+    listening = _listen(options)
+    config = uvicorn.Config("", reload=True, reload_dirs=[str(folder)], log_config=None)
+    Watch(config, functools.partial(_run, options), [listening]).run()
+
+
+class Watch(StatReload):
+    """Looks for changes in what a person writes, and not in what they installed."""
+
+    def iter_py_files(self) -> Iterator[Path]:
+        for start in self.config.reload_dirs:
+            for folder, below, names in os.walk(start):
+                below[:] = [one for one in below if _is_written_by_hand(Path(folder, one))]
+                yield from (Path(folder, name) for name in names if name.endswith((".py", ".sql")))
+
+
+def _is_written_by_hand(folder: Path) -> bool:
+    return (
+        not folder.name.startswith(".")
+        and folder.name not in NOT_WATCHED
+        and not (folder / "pyvenv.cfg").exists()
+        and not (folder / "trees").exists()
+    )
+
+
+def _run(options: Options, sockets: list[socket.socket] | None) -> None:
+    assert sockets is not None
+    _log_to_stderr(options)
+    try:
+        loaded = load(options.target, options.data)
+        app = loaded.app
+        if options.dev:
+            app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
+        _check_safe(options, app)
+    except SapwoodError as error:
+        if not options.dev:
+            raise
+        sys.exit(f"error: {error}")  # the next change of a file may mend it
+    token = secrets.token_urlsafe(32)
+    door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
+    if options.dev and is_loopback(options.host) and not options.insecure:
+        door = OwnNames(door)
+    config = uvicorn.Config(
+        door,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_ping_interval=PINGS,
+        ws_ping_timeout=PINGS,
+        # A message that is too long for the app is refused by the app, which says so.
+        ws_max_size=BYTES_PER_CHARACTER * app.settings.frame_bytes + 1,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(options.grace)),
+        lifespan="on",
+    )
+    server = Server(config, options, app, token, sockets[0].getsockname()[1])
+    server.run(sockets=sockets)
+    if not server.started:
+        sys.exit(1)
+
+
+class OwnNames:
+    """Refuses whoever calls this machine by another name than its own.
+
+    A page elsewhere may have its own name lead here. To a browser the server would then
+    be that page's own, and while you write an app, it often asks nobody who they are.
+    """
+
+    def __init__(self, app: ASGI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and not _is_own(Headers(scope=scope).get("host", "")):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            text = "The server calls itself 127.0.0.1 or localhost, and no other name. Say --insecure to allow others."
+            await PlainTextResponse(text, 421)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _is_own(host: str) -> bool:
+    return is_loopback(urlsplit(f"//{host}").hostname or "")
+
+
+class Server(uvicorn.Server):
+    """Says where it is, on the terminal and in the data folder."""
+
+    def __init__(self, config: uvicorn.Config, options: Options, app: App, token: str, port: int) -> None:
+        super().__init__(config)
+        self._options = options
+        self._app = app
+        self._token = token
+        self._url = f"http://{_reachable(options.host)}:{port}"
+        self._file = Path(app.settings.data) / FILE
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            _write_secret(self._file, {"url": self._url, "token": self._token, "pid": os.getpid()})
+            pages = [f"{self._url}{path}" for path in page_paths(self._app)]
+            log.info("sapwood is running at %s, with its data in %s", self._url, self._app.settings.data)
+            if self._options.dev and pages:
+                log.info("open %s", " or ".join(pages))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._file.unlink(missing_ok=True)
+        await super().shutdown(sockets=sockets)
+        log.info("sapwood has stopped")
+
+
+def page_paths(app: App) -> list[str]:
+    """Return the paths of roots that answer requests; any name will do, so one is made up."""
+    kinds = [known(cls) for cls in app.agents]
+    return [f"/{app.settings.prefix}/{kebab(kind.type)}/main" for kind in kinds if kind.overrides("on_request")]
+
+
+def _check_safe(options: Options, app: App) -> None:
+    if options.insecure or app.authenticate is not None or is_loopback(options.host):
+        return
+    raise UsageError(
+        f"Everybody who reaches {options.host} could use every agent: the app has no authenticate. Give it one, "
+        "App(authenticate=…), or serve on 127.0.0.1, or say --insecure if something in front of it asks who they are."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _reachable(host: str) -> str:
+    """Return a host that this machine reaches itself by."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return host if address.version == 4 else f"[{host}]"
+
+
+def _listen(options: Options) -> socket.socket:
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"{options.port} is not a port; a port is a number from 0 to 65535.")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot listen on {options.host} port {options.port}: {error.strerror}. Choose another with --port."
+        ) from None
+    listening.set_inheritable(True)
+    return listening
+
+
+def _write_secret(path: Path, value: dict[str, Any]) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    half.unlink(missing_ok=True)
+    descriptor = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(value, file)
+    half.rename(path)
+
+
+def _log_to_stderr(options: Options) -> None:
+    logging.basicConfig(
+        level=options.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Keep what uvicorn says of its own comings and goings out of a log of agents."""
+    cut_short = record.exc_info is not None and record.exc_info[0] is CancelledError  # it said so in a line before
+    return record.levelno > logging.INFO and not cut_short

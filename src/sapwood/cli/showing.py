@@ -1,0 +1,87 @@
+"""What commands show: agents as a tree, rows as a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+COLOURS = {
+    "busy": "yellow",
+    "live": "green",
+    "starting": "yellow",
+    "asleep": "dim",
+    "aborted": "red",
+    "quarantined": "bold red",
+}
+
+
+def picture(seen: dict[str, Any]) -> Tree:
+    """Return the agents as a tree."""
+    count = seen["count"]
+    sockets = seen["sockets"]
+    head = Text(f"{count} root{_s(count)}, {sockets} socket{_s(sockets)}")
+    if not seen["ready"]:
+        head.append("  not ready", "bold red")
+    tree = Tree(head)
+    for root in seen["roots"]:
+        _add(tree, root, root["address"])
+    if (more := count - len(seen["roots"])) > 0:
+        tree.add(Text(f"… {more} more", "dim"))
+    return tree
+
+
+def _add(tree: Tree, branch: dict[str, Any], label: str) -> None:
+    line = Text()
+    line.append(unquote(label), "bold")
+    line.append(f"  {branch['status']}", COLOURS.get(branch["status"], ""))
+    facts = [f"{branch['calls']} call{_s(branch['calls'])}"] if branch["calls"] else []
+    if branch["sockets"]:
+        facts.append(f"{branch['sockets']} socket{_s(branch['sockets'])}")
+    facts.append(size(branch["bytes"]))
+    line.append(f"  {', '.join(facts)}", "cyan")
+    if branch["last_error"]:
+        line.append(f"  {branch['last_error'].splitlines()[0]}", "red")
+    node = tree.add(line)
+    for child in branch["below"]:
+        _add(node, child, child["address"].rpartition("/")[2])
+    if (more := branch["children"] - len(branch["below"])) > 0:
+        node.add(Text(f"… {more} more", "dim"))
+
+
+def watch(console: Console, look: Callable[[], dict[str, Any]], every: float) -> None:
+    """Show the tree, again and again, until somebody interrupts."""
+    with Live(picture(look()), console=console, auto_refresh=False, screen=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(picture(look()), refresh=True)
+
+
+def rows(answer: dict[str, Any]) -> Table:
+    """Return what a statement returned as a table."""
+    table = Table()
+    for column in answer["columns"]:
+        table.add_column(Text(column))
+    for row in answer["rows"]:
+        table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
+    return table
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people say it."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    return f"{value:.0f} {units[0]}" if value >= 10 or units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

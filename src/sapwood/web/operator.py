@@ -1,0 +1,334 @@
+"""What an operator may ask of a running node: who lives here, what they hold, and to do something to them.
+
+Nobody is woken by being looked at. Over HTTP all of it stands below `/_sapwood/`, and
+answers only whoever has the token that the server wrote into its data folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from sapwood.address import Address
+from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
+from sapwood.kernel.classes import resolve
+from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.node import Node, tree_folder
+from sapwood.kernel.registry import Registry
+from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
+from sapwood.storage.database import Database
+from sapwood.web.asgi import ASGI, Receive, Scope, Send
+from sapwood.web.errors import status_of
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/_sapwood/"
+FILE = "operator.json"
+"""The file in the data folder that says where the running server is, and its token."""
+MOST_ROWS = 10_000
+BODY_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Branch:
+    """One agent, as an operator sees it, with those below it."""
+
+    address: str
+    status: str
+    """`live`, `busy`, `starting`, `asleep`, `aborted` or `quarantined`."""
+    calls: int = 0
+    sockets: int = 0
+    bytes: int = 0
+    children: int = 0
+    last_error: str | None = None
+    below: list[Branch] = field(default_factory=list["Branch"])
+    """Its children, as many as are shown; `children` counts all."""
+
+
+class Operator:
+    """Looks at the agents of one node, and acts on them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def tree(self, address: str | None = None, *, agents: int = 500, children: int = 50) -> dict[str, Any]:
+        """Return the trees, or an agent and those below it; at most so many agents, and children of each."""
+        left = [agents]
+        if address is not None:
+            found = [await self._seen(Address.parse(address), left, children)]
+            total = 1
+        else:
+            everybody = sorted({*roots(self._node.folder), *self._node.trees}, key=str)
+            everybody = [root for root in everybody if self._exists(root)]
+            total = len(everybody)
+            found = [await self._root(root, left, children) for root in everybody[:agents]]
+        return {
+            "roots": [asdict(branch) for branch in found],
+            "count": total,
+            "sockets": self._node.sockets.count,
+            "ready": self._node.is_ready,
+        }
+
+    async def _root(self, root: Address, left: list[int], children: int) -> Branch:
+        try:
+            return await self._seen(root, left, children)
+        except Quarantined as error:
+            return Branch(str(root), "quarantined", last_error=str(error))
+        except SapwoodError as error:
+            return Branch(str(root), "asleep", last_error=str(error))
+
+    async def _seen(self, address: Address, left: list[int], children: int) -> Branch:
+        tree, found, stem = self._find(address)
+        tree.visitors += 1  # or it may be forgotten meanwhile, and its files opened twice
+        try:
+            return await self._branch(tree, found, stem, left, children)
+        finally:
+            tree.visitors -= 1
+
+    def _exists(self, root: Address) -> bool:
+        tree = self._node.trees.get(root)
+        if tree is not None and tree.destroyed is not None:
+            return False
+        folder = tree_folder(self._node.folder, root)
+        return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
+
+    def _find(self, address: Address) -> tuple[Tree, Address, str]:
+        """Return the tree of an agent and the name of its file. It stays asleep if it is."""
+        missing = NotFound(f"There is no {address}.", path=address.steps)
+        if not self._exists(address.root):
+            raise missing
+        tree = self._node.tree(address.root)
+        stem, here = ROOT_STEM, address.root
+        for step in address.steps[1:]:
+            row = self._registry(tree, stem).find((step.type,), step.name)
+            if row is None:
+                raise missing
+            stem, here = child_stem(stem, row.generation), here.child(*step)
+        return tree, here, stem
+
+    def _database(self, tree: Tree, stem: str) -> Database:
+        return tree.database(stem, tree.limits)
+
+    def _registry(self, tree: Tree, stem: str) -> Registry:
+        return Registry(self._database(tree, stem), self._node.clock)
+
+    async def _branch(self, tree: Tree, address: Address, stem: str, left: list[int], children: int) -> Branch:
+        left[0] -= 1
+        database = self._database(tree, stem)
+        branch = Branch(
+            str(address),
+            *_doing(tree, address),
+            sockets=self._node.sockets.number_of(address),
+            bytes=_size(database.path) + _size(database.wal),
+        )
+        if not database.exists or database.busy_elsewhere:
+            return branch
+        branch.children = self._registry(tree, stem).count()
+        for child in self._registry(tree, stem).page(None, 0, children) if branch.children else ():
+            if left[0] <= 0:
+                break
+            await asyncio.sleep(0)  # to look must not hold up those who work
+            if tree.destroyed is not None:
+                break
+            below = address.child(child.type, child.name), child_stem(stem, child.generation)
+            try:
+                branch.below.append(await self._branch(tree, *below, left, children))
+            except NotFound:
+                continue  # deleted meanwhile
+        return branch
+
+    def state(self, address: str) -> Any:
+        """Return the state an agent has stored; that of its class if it has not set one yet."""
+        tree, found, stem = self._find(Address.parse(address))
+        tree.slices.commit()
+        database = self._database(tree, stem)
+        if database.exists and database.look("SELECT 1 FROM sqlite_schema WHERE name = 'sapwood_state'", (), 1)[1]:
+            _, rows = database.look("SELECT value FROM sapwood_state", (), 1)
+            if rows:
+                return msgspec.json.decode(rows[0][0])
+        try:
+            kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
+        except UnknownAgent:
+            text = f"{found} has set no state yet, and what its class begins with only a running server knows."
+            raise NotFound(text, path=found.steps) from None
+        return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
+
+    async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
+        """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
+        tree, found, stem = self._find(Address.parse(address))
+        if write:
+            rows = await self._as_call(await self._reach(found), sql, arguments)
+            columns, values = tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows]
+        else:
+            tree.slices.commit()
+            database = self._database(tree, stem)
+            if not database.exists:
+                raise NotFound(f"{found} has stored nothing yet.", path=found.steps)
+            columns, values = database.look(sql, arguments, MOST_ROWS + 1)
+        return {
+            "columns": columns,
+            "rows": [[_shown(value) for value in row] for row in values[:MOST_ROWS]],
+            "more": len(values) > MOST_ROWS,
+        }
+
+    async def _as_call(self, actor: Actor, sql: str, arguments: list[Any]) -> list[dict[str, Any]]:
+        rows = actor.user_database().run(sql, arguments)
+        await actor.leave()
+        return list(rows)
+
+    async def _reach(self, address: Address) -> Actor:
+        if address.parent is None:
+            return await self._node.reach(address, resolve(address.type, self._node.roots), None)
+        return await self._node.reach(address, None, None)
+
+    async def call(self, address: str, method: str, arguments: list[Any]) -> AsyncIterator[bytes]:
+        """Call a public method with JSON arguments; yields the result as JSON, or each item of a stream."""
+        where = Address.parse(address)
+        if not any(where.steps[0].type in (kind.type, *kind.aliases) for kind in self._node.roots):
+            names = ", ".join(kind.type for kind in self._node.roots) or "none"
+            raise UnknownAgent(f"{where.steps[0].type} is not a root of this app. Roots: {names}.")
+        actor = await self._reach(where)
+        called = actor.kind.method(method)
+        stub = self._node.stub_of(actor)
+        given: list[Any] = []
+        names = [p for p in called.signature.parameters if p.kind is not p.KEYWORD_ONLY]
+        for at, value in enumerate(arguments):
+            name = names[min(at, len(names) - 1)].name if names else ""
+            try:
+                given.append(msgspec.convert(value, called.signature.hints.get(name, Any), dec_hook=unjson_hook))
+            except msgspec.ValidationError as error:
+                text = f"{called.full_name}() argument {name!r} does not fit: {error}."
+                raise InvalidArguments(text) from None
+        answer = getattr(stub, method)(*given)
+        if called.streams:
+            async for item in answer:
+                yield msgspec.json.encode(item, enc_hook=json_hook)
+        else:
+            yield msgspec.json.encode(await answer, enc_hook=json_hook)
+
+    async def back_up(self, folder: str, address: str | None = None) -> int:
+        """Copy all trees, or one, into a folder; return how many."""
+        if address is None:
+            return await back_up_all(self._node, Path(folder))
+        await back_up_tree(self._node, Address.parse(address).root, Path(folder))
+        return 1
+
+    async def restore(self, folder: str, address: str | None = None) -> int:
+        """Put all trees of a backup back, or one; return how many."""
+        if not (Path(folder) / "trees").is_dir():
+            raise UsageError(f"{folder!r} is no backup: it has no folder 'trees'.")
+        wanted = [Address.parse(address).root] if address is not None else list(roots(Path(folder)))
+        for root in wanted:
+            await restore_tree(self._node, root, Path(folder))
+        return len(wanted)
+
+
+class OperatorDoor:
+    """Stands before an ASGI application, and answers what is below `/_sapwood/` itself."""
+
+    def __init__(self, app: ASGI, node: Callable[[], Node], token: str) -> None:
+        self._app = app
+        self._node = node
+        self._token = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, self._token):
+            response: Response = JSONResponse({"error": "This needs the token in operator.json."}, 401)
+        else:
+            response = await self._answer(request)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            asked = await _body(request)
+            return await self._do(request.url.path.removeprefix(PREFIX), asked)
+        except SapwoodError as error:
+            return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+        except (OSError, TypeError, ValueError, KeyError) as error:
+            return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500)
+
+    async def _do(self, what: str, asked: dict[str, Any]) -> Response:
+        operator = Operator(self._node())
+        address: Any = asked.get("address")
+        if what == "tree":
+            sizes = {name: int(asked[name]) for name in ("agents", "children") if name in asked}
+            return JSONResponse(await operator.tree(address, **sizes))
+        if what == "state":
+            return JSONResponse({"state": operator.state(str(address))})
+        if what == "sql":
+            arguments = cast("list[Any]", asked.get("arguments") or [])
+            write = asked.get("write") is True
+            return JSONResponse(await operator.sql(str(address), str(asked["sql"]), arguments, write=write))
+        if what == "call":
+            answer = operator.call(str(address), str(asked["method"]), cast("list[Any]", asked.get("arguments") or []))
+            return StreamingResponse(_lines(answer), media_type="application/x-ndjson")
+        if what == "backup":
+            return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
+        if what == "restore":
+            return JSONResponse({"trees": await operator.restore(str(asked["folder"]), address)})
+        return JSONResponse({"error": f"An operator cannot ask for {what!r}."}, 404)
+
+
+async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield results as lines of JSON; the last one says that it is done, or what went wrong.
+
+    The status has been sent by then, and a connection that broke looks like one that ended.
+    """
+    try:
+        async for item in answer:
+            yield b'{"result":' + item + b"}\n"
+        yield b'{"done":true}\n'
+    except SapwoodError as error:
+        # What the user's own code raised keeps its name; ours are sentences.
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Crashed) else str(error)
+        yield json.dumps({"error": text, "code": error.code}).encode() + b"\n"
+    except Exception as error:  # noqa: BLE001 - whatever the user's method raised; the operator may know it
+        yield json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES:
+            raise InvalidArguments(f"A request may have {BODY_BYTES} bytes.")
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
+    except msgspec.DecodeError as error:
+        raise InvalidArguments(f"The request is not a JSON object: {error}.") from None
+
+
+def _doing(tree: Tree, address: Address) -> tuple[str, int]:
+    actor = tree.actors.get(address)
+    if actor is None:
+        return "aborted" if address in tree.aborted else "asleep", 0
+    return "starting" if actor.is_starting else "busy" if actor.calls else "live", len(actor.calls)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _shown(value: object) -> object:
+    return f"x'{value.hex()}'" if isinstance(value, bytes) else value

@@ -1,0 +1,44 @@
+"""The reference of the command line is complete, and nothing in it is made up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sapwood.cli.commands import cli
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+SECTIONS = {
+    part.partition("`")[0]: part.partition("\n")[2] for part in re.split(r"^## `sapwood ", PAGE, flags=re.MULTILINE)[1:]
+}
+COMMANDS = [name for name in cli if not name.startswith("-")]
+
+
+def test_every_command_is_in_the_reference_and_nothing_else_is() -> None:
+    assert sorted(SECTIONS) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_parameter_of_a_command_is_in_the_reference_and_nothing_else_is(command: str) -> None:
+    taken = {name for argument in cli[command].assemble_argument_collection() for name in argument.names}
+
+    described = {
+        name
+        for row in re.findall(r"^\| (`.+?`) \| ", SECTIONS[command], flags=re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", row)
+    }
+
+    assert described == taken
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_of_a_parameter_has_its_default_and_its_variable(command: str) -> None:
+    for argument in cli[command].assemble_argument_collection():
+        (row,) = re.findall(rf"^\| `{re.escape(argument.names[0])}`.*$", SECTIONS[command], flags=re.MULTILINE)
+        default = argument.field_info.default
+        if isinstance(default, str | int | float) and not isinstance(default, bool):
+            assert f"Default: `{default}`" in row
+        for variable in argument.parameter.env_var or ():
+            assert f"`{variable}`" in row

@@ -1,0 +1,432 @@
+"""The real command, from outside: a project that runs at once, a server that ends well, mistakes that are sentences."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+COMMAND = [sys.executable, "-m", "sapwood"]
+COUNTER = "/agents/lobby/main/sub/counter/shared"
+PATIENCE = 30.0
+RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
+SECRETS = [
+    "from dataclasses import dataclass",
+    "from sapwood import Agent, App, expose",
+    "",
+    "class Vault(Agent):",
+    "    @expose",
+    "    async def look(self) -> str:",
+    "        return 'gold'",
+    "",
+    "app = App(agents=[Vault], authenticate=lambda request: request.query_params.get('token'))",
+]
+
+SLOW = [
+    "import asyncio",
+    "from collections.abc import AsyncIterator",
+    "from sapwood import Agent, App",
+    "",
+    "class Slow(Agent):",
+    "    async def nap(self) -> None:",
+    "        await asyncio.sleep(60)",
+    "",
+    "    async def fail(self) -> None:",
+    "        raise ValueError('no')",
+    "",
+    "    async def count(self, to: int) -> AsyncIterator[int]:",
+    "        for number in range(to):",
+    "            yield number",
+    "",
+    "app = App(agents=[Slow])",
+]
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env={**os.environ, "SAPWOOD_PORT": "0", **variables},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._heard = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.port = int(self.wait_for(RUNNING)[1])
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._heard:
+                self.said.append(line)
+                self._heard.notify_all()
+        self.process.stderr.close()
+
+    def wait_for(self, pattern: re.Pattern[str], after: int = 0) -> re.Match[str]:
+        """Return once a line of its log fits."""
+        until = time.monotonic() + PATIENCE
+        with self._heard:
+            while True:
+                for line in self.said[after:]:
+                    if found := pattern.search(line):
+                        return found
+                assert self._heard.wait(until - time.monotonic()), "".join(self.said)
+
+    def connect(self, path: str = COUNTER, **more: Any) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **more)
+
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
+    server = Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait(PATIENCE)
+
+
+def sapwood(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def said_by(folder: Path, *arguments: str) -> str:
+    done = sapwood(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `sapwood new demo` wrote."""
+    folder = tmp_path_factory.mktemp("new")
+    said_by(folder, "new", "demo")
+    return folder / "demo"
+
+
+@pytest.fixture
+def project(fresh: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(fresh, tmp_path / "demo")
+
+
+def receive(socket: ClientConnection, type_: str) -> dict[str, Any]:
+    while True:
+        frame = json.loads(socket.recv(PATIENCE))
+        if frame["type"] == type_:
+            return frame
+
+
+def add(socket: ClientConnection, by: int, id_: str = "1") -> None:
+    socket.send(json.dumps({"type": "rpc", "id": id_, "method": "add", "args": [by]}))
+
+
+def test_a_new_project_passes_its_own_tests(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=project, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert {path.name for path in project.iterdir()} >= {
+        "app.py", "page.html", "test_app.py", "pyproject.toml", "Dockerfile", "compose.yaml", "README.md", ".gitignore"
+    }  # fmt: skip
+    assert "demo" in (project / "page.html").read_text()
+    assert "{{" not in "".join(path.read_text() for path in project.iterdir() if path.is_file())
+
+
+def test_two_clients_of_a_new_project_share_its_counter(project: Path) -> None:
+    with serving(project) as server:
+        status, page = server.get("/agents/lobby/main")
+        with server.connect() as one, server.connect() as two:
+            assert receive(one, "cf_agent_state")["state"] == {"value": 0, "presses": 0}
+            receive(two, "cf_agent_state")
+
+            add(one, 3)
+
+            assert receive(two, "cf_agent_state")["state"] == {"value": 3, "presses": 1}
+            assert receive(one, "rpc")["result"] == 3
+        assert (status, "<title>demo</title>" in page) == (200, True)
+        server.wait_for(re.compile(r"GET /agents/lobby/main 200"))
+
+
+def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledged(project: Path) -> None:
+    acknowledged, codes = 0, list[int | None]()
+    with serving(project, SAPWOOD_DURABILITY="disk") as server, server.connect() as idle, server.connect() as busy:
+        receive(idle, "cf_agent_state")
+        stopper = threading.Timer(0.5, server.process.send_signal, [signal.SIGTERM])
+        stopper.start()
+        try:
+            while True:
+                add(busy, 1)
+                acknowledged = receive(busy, "rpc")["result"]
+        except ConnectionClosed as closed:
+            codes.append(closed.rcvd and closed.rcvd.code)
+        began = time.monotonic()
+        try:
+            while True:
+                idle.recv(PATIENCE)
+        except ConnectionClosed as closed:
+            codes.append(closed.rcvd and closed.rcvd.code)
+        server.process.wait(PATIENCE)
+
+        assert time.monotonic() - began < 5
+        assert codes == [1012, 1012]
+        assert not (project / "sapwood-data/operator.json").exists()
+    assert acknowledged > 0
+    with serving(project) as server, server.connect() as again:
+        assert receive(again, "cf_agent_state")["state"]["value"] >= acknowledged
+
+
+def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("\n".join(SLOW))
+    with serving(tmp_path, "serve", "app", "--grace", "1") as server:
+        assert said_by(tmp_path, "call", "Slow:a", "count", "2") == "0\n1\n"
+        assert "error: ValueError: no" in sapwood(tmp_path, "call", "Slow:a", "fail").stderr
+        waiting = subprocess.Popen(
+            [*COMMAND, "call", "Slow:a", "nap"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + PATIENCE
+        while "busy" not in said_by(tmp_path, "tree", "--once"):
+            assert time.monotonic() < until
+
+        server.stop()
+        output, said = waiting.communicate(timeout=PATIENCE)
+
+        assert (waiting.returncode, output) == (1, "")
+        assert "stopped before it had answered" in said
+        assert "Traceback" not in "".join(server.said)
+
+
+def test_an_operator_sees_and_changes_a_running_server(project: Path, tmp_path: Path) -> None:
+    with serving(project) as server, server.connect() as socket:
+        receive(socket, "cf_agent_state")
+
+        tree = said_by(project, "tree", "--once")
+        called = said_by(project, "call", "Lobby:main/Counter:shared", "add", "-5")
+        state = json.loads(said_by(project, "state", "Lobby:main/Counter:shared"))
+        rows = json.loads(said_by(project, "sql", "Lobby:main", "SELECT name FROM sapwood_children", "--json"))
+        refused = sapwood(project, "sql", "Lobby:main", "CREATE TABLE t (a)")
+        said_by(project, "sql", "Lobby:main", "CREATE TABLE t (a)", "--write")
+        copied = said_by(project, "backup", str(tmp_path / "copy"))
+        said_by(project, "call", "Lobby:main/Counter:shared", "add", "100")
+        said_by(project, "restore", str(tmp_path / "copy"))
+
+        assert "Counter:shared  live  1 socket" in tree
+        assert called == "-5\n"
+        assert receive(socket, "cf_agent_state")["state"]["value"] == -5
+        assert state == {"value": -5, "presses": 1}
+        assert rows == [{"name": "shared"}]
+        assert (refused.returncode, "--write" in refused.stderr) == (1, True)
+        assert copied.startswith("Copied 1 tree ")
+        assert json.loads(said_by(project, "state", "Lobby:main/Counter:shared"))["value"] == -5
+    assert json.loads(said_by(project, "state", "Lobby:main/Counter:shared"))["value"] == -5, "also without a server"
+
+
+def test_the_operators_door_opens_to_the_token_only(project: Path) -> None:
+    with serving(project) as server:
+        file = project / "sapwood-data/operator.json"
+        token = json.loads(file.read_text())["token"]
+
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert server.get("/_sapwood/tree")[0] == 401
+        assert server.get("/_sapwood/tree", Authorization="Bearer x")[0] == 401
+        assert server.get("/_sapwood/tree", Authorization=f"Bearer {token}")[0] == 200
+        assert server.get("/_sapwood/nothing", Authorization=f"Bearer {token}")[0] == 404
+        assert server.stop() in (0, -signal.SIGTERM)
+        assert not file.exists()
+
+
+def test_a_server_that_was_killed_leaves_nothing_in_the_way(project: Path) -> None:
+    with serving(project) as server, server.connect() as socket:
+        add(socket, 4)
+        receive(socket, "rpc")
+        server.process.kill()
+        server.process.wait(PATIENCE)
+    assert (project / "sapwood-data/operator.json").exists()
+
+    refused = sapwood(project, "call", "Lobby:main", "counters")
+
+    assert (refused.returncode, "does not answer" in refused.stderr) == (1, True)
+    with serving(project):
+        assert json.loads(said_by(project, "state", "Lobby:main/Counter:shared"))["value"] == 4
+
+
+def test_a_public_address_needs_authenticate(project: Path, tmp_path: Path) -> None:
+    refused = sapwood(project, "serve", "app:app", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 1
+    assert "App(authenticate=…)" in refused.stderr
+    assert "--insecure" in refused.stderr
+
+    with serving(project, "serve", "app:app", "--host", "0.0.0.0", "--insecure"):
+        pass
+    (tmp_path / "vault.py").write_text("\n".join(SECRETS))
+    with serving(tmp_path, "serve", "vault:app", "--host", "0.0.0.0") as server:
+        assert server.get("/agents/vault/a")[0] == 401
+
+
+def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) -> None:
+    with serving(project, "dev") as server:
+        server.wait_for(re.compile(r"open http://127\.0\.0\.1:\d+/agents/lobby/main"))
+        with server.connect(origin="http://localhost:5173") as page:
+            add(page, 2)
+            receive(page, "rpc")
+        with server.connect(origin="https://elsewhere.example") as stranger, pytest.raises(ConnectionClosed) as closed:
+            stranger.recv(PATIENCE)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4403
+        assert server.get("/agents/lobby/main", Host="elsewhere.example")[0] == 421
+        assert server.get("/agents/lobby/main", Host="localhost:8000")[0] == 200
+        heard = len(server.said)
+
+        time.sleep(1)  # file times may be coarse, and the watcher has to have seen the old one
+        source = (project / "app.py").read_text()
+        (project / "app.py").write_text(source.replace("now.value + by", "now.value + 10 * by"))
+        server.wait_for(RUNNING, after=heard)
+
+        with server.connect() as page:
+            add(page, 1)
+            assert receive(page, "rpc")["result"] == 12
+        server.stop()
+
+
+def test_variables_are_settings(project: Path, tmp_path: Path) -> None:
+    with serving(project, SAPWOOD_DATA=str(tmp_path / "there"), SAPWOOD_CONNECTIONS="1") as server:
+        with server.connect() as first:
+            receive(first, "cf_agent_state")
+            with server.connect() as second, pytest.raises(ConnectionClosed):
+                second.recv(PATIENCE)
+
+        assert "Lobby:main" in sapwood(project, "tree", "--once", SAPWOOD_DATA=str(tmp_path / "there")).stdout
+    assert not (project / "sapwood-data").exists()
+
+
+def test_an_app_may_be_inside_another_one(tmp_path: Path) -> None:
+    around = [
+        *SECRETS[:-1],
+        "from starlette.applications import Starlette",
+        "from starlette.responses import PlainTextResponse",
+        "from starlette.routing import Mount, Route",
+        "",
+        "vaults = App(agents=[Vault])",
+        "home = Route('/', lambda request: PlainTextResponse('home'))",
+        "app = Starlette(routes=[home, Mount('/agents', vaults)], lifespan=vaults.lifespan)",
+    ]
+    (tmp_path / "main.py").write_text("\n".join(around))
+
+    with serving(tmp_path, "serve", "main") as server:
+        assert server.get("/") == (200, "home")
+        assert said_by(tmp_path, "call", "Vault:a", "look") == '"gold"\n'
+
+
+def test_the_shell_awaits(project: Path) -> None:
+    typed = 'lobby = await app.get_agent(Lobby, "main")\nawait lobby.open("mine")\nawait lobby.counters()\n'
+
+    done = subprocess.run(
+        [*COMMAND, "shell", "app:app"],
+        cwd=project,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert "['shared', 'mine']" in done.stdout
+
+
+def test_the_doctor_says_what_to_do(project: Path) -> None:
+    well = sapwood(project, "doctor")
+    ill = sapwood(project, "doctor", "--data", "/proc/nowhere")
+
+    assert well.returncode == 0
+    assert "ok   SQLite" in well.stdout
+    assert ill.returncode == 1
+    assert "→" in ill.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["serve", "nothing:app"], "There is no module 'nothing'"),
+        (["serve", "app:nothing"], "Did you mean app:app?"),
+        (["serve", "app:Lobby"], "it has to be a sapwood App"),
+        (["serve", "nothing.py"], "There is no file"),
+        (["serve", "app:app", "--port", "99999"], "is not a port"),
+        (["serve"], "TARGET"),
+        (["new", "."], "is not empty"),
+        (["new", "1"], "cannot be the name of a project"),
+        (["tree", "--once"], "No server runs on the data folder 'sapwood-data'"),
+        (["call", "Lobby:main", "counters"], "No server runs"),
+        (["state", "Lobby"], "No server runs"),
+        (["restore", "nowhere"], "No server runs"),
+        (["tree", "--nonsense"], "nonsense"),
+    ],
+)
+def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: str) -> None:
+    done = sapwood(project, *arguments)
+
+    assert done.returncode != 0
+    assert sentence in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None:
+    with serving(project):
+        for arguments, sentence in [
+            (["state", "Lobby"], "is not an address"),
+            (["state", "Lobby:other"], "There is no Lobby:other"),
+            (["call", "Nobody:a", "b"], "Roots: Lobby"),
+            (["call", "Lobby:main", "nothing"], "Public methods: counters, open"),
+            (["call", "Lobby:main", "open"], "open(): missing a required argument"),
+            (["call", "Lobby:main/Counter:shared", "add", "much"], "argument 'by' does not fit"),
+            (["sql", "Lobby:main", "SELEC"], "syntax error"),
+            (["serve", "app:app", "--port", "0"], "is in use by process"),
+            (["shell", "app:app"], "is in use by process"),
+        ]:
+            done = sapwood(project, *arguments)
+
+            assert done.returncode != 0, arguments
+            assert sentence in done.stderr
+            assert "Traceback" not in done.stderr

@@ -1,0 +1,56 @@
+"""Variables become settings, and a misspelt one does not go unnoticed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from sapwood.cli.environment import changes
+from sapwood.errors import UsageError
+from sapwood.settings import Limits, Settings
+
+EXAMPLES = {
+    "data": ("/data", "/data"),
+    "durability": ("disk", "disk"),
+    "open_databases": ("100", 100),
+    "origins": ("https://a.example, https://b.example", ("https://a.example", "https://b.example")),
+    "cors": ("yes", True),
+    "check_state": ("0", False),
+    "prefix": ("api", "api"),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings) if field.name != "limits"])
+def test_every_setting_has_a_variable(name: str) -> None:
+    text, value = EXAMPLES.get(name, ("7", 7))
+
+    found = changes({f"SAPWOOD_{name.upper()}": text, "PATH": "/bin"}, Settings())
+
+    assert found == {name: value}
+    Settings(**found)
+
+
+def test_one_limit_replaces_one_limit() -> None:
+    base = Settings(limits=Limits(depth=3, children=4))
+
+    found = changes({"SAPWOOD_LIMITS_CHILDREN": "5"}, base)
+
+    assert found == {"limits": Limits(depth=3, children=5)}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "sentence"),
+    [
+        ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
+        ("SAPWOOD_THREADS", "many", "it takes a whole number"),
+        ("SAPWOOD_CORS", "maybe", "it takes true or false"),
+    ],
+)
+def test_a_mistake_is_an_error(variable: str, text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence.replace("?", r"\?")):
+        changes({variable: text}, Settings())
+
+
+def test_other_variables_are_not_ours_to_judge() -> None:
+    assert changes({"SAPWOOD_VENV": "/somewhere", "SAPWOOD_PORT": "80", "SAPWOOD_LIVES": "3"}, Settings()) == {}

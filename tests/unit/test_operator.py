@@ -1,0 +1,155 @@
+"""An operator sees everybody, wakes nobody, and changes nothing by looking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from sapwood import Agent, App, NotFound
+from sapwood.errors import ForbiddenSql
+from sapwood.testing import World, running
+from sapwood.web.operator import Operator
+
+DELETE = "DELETE FROM notes"
+
+
+@dataclass(frozen=True)
+class Stats:
+    notes: int = 0
+
+
+class Shelf(Agent[Stats]):
+    initial_state = Stats()
+    migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
+
+    async def note(self, text: str) -> int:
+        self.sql("INSERT INTO notes VALUES (?)", text)
+        self.set_state(Stats(self.state.notes + 1))
+        return self.state.notes
+
+    async def clear(self) -> None:
+        self.sql(DELETE)
+
+
+class Library(Agent):
+    async def shelf(self, name: str) -> int:
+        return await (await self.sub_agent(Shelf, name)).note("a")
+
+    async def clear(self, name: str) -> None:
+        await (await self.sub_agent(Shelf, name)).clear()
+
+
+async def library(world: World) -> Operator:
+    main = await world.get_agent(Library, "main")
+    await main.shelf("one")
+    await main.shelf("two")
+    return Operator(world.node)
+
+
+async def test_the_tree_shows_who_is_awake_and_wakes_nobody() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        awake = (await operator.tree())["roots"]
+
+        world.sleep()
+        asleep = (await operator.tree())["roots"]
+
+        assert [awake[0]["status"], *(child["status"] for child in awake[0]["below"])] == ["live"] * 3
+        assert [asleep[0]["status"], *(child["status"] for child in asleep[0]["below"])] == ["asleep"] * 3
+        assert [child["address"] for child in asleep[0]["below"]] == [
+            "Library:main/Shelf:one",
+            "Library:main/Shelf:two",
+        ]
+        assert all(child["bytes"] > 0 for child in asleep[0]["below"])
+
+
+async def test_what_is_too_much_to_show_is_counted() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+
+        (root,) = (await operator.tree(children=1))["roots"]
+
+        assert (root["children"], len(root["below"])) == (2, 1)
+
+
+async def test_the_state_of_one_that_sleeps_is_what_it_stored() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        world.sleep()
+
+        assert operator.state("Library:main/Shelf:one") == {"notes": 1}
+        assert operator.state("Library:main") is None
+        with pytest.raises(NotFound):
+            operator.state("Library:main/Shelf:three")
+        with pytest.raises(NotFound):
+            operator.state("Library:other")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        DELETE,
+        "DROP TABLE notes",
+        "INSERT INTO notes VALUES ('x')",
+        "SELECT 1; DELETE FROM notes",
+        "PRAGMA query_only = OFF",
+        "PRAGMA query_only = OFF; DELETE FROM notes",
+        "PRAGMA user_version = 3",
+        "BEGIN",
+        "COMMIT",
+        "ATTACH '/tmp/other.db' AS other",
+        "VACUUM INTO '/tmp/stolen.db'",
+        "CREATE TEMP TABLE t (a)",
+        "WITH x AS (SELECT 1) DELETE FROM notes",
+        "UPDATE sapwood_state SET value = '0'",
+        "EXPLAIN DELETE FROM notes",
+        "REINDEX",
+        "ANALYZE",
+    ],
+)
+async def test_looking_cannot_write(sql: str) -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        main = await world.get_agent(Library, "main")
+        await main.shelf("one")
+        await main.clear("two")  # the very statement has been prepared for a user by now
+
+        for shelf in ("one", "two"):
+            with pytest.raises(ForbiddenSql, match="Only reading"):
+                await operator.sql(f"Library:main/Shelf:{shelf}", sql, [])
+
+        found = await operator.sql("Library:main/Shelf:one", "SELECT count(*) AS n FROM notes", [])
+        assert (found["columns"], found["rows"]) == (("n",), [[2]])
+        assert await main.shelf("one") == 3
+
+
+async def test_with_write_it_writes_and_keeps() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+
+        await operator.sql("Library:main/Shelf:one", "INSERT INTO notes VALUES (?)", ["b"], write=True)
+        await world.crash()
+
+        found = await Operator(world.node).sql("Library:main/Shelf:one", "SELECT text FROM notes", [])
+        assert found["rows"] == [["a"], ["b"]]
+
+
+async def test_the_frameworks_tables_can_be_read_and_not_written() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+
+        found = await operator.sql("Library:main", "SELECT name FROM sapwood_children ORDER BY 1", [])
+
+        assert found["rows"] == [["one"], ["two"]]
+        with pytest.raises(ForbiddenSql):
+            await operator.sql("Library:main", "DELETE FROM sapwood_children", [], write=True)
+
+
+async def test_a_public_method_can_be_called_and_no_other() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+
+        assert [item async for item in operator.call("Library:main/Shelf:one", "note", ["b"])] == [b"2"]
+        with pytest.raises(Exception, match="is the agent's own"):
+            _ = [item async for item in operator.call("Library:main", "destroy", [])]
