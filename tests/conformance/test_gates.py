@@ -477,7 +477,7 @@ class GateFlood(Agent):
 async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "FAREWELL", 0.3)
     async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site:
-        async with site.socket("/agents/gate-flood/f", max_queue=1) as slow:
+        async with site.socket("/agents/gate-flood/f", max_queue=1, close_timeout=0.2) as slow:
             await greeted(slow)
             await slow.send("go")
             async with asyncio.timeout(10):
