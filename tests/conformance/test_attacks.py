@@ -27,7 +27,7 @@ from sapwood.wire.frames import is_deep
 
 SECRET = "s" * 40
 ROOT = "/agents/fort/f"
-CELL = f"{ROOT}/sub/cell/c"
+DUNGEON = f"{ROOT}/sub/dungeon/c"
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Log:
     entries: list[str] = field(default_factory=list[str])
 
 
-class Cell(Agent[Any]):
+class Dungeon(Agent[Any]):
     """Somebody's child, with a secret."""
 
     deps: Log
@@ -105,20 +105,20 @@ class Cell(Agent[Any]):
             self.deps.entries.append("a stream ended")
 
 
-class Fort(Cell):
+class Fort(Dungeon):
     """A root."""
 
     async def make(self, name: str) -> None:
-        await self.sub_agent(Cell, name)
+        await self.sub_agent(Dungeon, name)
 
     async def raze(self, name: str) -> None:
-        await self.delete_sub_agent(Cell, name)
+        await self.delete_sub_agent(Dungeon, name)
 
     async def end(self) -> None:
         await self.destroy()
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Cell, name)
+        return self.has_sub_agent(Dungeon, name)
 
     async def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.deps.entries.append(f"close {code}")
@@ -263,11 +263,15 @@ async def test_6_another_user_s_tree_is_closed_by_every_url(log: Log) -> None:
         log.entries.clear()
         eve = f"?token={good('eve')}"
 
-        for target in (ROOT, CELL, f"{ROOT}/x", f"{ROOT}/../f", f"{CELL}/sub/cell/d"):
+        for target in (ROOT, DUNGEON, f"{ROOT}/x", f"{ROOT}/../f", f"{DUNGEON}/sub/dungeon/d"):
             assert (await site.http(target + eve)).status == 403
             assert await site.refused(target + eve) == 4403
         # These are names of Eve's own making: other agents, or none.
-        for target in ("/agents/fort/eve/../f", "/agents/fort/eve/..%2ff/sub/cell/c", "/agents/fort/eve/sub/cell/c"):
+        for target in (
+            "/agents/fort/eve/../f",
+            "/agents/fort/eve/..%2ff/sub/dungeon/c",
+            "/agents/fort/eve/sub/dungeon/c",
+        ):
             answer = await site.http(target + eve)
             assert answer.status == 404 or answer.json()["who"] == "Fort:eve"
         assert not [entry for entry in log.entries if "Fort:f" in entry]
@@ -286,24 +290,24 @@ PATHS = [
     "/agents/fort;x=1/f",
     "/agents/Fort/f",
     "/agents/fort%00/f",
-    "/agents/fort/f/sub/cell/%00",
-    "/agents/fort/f/sub/cell/c%00",
-    "/agents/fort/f/sub/cell/C",
-    "/agents/fort/f/sub/cell/c%20",
-    "/agents/fort/f/sub/cell/%c0%ae%c0%ae",
-    "/agents/fort/f/sub/cell/%2e%2e",
-    "/agents/fort/f/sub/cell/..",
-    "/agents/fort/f/sub/cell/..%2Fc",
-    "/agents/fort/f/sub/cell/;c",
+    "/agents/fort/f/sub/dungeon/%00",
+    "/agents/fort/f/sub/dungeon/c%00",
+    "/agents/fort/f/sub/dungeon/C",
+    "/agents/fort/f/sub/dungeon/c%20",
+    "/agents/fort/f/sub/dungeon/%c0%ae%c0%ae",
+    "/agents/fort/f/sub/dungeon/%2e%2e",
+    "/agents/fort/f/sub/dungeon/..",
+    "/agents/fort/f/sub/dungeon/..%2Fc",
+    "/agents/fort/f/sub/dungeon/;c",
     "/agents/fort/f/sub/fort/f",
     "/agents/fort/f/sub/plain/c",
-    "/agents/fort/f;x/sub/cell/c",
-    "/agents/fort/F/sub/cell/c",
-    "/agents/fort/%66/sub/cell/c",
-    "/agents/cell/c",
-    "/agents/plain/p/sub/cell/c",
+    "/agents/fort/f;x/sub/dungeon/c",
+    "/agents/fort/F/sub/dungeon/c",
+    "/agents/fort/%66/sub/dungeon/c",
+    "/agents/dungeon/c",
+    "/agents/plain/p/sub/dungeon/c",
     "/agents/agent/f",
-    "http://127.0.0.1/agents/cell/c",
+    "http://127.0.0.1/agents/dungeon/c",
 ]
 
 
@@ -317,12 +321,12 @@ async def test_7_no_trick_with_a_path_reaches_the_child(log: Log) -> None:
         for target in PATHS:
             answer = await site.http(target)
             assert answer.status < 500, target
-            assert "Cell:c" not in answer.text, target
+            assert "Dungeon:c" not in answer.text, target
             if target.startswith("/") and not target.startswith("//"):
                 with contextlib.suppress(ConnectionClosed):
                     async with site.socket(target) as client:
-                        assert (await greeted(client))["agent"] != "cell", target
-        assert not [entry for entry in log.entries if "Cell" in entry]
+                        assert (await greeted(client))["agent"] != "dungeon", target
+        assert not [entry for entry in log.entries if "Dungeon" in entry]
         assert {path.name for path in site.world.data.iterdir()} <= {"trees", "lock", "crashes", "sapwood.lock"} | {
             path.name for path in site.world.data.iterdir() if path.is_file()
         }
@@ -333,8 +337,8 @@ async def test_8_a_guessed_child_is_not_made_and_its_parent_keeps_no_trace(log: 
     async with door(Fort, deps=log) as site:
         fort = await site.world.get_agent(Fort, "f")
         for n in range(20):
-            assert (await site.http(f"{ROOT}/sub/cell/guess{n}", method="POST", body=b"x")).status == 404
-            assert await site.refused(f"{ROOT}/sub/cell/guess{n}") == 4404
+            assert (await site.http(f"{ROOT}/sub/dungeon/guess{n}", method="POST", body=b"x")).status == 404
+            assert await site.refused(f"{ROOT}/sub/dungeon/guess{n}") == 4404
             assert not await fort.has(f"guess{n}")
         assert len([entry for entry in log.entries if entry.startswith("start")]) == 1
 
@@ -488,11 +492,11 @@ async def test_17_no_header_makes_a_user_or_changes_where_a_request_goes(log: Lo
     async with door(Fort, deps=log, authenticate=AUTH) as site:
         await (await site.world.get_agent(Fort, "f")).make("c")
 
-        answer = (await site.http(f"{CELL}/x?token={good()}", headers=SMUGGLED)).json()
+        answer = (await site.http(f"{DUNGEON}/x?token={good()}", headers=SMUGGLED)).json()
 
-        assert (answer["who"], answer["path"], answer["user"]) == ("Fort:f/Cell:c", "/x", "f")
-        assert (await site.http(CELL, headers=SMUGGLED)).status == 401
-        async with site.socket(f"{CELL}?token={good()}", additional_headers=SMUGGLED) as client:
+        assert (answer["who"], answer["path"], answer["user"]) == ("Fort:f/Dungeon:c", "/x", "f")
+        assert (await site.http(DUNGEON, headers=SMUGGLED)).status == 401
+        async with site.socket(f"{DUNGEON}?token={good()}", additional_headers=SMUGGLED) as client:
             assert await call(client, "user") == "f"
 
 
@@ -522,7 +526,7 @@ async def test_19_a_name_splits_no_response_and_no_line_of_the_log(log: Log, cap
     async with door(Fort, deps=log) as site:
         with caplog.at_level(logging.INFO):
             for target in (
-                f"{ROOT}/sub/cell/a%0d%0aset-cookie:%20x=1",
+                f"{ROOT}/sub/dungeon/a%0d%0aset-cookie:%20x=1",
                 f"{ROOT}%0d%0aset-cookie:%20x=1/name",
                 f"{ROOT}/x%0aINFO%20forged",
             ):
@@ -538,7 +542,7 @@ async def test_20_a_child_s_name_in_a_header_splits_nothing(log: Log) -> None:
         await (await site.world.get_agent(Fort, "f")).make("a\r\nset-cookie: x=1")
 
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(b"GET /agents/fort/f/sub/cell/a%0d%0aset-cookie:%20x=1/name HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /agents/fort/f/sub/dungeon/a%0d%0aset-cookie:%20x=1/name HTTP/1.1\r\nhost: x\r\n\r\n")
         async with asyncio.timeout(5):
             head = await reader.read(65_536)
         assert b"set-cookie: x=1\r\n" not in head
@@ -666,7 +670,7 @@ async def test_29_frames_that_come_after_the_end_make_nothing_anew(log: Log) -> 
     async with door(Fort, deps=log) as site:
         fort = await site.world.get_agent(Fort, "f")
         await fort.make("c")
-        async with site.socket(CELL) as child:
+        async with site.socket(DUNGEON) as child:
             await greeted(child)
             log.entries.clear()
 
@@ -682,7 +686,7 @@ async def test_29_frames_that_come_after_the_end_make_nothing_anew(log: Log) -> 
             await going_on
         assert not await fort.has("c")
         assert not [entry for entry in log.entries if entry.startswith("start")]
-        assert await site.refused(CELL) == 4404
+        assert await site.refused(DUNGEON) == 4404
 
 
 async def test_30_a_destroyed_root_is_not_called_back_by_its_old_sockets(log: Log) -> None:
@@ -734,6 +738,6 @@ async def test_33_an_authenticator_sees_the_url_that_was_sent(log: Log) -> None:
         return "f"
 
     async with door(Fort, deps=log, authenticate=look) as site:
-        await site.http(f"{ROOT}/sub/cell/c%2Fd?x=1")
+        await site.http(f"{ROOT}/sub/dungeon/c%2Fd?x=1")
 
-        assert seen == [(f"{ROOT}/sub/cell/c/d", "x=1")]
+        assert seen == [(f"{ROOT}/sub/dungeon/c/d", "x=1")]

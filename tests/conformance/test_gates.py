@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -476,7 +477,7 @@ class GateFlood(Agent):
 async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "FAREWELL", 0.3)
     async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site:
-        async with site.socket("/agents/gate-flood/f", max_queue=1) as slow:
+        async with site.socket("/agents/gate-flood/f", max_queue=1, close_timeout=0.2) as slow:
             await greeted(slow)
             await slow.send("go")
             async with asyncio.timeout(10):
@@ -531,3 +532,31 @@ async def test_calls_http_and_sockets_reach_the_same_agent(plan: Plan) -> None:
         async with site.socket(ROOT) as client:
             assert await call(client, "who") == await root.who() == (await site.http(ROOT)).json()["name"]
         assert plan.log.count("start r") == 1
+
+
+class GateFarewell(Agent[int]):
+    """Writes, says goodbye, and hangs up."""
+
+    initial_state = 0
+
+    async def on_message(self, connection: Connection, message: str | bytes) -> None:
+        self.set_state(self.state + 1)
+        connection.send("goodbye")
+        connection.close(4000, "enough")
+
+
+async def test_what_was_sent_before_a_close_arrives_before_it() -> None:
+    async with door(GateFarewell, durability="disk") as site, site.socket("/agents/gate-farewell/g") as client:
+        await greeted(client)
+        await client.send("hello")
+
+        heard = [frame async for frame in _frames(client)]
+        assert "goodbye" in heard
+        assert client.close_code == 4000
+
+
+async def _frames(client: Any) -> AsyncIterator[Any]:
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(10):
+            while True:
+                yield await client.recv()

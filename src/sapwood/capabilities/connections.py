@@ -110,13 +110,13 @@ class Connection:
         self._actor.of(Outbox).put(self._socket, as_frame(message))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket. The npm clients come back, unless the code is 1008 or 4000 to 4999."""
+        """Close the socket, after what was sent before. npm clients come back, unless by 1008 or 4000 to 4999."""
         if not (code in (1000, 1001, 1008, 1011, 1012, 1013) or 3000 <= code <= 4999):
             raise UsageError(f"{code} cannot be sent as a close code; use 1000 or one from 4000 to 4999.")
         if len(reason.encode()) > 123:
             raise UsageError("The reason of a close may have 123 bytes.")
         self._actor.host.sockets.remove(self._socket)
-        self._socket.close(code, reason)
+        self._actor.of(Outbox).close(self._socket, code, reason)
 
     def __repr__(self) -> str:
         return f"<connection {self.id} to {self._actor.address}>"

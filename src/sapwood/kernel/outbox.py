@@ -21,7 +21,8 @@ class Outbox:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._waiting: deque[tuple[Socket, str | bytes]] = deque()
+        self._waiting: deque[tuple[Socket, str | bytes | tuple[int, str]]] = deque()
+        """Frames, and closes with their code and reason."""
         self._flushing = False
 
     def put(self, socket: Socket, frame: str | bytes) -> None:
@@ -33,6 +34,13 @@ class Outbox:
         if not self._flushing:
             self._flushing = True
             self._actor.host.loop.call_soon(self._flush)
+
+    def close(self, socket: Socket, code: int, reason: str) -> None:
+        """Close a socket once what was put before has left."""
+        if self._waiting:
+            self._waiting.append((socket, (code, reason)))
+        else:
+            socket.close(code, reason)
 
     def _durable(self) -> Future[None] | None:
         return self._actor.host.gate.wait(self._actor.database)
@@ -60,16 +68,20 @@ class Outbox:
     def _send(self, ready: int) -> None:
         for _ in range(min(ready, len(self._waiting))):
             socket, frame = self._waiting.popleft()
-            socket.send(frame)
+            if isinstance(frame, tuple):
+                socket.close(*frame)
+            else:
+                socket.send(frame)
         self._flushing = bool(self._waiting)
         if self._flushing:
             self._actor.host.loop.call_soon(self._flush)
 
     def lose(self) -> None:
         """What was written is lost, and with it the news of it: whoever listens has to come again."""
+        sockets = self._actor.host.sockets
+        concerned = dict.fromkeys([*sockets.of(self._actor.address), *(socket for socket, _ in self._waiting)])
         self._waiting.clear()
         self._flushing = False
-        sockets = self._actor.host.sockets
-        for socket in sockets.of(self._actor.address):
+        for socket in concerned:
             socket.close(RESTARTING, "The agent restarts")
             sockets.remove(socket)
