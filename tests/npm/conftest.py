@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ SCRIPTS = ("drive.mjs", "react.mjs")
 @pytest.fixture(scope="session")
 def home() -> Path:
     """The folder the packages are installed in."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
     return install()
 
 
