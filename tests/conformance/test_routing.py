@@ -375,7 +375,8 @@ def test_names_no_agent_can_have_have_no_path() -> None:
             App(agents=[RouteRoot]).path_to(RouteRoot, "r", sub=[(RouteLeaf, name)])
 
 
-@given(head=NAMES, tail=NAMES)
+# A mount point is told without the slash at its end, so none can be named with one.
+@given(head=NAMES.filter(lambda name: not name.endswith("/")), tail=NAMES)
 def test_a_decoded_part_of_a_path_is_found_in_the_raw_one(head: str, tail: str) -> None:
     raw = f"/{quote(head, safe='')}/{quote(tail, safe='')}"
 

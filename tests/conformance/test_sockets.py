@@ -140,7 +140,7 @@ async def test_identity_says_that_no_state_follows_where_there_is_none() -> None
         client = await one.join("/agents/bare/b")
 
         assert [type_of(frame) for frame in client.frames] == ["cf_agent_identity", "cf_agent_mcp_servers"]
-        assert client.frames[0]["stateFollows"] is False
+        assert "stateFollows" not in client.frames[0]
 
 
 async def test_identity_can_be_switched_off() -> None:
