@@ -143,6 +143,14 @@ class Served:
         """Connect, and wait until greeted."""
         return await (await self.connect(path, **options)).greeted()
 
+    async def get(self, path: str) -> str:
+        """Return the body of a page."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        text = (await reader.read()).decode()
+        writer.close()
+        return text.partition("\r\n\r\n")[2]
+
     async def end(self) -> None:
         for client in self._clients:
             await client.close()

@@ -711,7 +711,7 @@ async def test_30_a_destroyed_root_is_not_called_back_by_its_old_sockets(log: Lo
         assert not [entry for entry in log.entries if entry.startswith(("start", "close"))]
 
 
-OPERATORS = ["/studio", "/admin", "/metrics", "/debug", "/.env", "/agents/.git/config", "/openapi.json", "/docs"]
+OPERATORS = ["/studio", "/admin", "/debug", "/.env", "/agents/.git/config", "/openapi.json", "/docs"]
 
 
 async def test_31_there_is_nothing_for_operators_behind_the_door(log: Log) -> None:
@@ -719,6 +719,7 @@ async def test_31_there_is_nothing_for_operators_behind_the_door(log: Log) -> No
         for target in OPERATORS:
             assert (await site.http(target)).status in (400, 404)
             assert await site.refused(target) in (4400, 4404)
+        assert (await site.http("/metrics")).status == 401
         for target in ("/healthz", "/readyz"):
             assert (await site.http(target)).text in ("ok", "ready")
 

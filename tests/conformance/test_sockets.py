@@ -9,9 +9,13 @@ from datetime import date
 from typing import Any
 
 import pytest
-from tests.conformance.served import Served, served, type_of
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from tests.conformance.served import Served, served, serving, type_of
 
-from sapwood import Agent, App, Connection, current_connection, expose
+from sapwood import Agent, App, Connection, Step, current_connection, expose
 
 
 @dataclass(frozen=True)
@@ -700,3 +704,59 @@ async def test_the_frameworks_flags_are_not_in_a_connections_state() -> None:
 
         await client.until(lambda frame: frame is True)
         assert states == [None, {"mine": 1}]
+
+
+async def test_the_figures_of_a_node_can_be_read() -> None:
+    async with served(app()) as one:
+        await hall(one)
+        await one.join(BOARD)
+
+        text = await one.get("/metrics")
+
+        assert "sapwood_sockets 1.0" in text
+        assert "sapwood_agents 2.0" in text
+        assert "sapwood_ready 1.0" in text
+
+
+async def test_with_a_url_of_the_apps_choosing_identity_names_the_instance() -> None:
+    async with served(app()) as one:
+
+        async def mine(websocket: WebSocket) -> None:
+            await one.world.app.route_to(Hall, "h")(websocket.scope, websocket.receive, websocket.send)
+
+        async with serving(Starlette(routes=[WebSocketRoute("/me", mine)])) as port:
+            client = await Served(one.world, port).join("/me")
+
+            assert client.frames[0] == {
+                "type": "cf_agent_identity",
+                "name": "h",
+                "agent": "hall",
+                "stateFollows": True,
+            }
+            await client.close()
+
+
+async def test_opening_a_socket_through_a_stub_points_to_urls() -> None:
+    async with served(app()) as one:
+        agent: Any = await hall(one)
+
+        for name in ("fetch", "connect"):
+            with pytest.raises(AttributeError, match=r"App\.path_to"):
+                getattr(agent, name)
+
+
+async def test_the_gate_of_a_parent_is_asked_about_classes_nobody_knows() -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Gatekeeper(Agent):
+        async def on_before_sub_agent(self, request: Any, child: Step) -> Any:
+            asked.append((child.type, child.name))
+            return PlainTextResponse("gone", 410) if child.name == "old" else None
+
+    async with served(App(agents=[Gatekeeper])) as one:
+        first = await one.connect("/agents/gatekeeper/g/sub/unheard-of/x")
+        second = await one.connect("/agents/gatekeeper/g/sub/unheard-of/old")
+
+        assert (await first.ended())[0] == 4404
+        assert (await second.ended())[0] == 4410
+        assert asked == [("unheard-of", "x"), ("unheard-of", "old")]

@@ -222,3 +222,10 @@ def test_the_reason_of_an_abort_and_the_name_of_a_limit_arrive() -> None:
     assert aborted.reason == {"why": 1}
     assert isinstance(over, OverLimit)
     assert (over.limit, over.path) == ("depth", HERE)
+
+
+def test_an_exception_is_described_by_what_it_says_not_by_its_notes() -> None:
+    error = ValueError("no")
+    error.add_note("while baking")
+
+    assert describe(error) == "ValueError: no"

@@ -206,7 +206,9 @@ class AgentClass:
             return self.methods[name]
         except KeyError:
             pass
-        if hasattr(self.base, name) or name.startswith("_"):
+        if name in ("fetch", "connect"):
+            reason = "is nothing a stub can do: clients reach an agent by its URL, which App.path_to() returns"
+        elif hasattr(self.base, name) or name.startswith("_"):
             reason = "is the agent's own; only public methods that you define can be called from outside"
         elif hasattr(self.cls, name):
             reason = "is not a method; write an async method that returns it"

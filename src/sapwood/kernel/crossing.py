@@ -57,8 +57,10 @@ def _say_where(copy: BaseException, error: BaseException, path: Path) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one line, also if its own `__str__` fails."""
-    return traceback.format_exception_only(error)[-1].strip()
+    """Return an exception as one line, without its notes, also if its own `__str__` fails."""
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = []
+    return list(told.format_exception_only())[-1].strip()
 
 
 def _cause(error: BaseException, limit: int, left: int) -> BaseException | None:

@@ -49,7 +49,7 @@ async def serve(
         if found is not None:
             await (door.http if is_http else door.websocket)(found, scope, receive, send)
             return
-        response = door.about(scope) if is_http else None
+        response = await door.about(scope) if is_http else None
     except Refusal as no:
         response = no.response
     if is_http:

@@ -33,6 +33,7 @@ from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
+from sapwood.web.metrics import Metrics
 from sapwood.web.wire import Wire
 from sapwood.wire import frames, routing
 
@@ -109,6 +110,7 @@ class Door:
         self._node = node
         self._clients = clients
         self._settings = node.settings
+        self._metrics = Metrics(node)
         self._authenticate = authenticate
         self._authorize = authorize
         self._open: Counter[object] = Counter()
@@ -130,20 +132,24 @@ class Door:
             raise refusal(400, "Invalid request")
         return Place(kind, found.name, found.rest)
 
-    def about(self, scope: Scope) -> Response | None:
-        """Answer what a load balancer asks; None if it is something else."""
+    async def about(self, scope: Scope) -> Response | None:
+        """Answer what a load balancer or a monitoring system asks; None if it is something else."""
         path = routing.relative(raw_path(scope), str(scope.get("root_path", "")))
         if path == "/healthz":
             return PlainTextResponse("ok")
         if path == "/readyz":
             is_ready = self._node.is_ready
             return PlainTextResponse("ready" if is_ready else "not ready", 200 if is_ready else 503)
+        if path == "/metrics":
+            await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
+            return self._metrics.response()
         return None
 
     async def http(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""
         began = time.monotonic()
         sent: list[int] = []
+        trace = trace_of(scope)
         request = Request(scope, self._counted(receive))
 
         async def noted(message: MutableMapping[str, Any]) -> None:
@@ -174,12 +180,16 @@ class Door:
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
+            seconds = time.monotonic() - began
+            self._metrics.answered(sent[0] if sent else 0, seconds)
             access.info(
-                "%s %s %s %.1f ms",
+                "%s %s %s %.1f ms trace %s",
                 scope["method"],
                 _shown(scope),
                 sent[0] if sent else "-",
-                (time.monotonic() - began) * 1e3,
+                seconds * 1e3,
+                trace,
+                extra={"address": f"{place.root.type}:{place.name}", "trace": trace},
             )
 
     async def _failed(self, error: Exception, scope: Scope, receive: Receive, send: Send, *, began: bool) -> None:
@@ -239,11 +249,21 @@ class Door:
             except Refusal as no:
                 raise Refusal(no.response, BELOW) from None
         if action == "connect" and _names_nobody(path):
-            raise Refusal(refusal(404).response, BELOW)
+            await self._refuse_unknown(actor, _with_path(request, path), path)
         request = _with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
         return Arrival(actor, request, request.scope["path"], user)
+
+    async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
+        """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
+        if (hop := routing.parse_hop(path, lambda _: True)) is not None:
+            hook, step = parent.agent.on_before_sub_agent, Step(hop.segment, hop.name)
+            try:
+                await self._asked(parent, "on_before_sub_agent", hook, request, step)
+            except Refusal as no:
+                raise Refusal(no.response, BELOW) from None
+        raise Refusal(refusal(404).response, BELOW)
 
     async def _descend(
         self, parent: Actor, request: HTTPConnection, path: str, hop: routing.Hop, kind: AgentClass | None
@@ -306,13 +326,16 @@ class Door:
         wire = Wire(send, self._settings.outgoing_bytes)
         self._count += 1
         began = time.monotonic()
-        access.info("SOCKET %s opened", _shown(scope))
+        trace = trace_of(scope)
+        about = {"address": f"{place.root.type}:{place.name}", "trace": trace}
+        access.info("SOCKET %s opened trace %s", _shown(scope), trace, extra=about)
         try:
             socket = await self._let_in(place, HTTPConnection(scope), wire)
             if socket is not None:
                 await self._hold(socket, wire, receive)
         finally:
-            access.info("SOCKET %s closed after %.1f s", _shown(scope), time.monotonic() - began)
+            lasted = time.monotonic() - began
+            access.info("SOCKET %s closed after %.1f s trace %s", _shown(scope), lasted, trace, extra=about)
             self._count -= 1
 
     async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
@@ -499,6 +522,16 @@ def _with_path(request: HTTPConnection, path: str) -> HTTPConnection:
     twin.scope = {**request.scope, "path": unquote(path), "raw_path": path.encode("latin-1"), "root_path": ""}
     vars(twin).pop("_url", None)
     return twin
+
+
+def trace_of(scope: Scope) -> str:
+    """Return the trace a request belongs to: the one its sender named (W3C `traceparent`), or a new one."""
+    for name, value in scope.get("headers", ()):
+        if name == b"traceparent":
+            parts = value.decode("latin-1").split("-")
+            if len(parts) >= 4 and len(parts[1]) == 32 and parts[1].isalnum():
+                return parts[1]
+    return uuid4().hex
 
 
 def raw_path(scope: Scope) -> str:

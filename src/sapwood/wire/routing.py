@@ -82,7 +82,7 @@ def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
         )
     parts = [f"/{prefix}" if prefix else "", f"/{quote(kebab(root.type))}/{root.name}"]
     for step in below:
-        if _is_dots(step.name):
+        if step.name in (".", ".."):
             raise UsageError(f"A sub-agent named {step.name!r} has no URL: clients resolve it away.")
         parts.append(f"/{SUB}/{quote(kebab(step.type))}/{quote(step.name, safe='')}")
     if rest:

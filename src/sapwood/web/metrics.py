@@ -1,0 +1,68 @@
+"""What a Prometheus server reads at `/metrics`: how much there is, how many requests, how long they took.
+
+Numbers of what there is are counted when somebody asks. Without prometheus-client, which
+is an extra, nothing is counted, and whoever asks is told what to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+
+from sapwood.kernel.node import Node
+
+prometheus: Any
+try:
+    import prometheus_client as prometheus
+except ImportError:
+    prometheus = None
+
+MISSING = "Not Found: install sapwood with the extra metrics to have figures here."
+
+
+class Metrics:
+    """The figures of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._registry: Any = None
+        if prometheus is not None:
+            self._registry = prometheus.CollectorRegistry()
+            self._registry.register(self)
+            self._requests = prometheus.Histogram(
+                "sapwood_request_seconds",
+                "HTTP requests to agents, by status.",
+                ["status"],
+                registry=self._registry,
+            )
+
+    def answered(self, status: int, seconds: float) -> None:
+        """Count a request."""
+        if self._registry is not None:
+            self._requests.labels(str(status) if status else "none").observe(seconds)
+
+    def collect(self) -> Iterator[Any]:
+        """Called by the registry when somebody reads it."""
+        trees = list(self._node.trees.values())
+        databases = [database for tree in trees for database in tree.databases.values()]
+        agents = [actor for tree in trees for actor in tree.actors.values()]
+        figures = {
+            "sapwood_trees": ("Trees with an agent in memory.", len(trees)),
+            "sapwood_agents": ("Agents in memory.", len(agents)),
+            "sapwood_calls": ("Calls under way.", sum(len(actor.calls) for actor in agents)),
+            "sapwood_open_databases": ("Databases that are open.", sum(one.is_open for one in databases)),
+            "sapwood_sockets": ("Sockets that are open.", self._node.sockets.count),
+            "sapwood_ready": ("1 while the node should be sent work.", int(self._node.is_ready)),
+        }
+        for name, (text, value) in figures.items():
+            yield prometheus.metrics_core.GaugeMetricFamily(name, text, value=value)
+
+    def response(self) -> Response:
+        """Answer whoever asks for the figures."""
+        if prometheus is None:
+            return PlainTextResponse(MISSING, 404)
+        return Response(
+            prometheus.generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
