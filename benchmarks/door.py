@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from anchor import Original, install
 from frame import at_least, at_most, below, say, scratch
 
 from sapwood import Agent, App, Settings, expose
@@ -208,6 +207,8 @@ async def pipelined(client: Client, n: int, in_flight: int = 64) -> float:
 @asynccontextmanager
 async def both(path: str) -> AsyncGenerator[tuple[Client, Client], None]:
     """Connect to ours and to the original."""
+    from anchor import Original, install  # not above: it brings other agents of the same names
+
     ours, original = Server("ours"), Original(install())
     try:
         yield await connect(ours.port, path, 3), await connect(original.port, path, 3)
@@ -238,6 +239,8 @@ async def rpc() -> None:
 
 
 async def state() -> None:
+    from anchor import Original, install
+
     figures: list[list[float]] = []
     ours, original = Server("ours"), Original(install())
     try:

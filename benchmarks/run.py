@@ -24,7 +24,7 @@ from page import page
 HERE = Path(__file__).parent
 LAST = HERE / "last.jsonl"
 PAGE = HERE.parent / "docs/explanation/measured.md"
-PROGRAMS = ("tree.py", "anchor.py", "costs.py")
+PROGRAMS = ("tree.py", "anchor.py", "door.py", "costs.py")
 QUICK = {"tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"), "costs.py": ()}
 """What is measured with `--quick`: all metrics of a program, or these."""
 
