@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "auction.py": (
+        ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "(4403)"],
+        ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
+    ),
     "bank.py": (
         ["a deposit: 500", "the same error is a NotEnough: True", "after spend_carelessly: -600", "children: ['ada']"],
         ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
