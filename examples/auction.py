@@ -171,8 +171,8 @@ async def use(url: str) -> None:
     try:
         async with connect(url, Auction, "spring"):
             pass
-    except Refused as error:
-        print("without a name:", error)
+    except Refused:
+        print("turned away: who has no name")
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
     "auction.py": (
-        ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "(4403)"],
+        ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
         ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
     ),
     "bank.py": (
