@@ -21,11 +21,12 @@ from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
-from sapwood.web.asgi import ASGI, Receive, Scope, Send, serve, serve_lifespan
+from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
 from sapwood.wire.routing import path_to
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
+    from starlette.responses import Response
 
     from sapwood.web.door import Door
 
@@ -129,19 +130,21 @@ class App:
         async with self:
             yield
 
-    def route_to(self, cls: type[Agent[Any]], name: str, rest: str = "/") -> ASGI:
-        """Return an ASGI application that hands a request or a socket to this root, whatever its URL was.
+    def route_to(self, cls: type[Agent[Any]], name: str, rest: str = "/") -> Response:
+        """Return a response that hands a request or a socket to this root, whatever its URL was.
 
         `rest` is what the root sees of the path; a `/sub/…` in it goes on to its sub-agents. If it is
         the end of the URL's own path it may be given decoded, as frameworks do. A route of
-        yours may return it as its response.
+        yours returns it; for a socket, await it as the ASGI application it is.
         """
+        from sapwood.web.routed import Routed
+
         kind = known(cls)
 
         async def handle(scope: Scope, receive: Receive, send: Send) -> None:
             await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))
 
-        return handle
+        return Routed(handle)
 
     def path_to(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = (), rest: str = ""

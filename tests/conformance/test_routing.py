@@ -433,6 +433,21 @@ async def test_a_custom_route_leads_to_a_root_and_its_children(tmp_path: Any) ->
         assert await site.refused("/api/u/ann/sub/route-leaf/nobody") == 4404
 
 
+async def test_a_route_of_fastapi_returns_it_as_its_response(tmp_path: Any) -> None:
+    app = App(agents=[RouteRoot], settings=Settings(data=tmp_path))
+    outer = FastAPI(lifespan=app.lifespan)
+
+    async def mine(rest: str) -> Response:
+        return app.route_to(RouteRoot, "ann", rest)
+
+    outer.add_api_route("/mine/{rest:path}", mine, methods=["POST"])
+    async with serving(outer, lifespan="on") as site:
+        answer = (await site.http("/mine/x?y=1", method="POST", body=b"x" * 10)).json()
+
+        assert (answer["who"], answer["path"], answer["query"]) == ("RouteRoot:ann", "/x", "y=1")
+        assert answer["body"] == "x" * 10
+
+
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
 @pytest.mark.parametrize(
     ("mount", "start"), [("/agents", "/agents"), ("/api", "/api/agents"), ("/api", "/api"), ("/a b", "/a%20b")]

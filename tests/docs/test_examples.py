@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "auction.py": (
+        ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
+        ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
+    ),
     "bank.py": (
         ["a deposit: 500", "the same error is a NotEnough: True", "after spend_carelessly: -600", "children: ['ada']"],
         ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
@@ -119,16 +123,17 @@ def test_an_example_keeps_its_data_in_the_folder_it_is_given(name: str, tmp_path
 
 
 SHOWN = {
-    "state.md": ["todo.py", "todo.py", "todo_v2.py"],
-    "children.md": ["newsroom.py"],
-    "errors.md": ["bank.py"],
+    "tutorial/state.md": ["todo.py", "todo.py", "todo_v2.py"],
+    "tutorial/children.md": ["newsroom.py"],
+    "tutorial/errors.md": ["bank.py"],
+    "how-to/serve-clients.md": ["auction.py"],
 }
-"""The programs a page of the tutorial has its reader run, one after the other, and whose output it shows."""
+"""The programs a page has its reader run, one after the other, and whose output it shows."""
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_a_page_of_the_tutorial_shows_what_its_programs_print(page: str, tmp_path: Path) -> None:
-    text = (ROOT / "docs/tutorial" / page).read_text()
+def test_a_page_shows_what_its_programs_print(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / page).read_text()
     shown = re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
     printed = [run(EXAMPLES / name, cwd=tmp_path) for name in SHOWN[page]]

@@ -180,7 +180,7 @@ def sql(
     except ForbiddenSql as error:
         if write:
             raise
-        raise Refused(f"{error} Add --write if it is meant to change something.") from None
+        raise Refused(f"{str(error).rstrip(' ;')}. Add --write if it is meant to change something.") from None
     if as_json:
         print(
             json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False)

@@ -25,6 +25,7 @@ SLOW_SYNC = 0.010
 SYNCS = 20
 EXTRAS = {
     "server": ("starlette", "uvicorn", "websockets", "uvloop"),
+    "auth": ("pyjwt",),
     "chat": ("pydantic-ai-slim",),
     "cluster": ("nats-py",),
     "temporal": ("temporalio",),
