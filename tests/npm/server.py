@@ -55,7 +55,8 @@ class Common(Agent[Any]):
 
     async def on_request(self, request: Request) -> Response:
         body = (await request.body()).decode()
-        return JSONResponse({"method": request.method, "path": request.scope["raw_path"].decode(), "body": body, "name": self.name})
+        path = request.scope["raw_path"].decode()
+        return JSONResponse({"method": request.method, "path": path, "body": body, "name": self.name})
 
     async def on_before_connect(self, request: HTTPConnection) -> Response | None:
         return PlainTextResponse("closed", 403) if self.name == "closed" else None
