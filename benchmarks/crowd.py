@@ -24,7 +24,7 @@ class Member(Agent):
 
     @expose
     async def kept(self) -> list[str]:
-        return [row[0] for row in self.sql("SELECT what FROM kept")]
+        return [str(row["what"]) for row in self.sql("SELECT what FROM kept")]
 
     @expose
     async def shout(self, times: int, size: int, pause: float) -> None:

@@ -388,19 +388,20 @@ async def restart(crowd: Crowd, facts: Facts) -> None:
 async def run(size: Size) -> Facts:
     """Put a server under load, and return what was seen."""
     facts = Facts()
+    began = time.monotonic()
     server = Server()
     crowd = Crowd(server, size)
     try:
-        say("-- idle")
+        say(f"-- idle {time.monotonic() - began:.1f}")
         await idle(crowd, facts)
-        say("-- talking")
+        say(f"-- talking {time.monotonic() - began:.1f}")
         await talking(crowd, facts)
-        say("-- hung")
+        say(f"-- hung {time.monotonic() - began:.1f}")
         its_end = await hung(crowd, facts)
-        say("-- returning")
+        say(f"-- returning {time.monotonic() - began:.1f}")
         await returning(crowd, facts)
         await its_end()
-        say("-- restart")
+        say(f"-- restart {time.monotonic() - began:.1f}")
         await restart(crowd, facts)
     finally:
         server.kill()
