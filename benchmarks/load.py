@@ -18,8 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,16 +46,19 @@ class Size:
     trees: int
     members: int
     """Sub-agents of each tree."""
+    warm_up: float
     seconds: float
     """How long it is listened to."""
     shouts: int
     """Frames that whoever never reads is sent."""
+    hurry: float
+    """Seconds within which everybody comes back after a restart."""
     every: float = 1.0
     """Seconds between two calls of one client."""
 
 
-FULL = Size(idle=10_000, talking=1000, returning=500, trees=20, members=4, seconds=15, shouts=400)
-SMALL = Size(idle=1000, talking=100, returning=50, trees=5, members=3, seconds=3, shouts=300)
+FULL = Size(idle=10_000, talking=1000, returning=500, trees=20, members=4, warm_up=2, seconds=15, shouts=400, hurry=2)
+SMALL = Size(idle=1000, talking=100, returning=50, trees=5, members=3, warm_up=1, seconds=2, shouts=240, hurry=0.5)
 
 
 @dataclass
@@ -148,10 +150,10 @@ class Visitor:
     async def come(self) -> None:
         self.client = await connect(self._port, self.path, GREETING)
 
-    async def come_again(self) -> None:
-        """Come as soon as there is somebody to come to."""
+    async def come_again(self, within: float) -> None:
+        """Come as soon as there is somebody to come to, though not all in one moment."""
         while not self.is_in:
-            await asyncio.sleep(random.uniform(0, 2))
+            await asyncio.sleep(random.uniform(0, within))
             try:
                 await self.come()
             except (OSError, Lost):
@@ -239,17 +241,15 @@ class Crowd:
     async def silence(self) -> None:
         await asyncio.gather(*self._talks)
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncGenerator[Callable[[], tuple[float, float]], None]:
-        """Yield what returns p50 and p99, in milliseconds, of what was said inside."""
+    def listen(self) -> None:
+        """Begin to measure anew."""
         for talker in self.talkers:
             talker.taken = []
 
-        def figures() -> tuple[float, float]:
-            taken = sorted(one for talker in self.talkers for one in talker.taken)
-            return taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
-
-        yield figures
+    def heard(self) -> tuple[float, float]:
+        """Return p50 and p99 of the calls since then, in milliseconds."""
+        taken = sorted(one for talker in self.talkers for one in talker.taken)
+        return taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
 
 
 async def in_turns(acts: Iterable[Callable[[], Awaitable[None]]], at_once: int = AT_ONCE) -> None:
@@ -292,10 +292,10 @@ async def asleep(crowd: Crowd) -> int:
 async def talking(crowd: Crowd, facts: Facts) -> None:
     await in_turns(one.come for one in crowd.talkers)
     crowd.talk()
-    await asyncio.sleep(2)  # every agent was woken once
-    async with crowd.listening() as figures:
-        await asyncio.sleep(crowd.size.seconds)
-        facts.calm_ms = figures()
+    await asyncio.sleep(crowd.size.warm_up)  # every agent was woken once
+    crowd.listen()
+    await asyncio.sleep(crowd.size.seconds)
+    facts.calm_ms = crowd.heard()
 
 
 async def hung(crowd: Crowd, facts: Facts) -> Callable[[], Awaitable[None]]:
@@ -312,20 +312,16 @@ async def hung(crowd: Crowd, facts: Facts) -> Callable[[], Awaitable[None]]:
     shouter = Visitor(port, path)
     await shouter.come()
     assert shouter.client is not None
-    seen = {one: one.client.frames for one in listeners if one.client is not None}
-    async with crowd.listening() as figures:
-        shouting = {"type": "rpc", "id": "1", "method": "shout", "args": [crowd.size.shouts, FRAME, 0.01]}
-        shouter.client.send(json.dumps(shouting).encode())
-        while time.monotonic() - began < 60:
-            peak = max(peak, crowd.server.rss())
-            heard = sum(
-                one.client is not None and one.client.frames - seen[one] == crowd.size.shouts for one in listeners
-            )
-            if heard == len(listeners):
-                break
-            await asyncio.sleep(0.05)
-        facts.hung_ms = figures()
-        facts.hung_heard, facts.hung_listeners = heard, len(listeners)
+    seen = {one.client: one.client.frames for one in listeners if one.client is not None}
+    crowd.listen()
+    shouting = {"type": "rpc", "id": "1", "method": "shout", "args": [crowd.size.shouts, FRAME, 0.01]}
+    shouter.client.send(json.dumps(shouting).encode())
+    facts.hung_listeners = len(listeners)
+    while facts.hung_heard < len(listeners) and time.monotonic() - began < 60:
+        await asyncio.sleep(0.05)
+        peak = max(peak, crowd.server.rss())
+        facts.hung_heard = sum(one.frames - before == crowd.size.shouts for one, before in seen.items())
+    facts.hung_ms = crowd.heard()
     facts.hung_grown_mib = (peak - before) / MIB
     for one in (*listeners, shouter):
         assert one.client is not None
@@ -358,12 +354,12 @@ async def returning(crowd: Crowd, facts: Facts) -> None:
         assert one.client is not None
         one.client.transport.abort()
     await asyncio.sleep(0)
-    async with crowd.listening() as figures:
-        began = time.monotonic()
-        await asyncio.gather(*(one.come() for one in some))
-        facts.returning_s = time.monotonic() - began
-        await asyncio.sleep(crowd.size.every)
-        facts.returning_ms = figures()
+    crowd.listen()
+    began = time.monotonic()
+    await asyncio.gather(*(one.come() for one in some))
+    facts.returning_s = time.monotonic() - began
+    await asyncio.sleep(crowd.size.every)  # everybody has called once
+    facts.returning_ms = crowd.heard()
 
 
 async def restart(crowd: Crowd, facts: Facts) -> None:
@@ -376,7 +372,7 @@ async def restart(crowd: Crowd, facts: Facts) -> None:
     facts.codes = dict(Counter(str(one.client.code) for one in crowd.everybody if one.client is not None))
     crowd.server.start()
     began = time.monotonic()
-    await asyncio.gather(*(one.come_again() for one in crowd.everybody))
+    await asyncio.gather(*(one.come_again(crowd.size.hurry) for one in crowd.everybody))
     facts.back_s = time.monotonic() - began
     told = {(talker.path, what) for talker in crowd.talkers for what in talker.acknowledged}
     facts.acknowledged = len(told)
@@ -388,20 +384,19 @@ async def restart(crowd: Crowd, facts: Facts) -> None:
 async def run(size: Size) -> Facts:
     """Put a server under load, and return what was seen."""
     facts = Facts()
-    began = time.monotonic()
     server = Server()
     crowd = Crowd(server, size)
     try:
-        say(f"-- idle {time.monotonic() - began:.1f}")
+        say("-- idle")
         await idle(crowd, facts)
-        say(f"-- talking {time.monotonic() - began:.1f}")
+        say("-- talking")
         await talking(crowd, facts)
-        say(f"-- hung {time.monotonic() - began:.1f}")
+        say("-- hung")
         its_end = await hung(crowd, facts)
-        say(f"-- returning {time.monotonic() - began:.1f}")
+        say("-- returning")
         await returning(crowd, facts)
         await its_end()
-        say(f"-- restart {time.monotonic() - began:.1f}")
+        say("-- restart")
         await restart(crowd, facts)
     finally:
         server.kill()
@@ -420,7 +415,13 @@ def tell(size: Size, facts: Facts) -> None:
         below(f"call by {talking} beside {idle}{what}, p50", p50, limit, unit="ms", n=size.talking)
         below(f"call by {talking} beside {idle}{what}, p99", p99, limit, unit="ms", n=size.talking)
     below("memory for a client that does not read", facts.hung_grown_mib, 16, unit="MiB", n=1)
-    below("time until a client that does not read is cut off", facts.hung_closed_s % 1e9, 30, unit="s", n=1)
+    below(
+        "time until a client that does not read is cut off",
+        facts.hung_closed_s if facts.hung_closed_s >= 0 else 1e9,
+        30,
+        unit="s",
+        n=1,
+    )
     below(f"{size.returning} clients back at once", facts.returning_s, 5, unit="s", n=size.returning)
     nobody("clients dropped meanwhile", facts.dropped, size.idle + size.talking)
     below("SIGTERM to exit under that load", facts.exit_s, 12, unit="s", n=1)
