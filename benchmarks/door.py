@@ -8,8 +8,6 @@ Server and client are two processes, on both sides the same client: frames in, f
 from __future__ import annotations
 
 import asyncio
-import base64
-import os
 import signal
 import socket
 import statistics
@@ -24,6 +22,7 @@ from typing import Any
 
 import uvloop
 from frame import at_least, at_most, below, say, scratch
+from sockets import Client, connect
 
 from sapwood import Agent, App, Settings, expose
 
@@ -113,71 +112,6 @@ class Server:
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(20)
-
-
-class Client(asyncio.Protocol):
-    """A WebSocket client that counts frames and keeps the last one."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._upgraded = False
-        self.frames = 0
-        self.last = b""
-        self._wanted = 0
-        self._waiter: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._upgraded:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            if b" 101 " not in self._buffer[:end]:
-                raise RuntimeError(bytes(self._buffer[:200]))
-            self._upgraded = True
-            del self._buffer[: end + 4]
-        at = 0
-        buffer = self._buffer
-        while len(buffer) - at >= 2:
-            length, head = buffer[at + 1], 2
-            if length == 126:
-                length, head = int.from_bytes(buffer[at + 2 : at + 4]), 4
-            elif length == 127:
-                length, head = int.from_bytes(buffer[at + 2 : at + 10]), 10
-            if len(buffer) - at < head + length:
-                break
-            self.last = bytes(buffer[at + head : at + head + length])
-            self.frames += 1
-            at += head + length
-        del buffer[:at]
-        if self._waiter is not None and self.frames >= self._wanted and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def send(self, payload: bytes) -> None:
-        size = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2)
-        self.transport.write(b"\x81" + size + b"\0\0\0\0" + payload)
-
-    async def until(self, frames: int) -> None:
-        """Return when so many frames have come in all."""
-        while self.frames < frames:
-            self._wanted = frames
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-
-async def connect(port: int, path: str, frames: int) -> Client:
-    """Return a client that has seen the greeting."""
-    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-    key = base64.b64encode(os.urandom(16)).decode()
-    client.transport.write(
-        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
-    await client.until(frames)
-    return client
 
 
 async def round_trips(client: Client, n: int) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from sapwood.web.server import WebSockets
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -18,18 +20,12 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving(app: Any, port: int = 0) -> AsyncGenerator[str, None]:
-    """Serve an ASGI application; yield its URL."""
+async def serving(app: Any, port: int = 0, **options: Any) -> AsyncGenerator[str, None]:
+    """Serve an ASGI application; yield its URL. `options` are uvicorn's."""
     port = port or free_port()
+    usual: dict[str, Any] = {"ws": WebSockets, "lifespan": "on", "timeout_graceful_shutdown": 1}
     config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=port,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        lifespan="on",
-        log_config=None,
-        timeout_graceful_shutdown=1,
+        app, host="127.0.0.1", port=port, ws_per_message_deflate=False, log_config=None, **{**usual, **options}
     )
     server = uvicorn.Server(config)
     # Not serve(), which would take over the signals of the test run.

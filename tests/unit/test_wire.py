@@ -35,7 +35,7 @@ async def peer() -> Peer:
 
 
 async def test_frames_are_written_at_once_while_the_client_reads(peer: Peer) -> None:
-    wire = Wire(peer.send, 100)
+    wire = Wire(peer.send, 1000)
 
     wire.send(1, "a")
     wire.send(2, "b")
@@ -44,7 +44,7 @@ async def test_frames_are_written_at_once_while_the_client_reads(peer: Peer) -> 
 
 
 async def test_what_waited_is_written_in_order(peer: Peer) -> None:
-    wire = Wire(peer.send, 100)
+    wire = Wire(peer.send, 1000)
     peer.reads.clear()
     for number, frame in enumerate("abc"):
         wire.send(number, frame)
@@ -57,7 +57,7 @@ async def test_what_waited_is_written_in_order(peer: Peer) -> None:
 
 
 async def test_a_client_that_does_not_read_is_closed_with_1013(peer: Peer) -> None:
-    wire = Wire(peer.send, 100)
+    wire = Wire(peer.send, 1000)
     peer.reads.clear()
     for number in range(20):
         wire.send(number, "0123456789")
@@ -79,5 +79,29 @@ async def test_whoever_waits_for_room_is_let_go_when_the_client_is_given_up(peer
     wire.send(2, "x" * 70_000)
 
     await asyncio.wait_for(asyncio.ensure_future(room), 1)
+    wire.lost()
+    await quiet()
+
+
+async def test_small_frames_weigh_what_keeping_them_costs(peer: Peer) -> None:
+    wire = Wire(peer.send, 64_000)
+    peer.reads.clear()
+
+    for number in range(1002):
+        wire.send(number, "x")
+
+    assert wire.gone.result() == 1013
+    wire.lost()
+    await quiet()
+
+
+async def test_a_frame_weighs_its_bytes_and_not_its_characters(peer: Peer) -> None:
+    wire = Wire(peer.send, 3000)
+    peer.reads.clear()
+
+    wire.send(1, "x")
+    wire.send(2, "\N{DECIDUOUS TREE}" * 1000)
+
+    assert wire.gone.result() == 1013
     wire.lost()
     await quiet()

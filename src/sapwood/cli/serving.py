@@ -29,6 +29,7 @@ from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
+from sapwood.web.server import WebSockets
 
 log = logging.getLogger("sapwood.server")
 
@@ -107,7 +108,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
         door = OwnNames(door)
     config = uvicorn.Config(
         door,
-        ws="websockets-sansio",
+        ws=WebSockets,
         ws_per_message_deflate=False,
         ws_ping_interval=PINGS,
         ws_ping_timeout=PINGS,

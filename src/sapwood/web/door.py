@@ -34,7 +34,7 @@ from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
 from sapwood.web.metrics import Metrics
-from sapwood.web.wire import Wire
+from sapwood.web.wire import Wire, size
 from sapwood.wire import frames, routing
 
 log = logging.getLogger(__name__)
@@ -412,7 +412,7 @@ class Door:
                     continue  # it was closed meanwhile: what is still on its way must not wake anybody
                 data = message.get("text")
                 data = data if data is not None else message.get("bytes") or b""
-                if _size(data) > self._settings.frame_bytes:
+                if size(data) > self._settings.frame_bytes:
                     socket.close(TOO_BIG, "The message is too long")
                     break
                 if not actor.ready:
@@ -549,10 +549,6 @@ def _length(request: HTTPConnection) -> int:
     """Return how long a body is said to be."""
     said = request.headers.get("content-length", "")
     return int(said) if said.isdecimal() and len(said) < 20 else 0
-
-
-def _size(data: str | bytes) -> int:
-    return len(data) if isinstance(data, bytes) or data.isascii() else len(data.encode("utf-8", "replace"))
 
 
 def _shown(scope: Scope) -> str:

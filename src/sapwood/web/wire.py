@@ -21,6 +21,11 @@ Send = Callable[[Message], Awaitable[None]]
 FULL = 1013
 MUCH = 64 * 1024
 """Bytes that may wait before whoever can wait should."""
+EACH = 64
+"""Bytes that a waiting frame takes beside its own: many small ones are much."""
+
+Item = str | bytes | tuple[int, str]
+"""A frame, or a close with its code and reason."""
 
 
 class Wire:
@@ -31,7 +36,7 @@ class Wire:
     def __init__(self, send: Send, limit: int) -> None:
         self._send = send
         self._limit = limit
-        self._queue: deque[Message] = deque()
+        self._queue: deque[Item] = deque()
         self._bytes = 0
         self._task: Task[None] | None = None
         self._room: Future[None] | None = None
@@ -41,12 +46,12 @@ class Wire:
 
     def send(self, number: int, frame: str | bytes) -> None:
         if not self._closing:
-            self._put({"type": "websocket.send", "text" if isinstance(frame, str) else "bytes": frame}, len(frame))
+            self._put(frame)
 
     def close(self, code: int, reason: str) -> None:
         if not self._closing:
             self._closing = True
-            self._put({"type": "websocket.close", "code": code, "reason": reason}, 0)
+            self._put((code, reason))
             if not self.gone.done():
                 self.gone.set_result(code)
 
@@ -66,12 +71,12 @@ class Wire:
             self._room = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._room)
 
-    def _put(self, message: Message, size: int) -> None:
+    def _put(self, item: Item) -> None:
         if self._task is None:
-            self._try(message, size)
+            self._try(item)
             return
-        self._queue.append(message)
-        self._bytes += size
+        self._queue.append(item)
+        self._bytes += _weight(item)
         if self._bytes > self._limit:
             # Whoever does not read gets nothing more; what waits for it would grow for ever.
             self._queue.clear()
@@ -79,12 +84,12 @@ class Wire:
             self._closing = True
             self._make_room()
             # Should it read on after all, it learns why there is no more.
-            self._queue.append({"type": "websocket.close", "code": FULL, "reason": "Too much is waiting to be read"})
+            self._queue.append((FULL, "Too much is waiting to be read"))
             if not self.gone.done():
                 self.gone.set_result(FULL)
 
-    def _try(self, message: Message, size: int) -> None:
-        given = self._send(message)
+    def _try(self, item: Item) -> None:
+        given = self._send(_message(item))
         writing: Any = given if iscoroutine(given) else _awaited(given)
         try:
             waits_for = writing.send(None)
@@ -93,17 +98,18 @@ class Wire:
         except Exception:  # noqa: BLE001 - the socket is closed; reading it will say so
             self.lost()
             return
-        self._bytes += size
-        self._task = asyncio.get_running_loop().create_task(self._drain(writing, waits_for, size))
+        weight = _weight(item)
+        self._bytes += weight
+        self._task = asyncio.get_running_loop().create_task(self._drain(writing, waits_for, weight))
 
-    async def _drain(self, writing: Any, waits_for: Any, size: int) -> None:
+    async def _drain(self, writing: Any, waits_for: Any, weight: int) -> None:
         try:
             await _rest_of(writing, waits_for)
-            self._written(size)
+            self._written(weight)
             while self._queue:
-                message = self._queue.popleft()
-                await self._send(message)
-                self._written(len(message.get("text") or message.get("bytes") or ""))
+                item = self._queue.popleft()
+                await self._send(_message(item))
+                self._written(_weight(item))
         except Exception:  # noqa: BLE001 - the socket is closed; reading it will say so
             self._queue.clear()
             self._bytes = 0
@@ -112,14 +118,29 @@ class Wire:
             self._task = None
             self._make_room()
 
-    def _written(self, size: int) -> None:
-        self._bytes = max(self._bytes - size, 0)
+    def _written(self, weight: int) -> None:
+        self._bytes = max(self._bytes - weight, 0)
         if self._bytes < MUCH // 2:
             self._make_room()
 
     def _make_room(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+
+def size(data: str | bytes) -> int:
+    """Return how many bytes a frame has on the wire."""
+    return len(data) if isinstance(data, bytes) or data.isascii() else len(data.encode("utf-8", "replace"))
+
+
+def _weight(item: Item) -> int:
+    return 0 if isinstance(item, tuple) else size(item) + EACH
+
+
+def _message(item: Item) -> Message:
+    if isinstance(item, tuple):
+        return {"type": "websocket.close", "code": item[0], "reason": item[1]}
+    return {"type": "websocket.send", "text" if isinstance(item, str) else "bytes": item}
 
 
 async def _awaited(something: Awaitable[None]) -> None:
