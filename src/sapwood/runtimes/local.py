@@ -42,7 +42,7 @@ class LocalRuntime:
             files=self._files,
             gate=gate,
             deps=deps,
-            open_databases=self._settings.open_databases or _databases_that_fit(synced=gate.synced),
+            open_databases=self._settings.open_databases or _databases_that_fit(gate.synced, self._settings.connections),
         )
 
     def make_gate(self) -> Gate:
@@ -56,8 +56,8 @@ class LocalRuntime:
             self._lock = None
 
 
-def _databases_that_fit(*, synced: bool) -> int:
-    """Raise the limit on open files as far as it goes, and return how many databases fit below it."""
+def _databases_that_fit(synced: bool, sockets: int) -> int:
+    """Raise the limit on open files as far as it goes, and return how many databases fit below it, beside sockets."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -65,4 +65,6 @@ def _databases_that_fit(*, synced: bool) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max((min(hard, 1_000_000) - OTHER_FILES) // (FILES_PER_DATABASE + FILES_TO_SYNC * synced), 16)
+    most = min(hard, 1_000_000)
+    left = most - OTHER_FILES - min(sockets, most // 2)
+    return max(left // (FILES_PER_DATABASE + FILES_TO_SYNC * synced), 16)
