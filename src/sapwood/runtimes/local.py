@@ -42,7 +42,7 @@ class LocalRuntime:
             files=self._files,
             gate=gate,
             deps=deps,
-            open_databases=self._settings.open_databases or _databases_that_fit(gate.synced, self._settings.connections),
+            open_databases=self._settings.open_databases or _databases_that_fit(self._settings.connections, synced=gate.synced),
         )
 
     def make_gate(self) -> Gate:
@@ -56,7 +56,7 @@ class LocalRuntime:
             self._lock = None
 
 
-def _databases_that_fit(synced: bool, sockets: int) -> int:
+def _databases_that_fit(sockets: int, *, synced: bool) -> int:
     """Raise the limit on open files as far as it goes, and return how many databases fit below it, beside sockets."""
     try:
         import resource
