@@ -30,6 +30,7 @@ class LocalRuntime:
     async def start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
         gate = self.make_gate()
+        fitting = _databases_that_fit(self._settings.connections, synced=gate.synced)
         try:
             self._lock = FolderLock(folder)
         except BaseException:
@@ -42,7 +43,7 @@ class LocalRuntime:
             files=self._files,
             gate=gate,
             deps=deps,
-            open_databases=self._settings.open_databases or _databases_that_fit(self._settings.connections, synced=gate.synced),
+            open_databases=self._settings.open_databases or fitting,
         )
 
     def make_gate(self) -> Gate:
