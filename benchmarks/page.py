@@ -31,6 +31,8 @@ LIMITS = """## What limits what
   a log longer, and for that the file system commits its own journal.
 - **A child among a million** is found by reading two or three pages that are not in SQLite's cache; among a thousand
   they are. That is about 4 µs.
+- **A call over a socket** is the echo of a bare server, and a call: reading the frame, checking the arguments, a task,
+  writing the answer. Three turns of the loop instead of one.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 

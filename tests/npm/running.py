@@ -120,7 +120,9 @@ class Server:
 
 class Sapwood(Server):
     def command(self) -> list[str]:
-        return [sys.executable, str(HERE / "server.py"), str(self.port), str(self._data), str(self._work / "pages")]
+        os.environ["NPM_TEST_PAGES"] = str(self._work / "pages")
+        options = ["--port", str(self.port), "--data", str(self._data), "--grace", "3", "--log-level", "warning"]
+        return [sys.executable, "-m", "sapwood", "serve", f"{HERE / 'server.py'}:site", *options]
 
 
 class Original(Server):

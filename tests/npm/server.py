@@ -1,24 +1,23 @@
 """The agents the npm clients talk to, on a real server. `worker.js` has the same ones.
 
-    python server.py PORT DATA PAGES
+    sapwood serve server.py:site --data DATA
 
-`PAGES` is a folder that is served as `/pages`, for the browser.
+What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
 """
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from sapwood import Agent, App, Connection, Settings, Step, expose
+from sapwood import Agent, App, Connection, Step, expose
 
 START = {"count": 0}
 REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}
@@ -158,20 +157,6 @@ class Silent(Agent[Any]):
     send_identity = False
 
 
-def main() -> None:
-    port, data, pages = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    app = App(agents=[Room, Plain, Silent], settings=Settings(data=data))
-    routes = [Mount("/pages", StaticFiles(directory=pages, check_dir=False)), Mount("/", app)]
-    uvicorn.run(
-        Starlette(routes=routes, lifespan=app.lifespan),
-        host="127.0.0.1",
-        port=port,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        log_level="warning",
-        timeout_graceful_shutdown=3,
-    )
-
-
-if __name__ == "__main__":
-    main()
+app = App(agents=[Room, Plain, Silent])
+pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
+site = Starlette(routes=[Mount("/pages", pages), Mount("/", app)], lifespan=app.lifespan)
