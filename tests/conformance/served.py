@@ -4,50 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-import uvicorn
 import websockets
+from tests.conformance.serving import Site, serving
 from websockets.asyncio.client import ClientConnection
 
 from sapwood import App
 from sapwood.testing import World, running
-
-
-class Server(uvicorn.Server):
-    """A server that leaves signals to the test."""
-
-    def install_signal_handlers(self) -> None:
-        pass
-
-
-@asynccontextmanager
-async def serving(app: Any, port: int = 0) -> AsyncGenerator[int, None]:
-    """Serve an ASGI application on loopback; yield the port."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_max_size=2**26,
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-    )
-    server = Server(config)
-    task = asyncio.create_task(server.serve([listening]))
-    while not server.started:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.005)
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await task
 
 
 class Client:
@@ -128,13 +94,13 @@ def type_of(frame: Any) -> Any:
 class Served:
     """A running app, its server, and its clients."""
 
-    def __init__(self, world: World, port: int) -> None:
+    def __init__(self, world: World, site: Site) -> None:
         self.world = world
-        self.port = port
+        self.site = site
         self._clients: list[Client] = []
 
     async def connect(self, path: str, **options: Any) -> Client:
-        connection = await websockets.connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **options)
+        connection = await websockets.connect(f"ws://127.0.0.1:{self.site.port}{path}", compression=None, **options)
         client = Client(connection)
         self._clients.append(client)
         return client
@@ -142,14 +108,6 @@ class Served:
     async def join(self, path: str, **options: Any) -> Client:
         """Connect, and wait until greeted."""
         return await (await self.connect(path, **options)).greeted()
-
-    async def get(self, path: str) -> str:
-        """Return the body of a page."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        text = (await reader.read()).decode()
-        writer.close()
-        return text.partition("\r\n\r\n")[2]
 
     async def end(self) -> None:
         for client in self._clients:
@@ -164,8 +122,8 @@ async def served(app: App, **settings: Any) -> AsyncGenerator[Served, None]:
         async def current(scope: Any, receive: Any, send: Any) -> None:
             await world.app(scope, receive, send)
 
-        async with serving(current) as port:
-            one = Served(world, port)
+        async with serving(current, world) as site:
+            one = Served(world, site)
             try:
                 yield one
             finally:

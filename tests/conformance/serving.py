@@ -152,15 +152,17 @@ async def call(client: ClientConnection, method: str, *args: Any) -> Any:
 
 
 @asynccontextmanager
-async def serving(app: Any, world: World | None = None, **config: Any) -> AsyncGenerator[Site, None]:
-    """Serve an ASGI application on a free port."""
-    listening = socket.create_server(("127.0.0.1", 0))
+async def serving(app: Any, world: World | None = None, *, port: int = 0, **config: Any) -> AsyncGenerator[Site, None]:
+    """Serve an ASGI application on a free port, or on this one. `config` is uvicorn's."""
+    listening = socket.create_server(("127.0.0.1", port))
     options = {"lifespan": "off", "ws": "websockets-sansio", "ws_per_message_deflate": False, "log_level": "critical"}
     server = _Server(uvicorn.Config(app, **{**options, "timeout_graceful_shutdown": 2, **config}))
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         async with asyncio.timeout(15):
-            while not server.started:  # noqa: ASYNC110 - it says so, and tells nobody
+            while not server.started:
+                if task.done():
+                    await task  # it says why
                 await asyncio.sleep(0.005)
         yield Site(listening.getsockname()[1], world)
     finally:

@@ -13,7 +13,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
-from tests.conformance.served import Served, served, serving, type_of
+from tests.conformance.served import Served, served, type_of
+from tests.conformance.serving import serving
 
 from sapwood import Agent, App, Connection, Step, current_connection, expose
 
@@ -711,7 +712,7 @@ async def test_the_figures_of_a_node_can_be_read() -> None:
         await hall(one)
         await one.join(BOARD)
 
-        text = await one.get("/metrics")
+        text = (await one.site.http("/metrics")).text
 
         assert "sapwood_sockets 1.0" in text
         assert "sapwood_agents 2.0" in text
@@ -724,8 +725,8 @@ async def test_with_a_url_of_the_apps_choosing_identity_names_the_instance() -> 
         async def mine(websocket: WebSocket) -> None:
             await one.world.app.route_to(Hall, "h")(websocket.scope, websocket.receive, websocket.send)
 
-        async with serving(Starlette(routes=[WebSocketRoute("/me", mine)])) as port:
-            client = await Served(one.world, port).join("/me")
+        async with serving(Starlette(routes=[WebSocketRoute("/me", mine)])) as site:
+            client = await Served(one.world, site).join("/me")
 
             assert client.frames[0] == {
                 "type": "cf_agent_identity",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
+from tests.conformance import serving as conformance
 
 from sapwood.web.server import WebSockets
 
@@ -21,21 +20,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def serving(app: Any, port: int = 0, **options: Any) -> AsyncGenerator[str, None]:
-    """Serve an ASGI application; yield its URL. `options` are uvicorn's."""
-    port = port or free_port()
-    usual: dict[str, Any] = {"ws": WebSockets, "lifespan": "on", "timeout_graceful_shutdown": 1}
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, ws_per_message_deflate=False, log_config=None, **{**usual, **options}
-    )
-    server = uvicorn.Server(config)
-    # Not serve(), which would take over the signals of the test run.
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        if task.done():
-            await task
-        await asyncio.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await task
+    """Serve an ASGI application as `sapwood serve` does; yield its URL. `options` are uvicorn's."""
+    usual: dict[str, Any] = {"ws": WebSockets, "lifespan": "on", "timeout_graceful_shutdown": 1, "log_config": None}
+    async with conformance.serving(app, port=port, **{**usual, **options}) as site:
+        yield f"http://127.0.0.1:{site.port}"

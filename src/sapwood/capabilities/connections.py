@@ -22,7 +22,7 @@ from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, SapwoodError, UsageError
 from sapwood.kernel.actor import THE_END, Actor
 from sapwood.kernel.context import Call, current
-from sapwood.kernel.copying import AS_IS, json_hook
+from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -99,8 +99,8 @@ class Connection:
     def set_state(self, value: Any) -> None:
         """Keep something with this socket; it has to fit into JSON."""
         try:
-            self._socket.note = msgspec.json.encode(value, enc_hook=json_hook)
-        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            self._socket.note = to_json(value)
+        except TypeError as error:
             raise UsageError(f"The state of a connection has to fit into JSON: {error}") from None
         self._read = False
 
@@ -128,8 +128,8 @@ def as_frame(message: object) -> Message:
     if isinstance(message, bytearray | memoryview):
         return bytes(cast("bytes", message))
     try:
-        return msgspec.json.encode(message, enc_hook=json_hook).decode()
-    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        return to_json(message).decode()
+    except TypeError as error:
         raise UsageError(f"A message has to be text, bytes or fit into JSON: {error}") from None
 
 
@@ -164,15 +164,13 @@ class Connections:
 
     def run(self, name: str, function: Any, *args: Any, client: Connection | None = None) -> Future[Any]:
         """Run a handler as a call of this agent."""
-        call = Call(self._actor, name, None)
-        call.client = client
-        return self._actor.serve(call, function, args, {}, True, AS_IS)
+        return self._actor.handle(name, function, *args, client=client)[1]
 
     async def perform(self, name: str, function: Any, *args: Any) -> Any:
         """Run a hook as a call of this agent, for as long as whoever asks waits for it."""
-        call = Call(self._actor, name, None)
+        call, reply = self._actor.handle(name, function, *args)
         try:
-            return await self._actor.serve(call, function, args, {}, True, AS_IS)
+            return await reply
         except CancelledError:
             self._actor.cancel(call)
             raise

@@ -9,7 +9,7 @@ import msgspec
 
 from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
 from sapwood.kernel.classes import AgentClass, Method
-from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.kernel.copying import to_json, unjson_hook
 from sapwood.wire.frames import DEPTH, is_deep
 
 MARK = "__sapwood_exposed__"
@@ -67,8 +67,8 @@ class JsonResult:
         if value is None:
             return None
         try:
-            text = msgspec.json.encode(value, enc_hook=json_hook)
-        except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+            text = to_json(value)
+        except TypeError as error:
             raise NotCopyable(f"Result is not JSON-serializable: {error}") from None
         if len(text) > limit:
             raise OverLimit(f"The result has {len(text)} bytes; {limit} may leave at once.", limit="payload_bytes")

@@ -10,8 +10,7 @@ import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.context import Call
-from sapwood.kernel.copying import AS_IS, json_hook, unjson_hook
+from sapwood.kernel.copying import to_json, unjson_hook
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 from sapwood.storage.migrations import Schema
@@ -83,10 +82,8 @@ class State:
                 self._actor.of(Outbox).put(socket, frame)
 
     def _announce(self, state: Any, source: object) -> None:
-        actor = self._actor
-        call = Call(actor, "on_state_changed", None)
-        call.client = source
-        told = actor.serve(call, actor.agent.on_state_changed, (state, source), {}, True, AS_IS)
+        hook = self._actor.agent.on_state_changed
+        _, told = self._actor.handle("on_state_changed", hook, state, source, client=source)
         told.add_done_callback(self._announced)
 
     def _announced(self, told: Future[Any]) -> None:
@@ -181,8 +178,8 @@ class State:
 
     def _encode(self, value: Any) -> bytes:
         try:
-            return msgspec.json.encode(value, enc_hook=json_hook)
-        except (TypeError, ValueError, NotImplementedError) as error:
+            return to_json(value)
+        except TypeError as error:
             raise UsageError(f"The state of {self._actor.address} cannot be stored: {error}") from None
 
     def _decode(self, text: str | bytes) -> Any:

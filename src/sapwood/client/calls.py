@@ -10,14 +10,14 @@ import msgspec
 
 from sapwood.errors import InvalidArguments, InvalidResult, NotCopyable
 from sapwood.kernel.classes import Method
-from sapwood.kernel.copying import json_hook, unjson_hook
+from sapwood.kernel.copying import to_json, unjson_hook
 
 
 def encode(value: object, what: str) -> bytes:
     """Return a value as JSON; `what` names it in errors."""
     try:
-        return msgspec.json.encode(value, enc_hook=json_hook)
-    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        return to_json(value)
+    except TypeError as error:
         raise NotCopyable(f"{what} cannot be sent to the server: {error}") from None
 
 

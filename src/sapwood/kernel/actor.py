@@ -21,7 +21,7 @@ from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current
-from sapwood.kernel.copying import Copies
+from sapwood.kernel.copying import AS_IS, Copies
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.registry import Registry
@@ -326,6 +326,14 @@ class Actor:
         self.finished(call)
         if call.reply is not None:
             self.settle(call.reply)
+
+    def handle(
+        self, name: str, function: Callable[..., Any], *args: Any, client: object = None
+    ) -> tuple[Call, Future[Any]]:
+        """Run a hook or a handler of the agent's own as a call; what it returns stays what it is."""
+        call = Call(self, name, None)
+        call.client = client
+        return call, self.serve(call, function, args, {}, True, AS_IS)
 
     def serve(
         self,

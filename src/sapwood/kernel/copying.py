@@ -42,6 +42,14 @@ def json_hook(value: Any) -> Any:
     return _taken_apart(value, "json")
 
 
+def to_json(value: object) -> bytes:
+    """Return a value as JSON; whatever is wrong with it is a `TypeError`."""
+    try:
+        return msgspec.json.encode(value, enc_hook=json_hook)
+    except (ValueError, NotImplementedError, RecursionError) as error:
+        raise TypeError(str(error)) from None
+
+
 def unjson_hook(type_: Any, value: Any) -> Any:
     """Put together again what `json_hook` took apart."""
     return _put_together(

@@ -41,6 +41,7 @@ async def serve(
     from starlette.responses import PlainTextResponse
 
     from sapwood.web.door import Place, Refusal, raw_path
+    from sapwood.web.errors import close_code
     from sapwood.wire.routing import as_sent
 
     is_http = scope["type"] == "http"
@@ -58,4 +59,4 @@ async def serve(
         status = response.status_code if response is not None else 404
         await receive()
         await send({"type": "websocket.accept"})
-        await send({"type": "websocket.close", "code": 4000 + status, "reason": f"Connection rejected ({status})"})
+        await send({"type": "websocket.close", "code": close_code(status), "reason": f"Connection rejected ({status})"})

@@ -242,14 +242,14 @@ class Door:
         actor = await self._node.reach(address, place.root, None)
         path = place.rest
         classes = _classes() if routing.SUB in path else {}
-        while (hop := routing.parse_hop(path, classes.__contains__)) is not None:
-            kind = self._child_class(actor, hop, classes[hop.segment])
-            try:
+        try:
+            while (hop := routing.parse_hop(path, classes.__contains__)) is not None:
+                kind = self._child_class(actor, hop, classes[hop.segment])
                 actor, request, path = await self._descend(actor, request, path, hop, kind)
-            except Refusal as no:
-                raise Refusal(no.response, BELOW) from None
-        if action == "connect" and _names_nobody(path):
-            await self._refuse_unknown(actor, _with_path(request, path), path)
+            if action == "connect" and _names_nobody(path):
+                await self._refuse_unknown(actor, _with_path(request, path), path)
+        except Refusal as no:
+            raise Refusal(no.response, BELOW) from None
         request = _with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
@@ -259,11 +259,8 @@ class Door:
         """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
         if (hop := routing.parse_hop(path, lambda _: True)) is not None:
             hook, step = parent.agent.on_before_sub_agent, Step(hop.segment, hop.name)
-            try:
-                await self._asked(parent, "on_before_sub_agent", hook, request, step)
-            except Refusal as no:
-                raise Refusal(no.response, BELOW) from None
-        raise Refusal(refusal(404).response, BELOW)
+            await self._asked(parent, "on_before_sub_agent", hook, request, step)
+        raise refusal(404)
 
     async def _descend(
         self, parent: Actor, request: HTTPConnection, path: str, hop: routing.Hop, kind: AgentClass | None

@@ -36,8 +36,6 @@ class Hop(NamedTuple):
     name: str
     rest: str
     """What follows; begins with a slash."""
-    before: str
-    """What stood before it."""
 
 
 def parse_root(path: str, prefix: str) -> Root | None:
@@ -68,7 +66,7 @@ def parse_hop(path: str, is_class: Callable[[str], bool]) -> Hop | None:
         except UnicodeDecodeError:
             continue
         rest = "/".join(segments[at + 3 :])
-        return Hop(segments[at + 1], name, f"/{rest}", "/".join(segments[:at]))
+        return Hop(segments[at + 1], name, f"/{rest}")
     return None
 
 
