@@ -368,7 +368,7 @@ class Database:
         try:
             try:
                 cursor = self._cursor.execute(sql, arguments, prepare_flags=USER_FLAGS)  # pyright: ignore[reportArgumentType]
-                rows: list[tuple[SqlValue, ...]] = cursor.fetchall()
+                rows: list[tuple[Any, ...]] = cursor.fetchall()
             except BaseException:
                 self._new_cursor()  # one that failed may hold a statement open
                 raise
