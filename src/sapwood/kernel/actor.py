@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
+from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import AS_IS, Copies
@@ -62,6 +63,11 @@ class Host(Protocol):
     settings: Settings
     deps: object
     sockets: Sockets
+    alarms: Alarms
+    born: float
+    """When the node began, by the wall clock."""
+    when_started: Callable[[Actor], None]
+    """Called when an agent has started, before anything is delivered to it."""
 
     @property
     def offload(self) -> Offloading: ...
@@ -75,6 +81,11 @@ class Home(Protocol):
     """What an agent asks of the tree it belongs to."""
 
     slices: Slices
+    alarms: TreeAlarms
+    root: Database
+    """The database of the root."""
+    kept_awake: dict[object, Actor]
+    """Who asked that the tree stay awake, by what they hold."""
 
     @property
     def host(self) -> Host: ...
@@ -266,6 +277,7 @@ class Actor:
         if self.dropped is None:
             self.ready = self._held is None
             self._start.set_result(None)
+            self.host.when_started(self)
 
     def _failed_to_start(self, error: BaseException) -> None:
         assert self._start is not None
@@ -466,7 +478,8 @@ class Actor:
 
     @property
     def is_idle(self) -> bool:
-        return self.ready and not self.calls and not self.children
+        awake_for_nobody = self.ready or self._start is None  # not started: only those below it were needed
+        return awake_for_nobody and not self.calls and not self.children
 
 
 def again(error: SapwoodError) -> SapwoodError:

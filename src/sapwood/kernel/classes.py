@@ -17,10 +17,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
 from sapwood.kernel.context import Call
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.copying import SCALARS, Copier
 from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
 
@@ -72,6 +74,50 @@ class Signature:
                 copied[at] = self._positional[at].copy(value, limit)
         return copied, kwargs
 
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
+        """Return arguments as they are stored, by the names of the parameters; refuse what would not fit later."""
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArguments(f"{self._name}(): {error}.") from None
+        packed: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.name not in bound:
+                continue
+            value, copier = bound[parameter.name], self._copiers[parameter.name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                packed[parameter.name] = [msgspec.Raw(_stored(copier, one, limit)) for one in value]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                packed[parameter.name] = {key: msgspec.Raw(_stored(copier, one, limit)) for key, one in value.items()}
+            else:
+                packed[parameter.name] = msgspec.Raw(_stored(copier, value, limit))
+        return msgspec.msgpack.encode(packed)
+
+    def unpack(self, stored: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Return arguments that `pack` stored; `InvalidArguments` if they do not fit any more."""
+        found = msgspec.msgpack.decode(stored, type=dict[str, msgspec.Raw])
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for place, parameter in enumerate(self.parameters):
+            raw, copier = found.pop(parameter.name, None), self._copiers[parameter.name]
+            if raw is None:
+                if parameter.default is parameter.empty and parameter.kind not in VARIABLE:
+                    raise InvalidArguments(f"{self._name}() has an argument {parameter.name!r} that was not stored.")
+                if parameter.kind is parameter.POSITIONAL_ONLY:
+                    args.append(parameter.default)
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                args += [copier.unpack(one) for one in msgspec.msgpack.decode(raw, type=list[msgspec.Raw])]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named = msgspec.msgpack.decode(raw, type=dict[str, msgspec.Raw])
+                kwargs |= {key: copier.unpack(one) for key, one in named.items()}
+            elif parameter.kind is parameter.KEYWORD_ONLY or len(args) < place:
+                kwargs[parameter.name] = copier.unpack(raw)
+            else:
+                args.append(copier.unpack(raw))
+        if found:
+            raise InvalidArguments(f"{self._name}() has no argument {', '.join(map(repr, found))} any more.")
+        return args, kwargs
+
     def _copy_bound(
         self,
         args: tuple[Any, ...],
@@ -99,6 +145,18 @@ class Signature:
             else:
                 bound.arguments[name] = copy(name, value)
         return list(bound.args), bound.kwargs
+
+
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _stored(copier: Copier, value: Any, limit: int) -> bytes:
+    packed = copier.pack(value)
+    if type(value) not in SCALARS or len(packed) > limit:
+        copier.copy(value, limit)  # what would not fit when it is due is refused now
+    else:
+        copier.unpack(packed)
+    return packed
 
 
 def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +222,7 @@ class AgentClass:
         self.limits: Limits | None = getattr(cls, "limits", None)
         self.overrides_start = self.overrides("on_start", base)
         self._names = names
+        self._own: dict[str, Method] = {}
         self.base = base
 
     def overrides(self, hook: str, base: type | None = None) -> bool:
@@ -200,6 +259,16 @@ class AgentClass:
                 except NameError:
                     return None  # imported for the type checker only
         return None
+
+    def own(self, name: str) -> Method:
+        """Return any method that the agent itself may call later, the framework's and private ones too."""
+        found = self.methods.get(name) or self._own.get(name)
+        if found is None:
+            function = inspect.getattr_static(self.cls, name, None)
+            if not inspect.isfunction(function):
+                raise NoSuchMethod(f"{self.cls.__name__} has no method {name!r}.")
+            found = self._own[name] = Method(self.cls.__name__, name, function, self._names)
+        return found
 
     def method(self, name: str) -> Method:
         try:

@@ -9,7 +9,7 @@ import threading
 import time
 from asyncio import Task
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
@@ -19,13 +19,15 @@ from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.alarms import Alarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
-from sapwood.kernel.tree import DESTROYED, Tree
+from sapwood.kernel.tree import DESTROYED, LABEL, Tree
+from sapwood.kernel.waking import Waking
 from sapwood.kernel.watchdog import Strikes, Watchdog
 from sapwood.settings import Settings
 from sapwood.storage.database import Database
@@ -73,6 +75,12 @@ class Node:
         self.roots: Sequence[AgentClass] = ()
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
+        self.born = clock.now()
+        self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
+        """When its trees have something to do."""
+        self.waking = Waking(self)
+        self.begin_due: Callable[[Actor], float | None] = lambda actor: None
+        self.when_started: Callable[[Actor], None] = lambda actor: None
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -96,6 +104,39 @@ class Node:
             self._in_background(self._remove(left))
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
 
+    def begin(
+        self,
+        roots: Sequence[AgentClass],
+        *,
+        begin_due: Callable[[Actor], float | None],
+        when_started: Callable[[Actor], None],
+    ) -> None:
+        """Take up work: from now on trees are woken when they have something to do."""
+        self.roots = roots
+        self.begin_due = begin_due
+        self.when_started = when_started
+        if not self.alarms.is_whole:
+            known = list(roots_in(self.folder))
+            if known:
+                self._in_background(self._index(known))
+            else:
+                self.alarms.complete()
+        self.alarms.start(self.waking.look)
+
+    async def _index(self, roots: Sequence[Address]) -> None:
+        """Make the index of alarms anew from what the trees say."""
+        for root in roots:
+            try:
+                tree = self.tree(root)
+                if tree.destroyed is None and tree.root.exists:
+                    due, dead = tree.alarms.summary()
+                    if due is not None or dead:
+                        self.alarms.earlier(root, due, dead)
+            except SapwoodError:
+                log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+            await asyncio.sleep(0)
+        self.alarms.complete()
+
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
 
@@ -116,7 +157,13 @@ class Node:
             )
         self._checked.add(kind)
 
-    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
+    async def reach_alone(self, address: Address) -> Actor:
+        """Return the live, started agent at this address, without starting those above it."""
+        return await self.reach(address, None, None, alone=True)
+
+    async def reach(
+        self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False
+    ) -> Actor:
         """Return the live, started agent at this address."""
         given: dict[str, AgentClass] = {}
         while True:
@@ -130,7 +177,7 @@ class Node:
                 continue
             tree.visitors += 1
             try:
-                actor = await tree.reach(address, kind, caller)
+                actor = await tree.reach(address, kind, caller, alone=alone)
             finally:
                 tree.visitors -= 1
             if actor is not None:
@@ -212,8 +259,8 @@ class Node:
         """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
         before = time.monotonic() - idle_for
         for root, tree in list(self.trees.items()):
-            if tree.deletions:
-                continue  # they still write to the databases of parents
+            if tree.deletions or tree.stays_awake:
+                continue  # deletions still write to the databases of parents
             for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
@@ -249,6 +296,7 @@ class Node:
                 await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
                 if tree.folder.exists():
                     self._move_away(tree.folder)
+                self.alarms.forget(tree.address)
             finally:
                 # Also when it failed: whoever asks for the tree next finds the tombstone, and goes on with it.
                 self.trees.pop(tree.address, None)
@@ -272,6 +320,7 @@ class Node:
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self._close_tree(tree, error)
+            self.alarms.earlier(root, self.clock.now(), 0)  # whatever the other one has to do
             whole = tree.folder.with_suffix(RESTORED)
             self.files.rename(folder, whole)
             if tree.folder.exists():
@@ -282,6 +331,7 @@ class Node:
         finally:
             self.trees.pop(tree.address, None)
             done.set_result(None)
+        self.alarms.look_by(root, self.clock.now())
 
     async def _close_tree(self, tree: Tree, error: SapwoodError) -> None:
         tree.slices.commit()
@@ -327,9 +377,12 @@ class Node:
         if self._stopped is not None:
             return
         self._sweep.cancel()
+        self.alarms.stop()
         for socket in self.sockets.everyone():
             socket.close(RESTARTING, "The server stops")
         try:
+            if waking := self.waking.stop():
+                await asyncio.wait(waking, timeout=LAST_WORDS)
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
@@ -348,6 +401,7 @@ class Node:
                 tree.slices.commit()
                 tree.die(self._stopped)
             self.trees.clear()
+            self.alarms.close()
             self._close_threads()
 
     def die_now(self) -> None:
@@ -357,6 +411,8 @@ class Node:
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self._stopped)
         self.trees.clear()
+        self.alarms.die()
+        self._dying.update(self.waking.stop())
         for task in (*self._dying, *self._background):
             task.cancel()
 
@@ -373,6 +429,13 @@ class Node:
         self.watchdog.stop()
         self.offload.close()
         self.gate.close()
+
+
+def roots_in(data: Path) -> Iterator[Address]:
+    """Return every tree that has data in a data folder."""
+    for folder in sorted((data / TREES).iterdir()):
+        if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
+            yield Address.parse((folder / LABEL).read_text())
 
 
 def tree_folder(data: Path, root: Address) -> Path:

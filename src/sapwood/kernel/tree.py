@@ -17,6 +17,7 @@ from sapwood.errors import (
     Unavailable,
 )
 from sapwood.kernel.actor import Actor, Host, again
+from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
@@ -73,8 +74,12 @@ class Tree:
         self._measured: dict[Database, tuple[int, int]] = {}
         self._written: Database | None = None
         """The database that was written last."""
-        self.root_registry = Registry(self.database(ROOT_STEM, host.settings.limits), host.clock)
-        self.ledger = Ledger(self.database(ROOT_STEM, host.settings.limits), self._estimate, self._measure_all)
+        self.root = self.database(ROOT_STEM, host.settings.limits)
+        self.root_registry = Registry(self.root, host.clock)
+        self.ledger = Ledger(self.root, self._estimate, self._measure_all)
+        self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
+        self.kept_awake: dict[object, Actor] = {}
+        """Who asked that the tree stay awake, by what they hold."""
 
     def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database:
         """Return the database of the agent with this file stem; one object each, whoever is alive."""
@@ -183,25 +188,39 @@ class Tree:
                     actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
 
-    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor | None:
+    async def reach(
+        self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False
+    ) -> Actor | None:
         """Return the live, started agent at this address; wake it, parents first, if it sleeps.
 
-        None: the tree was destroyed or replaced meanwhile, and whoever asks has to find the one that comes next.
+        `alone`: those above it are in memory then, but not started. None: the tree was destroyed or
+        replaced meanwhile, and whoever asks has to find the one that comes next.
         """
         while self.destroyed is None:
-            actor = self.actors.get(address)
-            if actor is None:
-                parent_address = address.parent
-                if parent_address is None:
-                    actor = self.make_root(kind)
-                else:
-                    parent = await self.reach(parent_address, None, caller)
-                    if parent is None:
-                        return None
-                    actor = self.actors.get(address) or await self._wake_child(parent, address, kind)
+            actor = self.actors.get(address) or await self._load(address, kind, caller, alone)
             if actor is not None and (actor.ready or await actor.started(caller)):
                 return actor
         return None
+
+    async def _load(self, address: Address, kind: AgentClass | None, caller: Call | None, alone: bool) -> Actor | None:
+        """Return the agent at this address, about to start; None if the world may have changed meanwhile."""
+        parent_address = address.parent
+        if parent_address is None:
+            return self.make_root(kind)
+        if alone:
+            parent = self.actors.get(parent_address) or await self._load(parent_address, None, caller, alone)
+        else:
+            parent = await self.reach(parent_address, None, caller)
+        if parent is None or parent.dropped is not None:
+            return None
+        return self.actors.get(address) or await self._wake_child(parent, address, kind)
+
+    @property
+    def stays_awake(self) -> bool:
+        """Whether somebody asked for it."""
+        for hold in [hold for hold, actor in self.kept_awake.items() if actor.dropped is not None]:
+            del self.kept_awake[hold]
+        return bool(self.kept_awake)
 
     def make_root(self, kind: AgentClass | None) -> Actor:
         kind = kind or self.kind_of(self.address.type)

@@ -166,6 +166,7 @@ class Database:
 
     __slots__ = (
         "__weakref__",
+        "_attempt",
         "_beginning",
         "_broken_blocks",
         "_connection",
@@ -241,6 +242,8 @@ class Database:
         self._beginning = False
         self._savepoints = 0
         self._in_block: object = None
+        self._attempt = False
+        """Whether what was written since `attempt` can still be undone."""
         self._broken_blocks: set[object] = set()
 
     @property
@@ -485,7 +488,7 @@ class Database:
         # A statement that runs elsewhere has a transaction of its own, and whoever awaits it cleans up.
         lost = self.in_transaction and not self._connection.in_transaction and not self.busy_elsewhere
         if lost:
-            self.in_transaction = False
+            self.in_transaction = self._attempt = False
             self._forget_blocks()
             self._all_undone()
             self._owner.lost(self, error)
@@ -550,7 +553,7 @@ class Database:
     def commit(self) -> None:
         """End the open transaction; what it wrote is now in the WAL."""
         assert self._connection is not None
-        self.in_transaction = False
+        self.in_transaction = self._attempt = False
         try:
             self._connection.execute("COMMIT", prepare_flags=OWN_FLAGS)
         except apsw.Error as error:
@@ -570,7 +573,7 @@ class Database:
     def rollback(self) -> None:
         """Forget the open transaction, if there is one."""
         if self.in_transaction and self._connection is not None and not self.busy_elsewhere:
-            self.in_transaction = False
+            self.in_transaction = self._attempt = False
             self._forget_blocks()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
@@ -612,6 +615,33 @@ class Database:
                 connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
             else:
                 raise UsageError(SUSPENDED)
+
+    def attempt(self) -> None:
+        """Make what is written from here on undoable, until `keep`, `undo` or the next commit."""
+        connection = self._ready()
+        if not self.in_transaction:
+            self._begin("")
+        connection.execute("SAVEPOINT sapwood_attempt", prepare_flags=OWN_FLAGS)
+        self._attempt = True
+
+    def keep(self) -> None:
+        """Let what was written since `attempt` stay."""
+        if self._attempt:
+            assert self._connection is not None
+            self.break_block()
+            self._attempt = False
+            self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
+
+    def undo(self) -> None:
+        """Undo what was written since `attempt`, unless it was kept meanwhile."""
+        if self._attempt:
+            assert self._connection is not None
+            self._forget_blocks()
+            self._attempt = False
+            self._connection.execute("ROLLBACK TO sapwood_attempt", prepare_flags=OWN_FLAGS)
+            self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
+            self._read_versions(self._connection)
+            self.undone += 1
 
     def refuse_in_block(self, what: str) -> None:
         """Refuse what reaches beyond this database, and could not be undone with a block."""

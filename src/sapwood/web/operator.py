@@ -22,11 +22,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from sapwood.address import Address
 from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
+from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import Node, tree_folder
+from sapwood.kernel.node import Node, roots_in, tree_folder
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
@@ -71,7 +71,7 @@ class Operator:
             found = [await self._seen(Address.parse(address), left, children)]
             total = 1
         else:
-            everybody = sorted({*roots(self._node.folder), *self._node.trees}, key=str)
+            everybody = sorted({*roots_in(self._node.folder), *self._node.trees}, key=str)
             everybody = [root for root in everybody if self._exists(root)]
             total = len(everybody)
             found = [await self._root(root, left, children) for root in everybody[:agents]]
@@ -230,7 +230,7 @@ class Operator:
         """Put all trees of a backup back, or one; return how many."""
         if not (Path(folder) / "trees").is_dir():
             raise UsageError(f"{folder!r} is no backup: it has no folder 'trees'.")
-        wanted = [Address.parse(address).root] if address is not None else list(roots(Path(folder)))
+        wanted = [Address.parse(address).root] if address is not None else list(roots_in(Path(folder)))
         for root in wanted:
             await restore_tree(self._node, root, Path(folder))
         return len(wanted)

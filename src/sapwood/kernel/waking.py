@@ -1,0 +1,192 @@
+"""Wakes the agents that have something to do, each by itself.
+
+A tree that is due is looked at: its index names the agents, and each of them is woken in
+a task of its own, without starting those above it. One that cannot be woken is tried
+again later and later, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
+from typing import Any, Protocol
+
+from sapwood.address import Address, Step
+from sapwood.clock import Clock
+from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.alarms import FOREVER, Alarms
+from sapwood.kernel.classes import AgentClass, resolve
+from sapwood.kernel.tree import Tree
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+AT_ONCE = 128
+"""How many agents may be starting for an alarm at once."""
+PATIENCE = 5.0
+"""Seconds after which one that is still starting no longer counts among those."""
+LONGEST_BACK_OFF = 300.0
+
+
+class Woods(Protocol):
+    """What waking asks of the node."""
+
+    loop: asyncio.AbstractEventLoop
+    context: Context
+    clock: Clock
+    alarms: Alarms
+    roots: Sequence[AgentClass]
+    begin_due: Callable[[Actor], float | None]
+    """Begins what an agent has to do by now; returns when it has more."""
+
+    def tree(self, address: Address) -> Tree: ...
+
+    async def reach_alone(self, address: Address) -> Actor: ...
+
+
+class Waking:
+    """Answers the alarms of one node."""
+
+    def __init__(self, woods: Woods) -> None:
+        self._woods = woods
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._busy: dict[Address, asyncio.Task[None]] = {}
+        """The agents that are being woken."""
+        self._failures: dict[Address, tuple[int, float]] = {}
+        """Whom nobody could wake: how often, and when to try again."""
+        self.looking = 0
+        """How many trees are being looked at."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is being woken right now."""
+        return not self.looking and not self._busy
+
+    def look(self, root: Address) -> None:
+        """Look at a tree that is due."""
+        self.looking += 1
+        self._spawn(self._look(root))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._woods.loop.create_task(work, context=self._woods.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self) -> set[asyncio.Task[None]]:
+        """Wake nobody any more; return what still unwinds."""
+        for task in self._tasks:
+            task.cancel()
+        return self._tasks
+
+    async def _look(self, root: Address) -> None:
+        alarms = self._woods.alarms
+        try:
+            until = await self._wake_due(root)
+            if until is not None:
+                alarms.hold(root, until)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this tree must not take the others along
+            alarms.hold(root, self._later(root, error))
+        finally:
+            self.looking -= 1
+
+    async def _wake_due(self, root: Address) -> float | None:
+        """Wake whoever is due in a tree; return when to look at it again, None: when what is stored says."""
+        now = self._woods.clock.now()
+        if self._failures.get(root, (0, 0.0))[1] > now:
+            return self._failures[root][1]
+        known = self._known_as(root)
+        tree = self._woods.tree(known)
+        while tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+            tree = self._woods.tree(known)
+        if known != root:
+            # Its class has another type id by now, and the tree another address.
+            self._woods.alarms.earlier(known, now, 0)
+            self._woods.alarms.forget(root)
+            return None
+        if not tree.root.exists:
+            self._woods.alarms.forget(root)
+            return None
+        following = FOREVER
+        after = (-FOREVER, "")
+        while page := tree.alarms.due(now, after, PAGE):
+            for text, _ in page:
+                owner = Address.parse(text)
+                until = self._failures.get(owner, (0, 0.0))[1]
+                if until > now:
+                    following = min(following, until)
+                elif owner not in self._busy:
+                    self._busy[owner] = self._spawn(self._wake(tree, owner))
+            after = (page[-1][1], page[-1][0])
+            await asyncio.sleep(0)
+        self._failures.pop(root, None)
+        if not after[1]:
+            await tree.alarms.tell_node()
+            return None
+        return min(following, tree.alarms.next_after(now))
+
+    async def _wake(self, tree: Tree, owner: Address) -> None:
+        alarms, root = self._woods.alarms, tree.address
+        try:
+            known = self._known_as(owner)
+            actor = await self._reach(known)
+            following = self._woods.begin_due(actor)
+            self._failures.pop(owner, None)
+            if known != owner:
+                tree.alarms.exactly(owner, None, 0)
+            if following is not None:
+                alarms.look_by(root, following)
+        except NotFound:
+            # It was deleted, and nobody came to say so.
+            self._failures.pop(owner, None)
+            tree.alarms.forget_below(owner)
+            await tree.alarms.tell_node()
+        except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
+            alarms.look_by(root, self._later(owner, error))
+        finally:
+            self._busy.pop(owner, None)
+
+    async def _reach(self, owner: Address) -> Actor:
+        reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())
+        try:
+            async with self._slots:
+                await asyncio.wait({reaching}, timeout=PATIENCE)
+            return await reaching
+        finally:
+            reaching.cancel()
+
+    def _later(self, who: Address, error: BaseException) -> float:
+        failed = self._failures.get(who, (0, 0.0))[0] + 1
+        wait = min(2.0 ** (failed - 1), LONGEST_BACK_OFF)
+        until = self._woods.clock.now() + wait
+        self._failures[who] = (failed, until)
+        log.warning(
+            "an alarm could not wake %s; it is tried again in %.0f s: %s",
+            who,
+            wait,
+            error,
+            extra={"address": str(who)},
+            exc_info=None if isinstance(error, SapwoodError) else error,
+        )
+        return until
+
+    def forgive(self, who: Address) -> None:
+        """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
+        self._failures.pop(who, None)
+
+    def _known_as(self, address: Address) -> Address:
+        """Return an address with the type ids that its classes have now."""
+        steps: list[Step] = []
+        for step in address.steps:
+            try:
+                steps.append(step._replace(type=resolve(step.type, self._woods.roots).type))
+            except UnknownAgent:
+                raise
+            except UsageError:
+                steps.append(step)  # several classes have it, and the tree knows which it means
+        return Address(tuple(steps))

@@ -1,0 +1,289 @@
+"""When something is to be called: once or again and again, by the wall clock, and how often to try.
+
+All of it are values: they say what was wished, compare by it, and know no agent.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from sapwood.errors import UsageError
+
+LONGEST_WAIT = timedelta(days=366 * 50)
+
+
+def is_a(value: object, kind: type) -> bool:
+    """Return whether a value is what its annotation says it is: unchecked programs exist."""
+    return isinstance(value, kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often to try, and how long to wait in between: at random up to `base`, doubled each time, up to `most`."""
+
+    attempts: int = 3
+    """How often it is called at most."""
+    base: timedelta = timedelta(milliseconds=100)
+    """The longest wait before the second attempt."""
+    most: timedelta = timedelta(seconds=3)
+    """The longest wait before any."""
+
+    def __post_init__(self) -> None:
+        if not is_a(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
+            raise UsageError(f"Retry(attempts={self.attempts!r}): it is called once at least.")
+        for name in ("base", "most"):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) or value < timedelta(0):
+                raise UsageError(f"Retry({name}={value!r}): it takes a timedelta, 0 or more.")
+        if self.base > self.most:
+            raise UsageError(f"Retry(base={self.base!r}, most={self.most!r}): the first wait is longer than the most.")
+
+    def wait(self, failed: int) -> float:
+        """Return how many seconds to wait after so many failures: anything up to the limit, so that many who failed
+        together do not try again together."""
+        most = self.most.total_seconds()
+        doublings = min(failed - 1, 60)
+        return random.uniform(0.0, min(self.base.total_seconds() * 2.0**doublings, most))
+
+
+DEFAULT_RETRY = Retry()
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Once, this long after now."""
+
+    delay: timedelta
+    """How long."""
+    key: str | None = field(default=None, kw_only=True)
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
+    """What to do when it fails."""
+
+    def __post_init__(self) -> None:
+        _check_span("After", self.delay, least=timedelta(0))
+        _check_options(self)
+
+    def first(self, now: float) -> float:
+        return now + self.delay.total_seconds()
+
+    def next(self, due: float, now: float) -> float | None:
+        return None
+
+    def stored(self) -> Mapping[str, Any]:
+        return {"after": self.delay.total_seconds()}
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Once, at this time."""
+
+    time: datetime
+    """When; with a time zone."""
+    key: str | None = field(default=None, kw_only=True)
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
+    """What to do when it fails."""
+
+    def __post_init__(self) -> None:
+        if not is_a(self.time, datetime):
+            raise UsageError(f"At({self.time!r}): it takes a datetime with a time zone.")
+        aware(self.time)
+        _check_options(self)
+
+    def first(self, now: float) -> float:
+        return self.time.timestamp()
+
+    def next(self, due: float, now: float) -> float | None:
+        return None
+
+    def stored(self) -> Mapping[str, Any]:
+        return {"at": self.time.timestamp()}
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Again and again, this long apart; the first time after one interval.
+
+    However many times were missed, one call is owed; a call that takes longer than the
+    interval is not overtaken by the next. Without a key, the same wish for the same call is
+    the same schedule.
+    """
+
+    interval: timedelta
+    """How long apart."""
+    key: str | None = field(default=None, kw_only=True)
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
+    """What to do when it fails."""
+
+    def __post_init__(self) -> None:
+        _check_span("Every", self.interval, least=timedelta(milliseconds=1))
+        _check_options(self)
+
+    def first(self, now: float) -> float:
+        return now + self.interval.total_seconds()
+
+    def next(self, due: float, now: float) -> float | None:
+        seconds = self.interval.total_seconds()
+        missed = max(int((now - due) // seconds), 0)
+        following = due + (missed + 1) * seconds
+        return following if following > now else now + seconds  # floats round
+
+    def stored(self) -> Mapping[str, Any]:
+        return {"every": self.interval.total_seconds()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """At the times of a cron expression, in a time zone.
+
+    Where the clocks change, a time that is skipped happens right after the gap, and one
+    that comes twice happens once. Without a key, the same wish for the same call is the
+    same schedule.
+    """
+
+    expression: str
+    """Five fields: minute, hour, day, month, weekday."""
+    tz: str = "UTC"
+    """The name of a time zone, such as `Europe/Berlin`."""
+    key: str | None = field(default=None, kw_only=True)
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
+    """What to do when it fails."""
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+        _check_cron(self.expression, self.tz)
+
+    def first(self, now: float) -> float:
+        return _following(self.expression, self.tz, now)
+
+    def next(self, due: float, now: float) -> float | None:
+        return _following(self.expression, self.tz, max(due, now))
+
+    def stored(self) -> Mapping[str, Any]:
+        return {"cron": self.expression, "tz": self.tz}
+
+
+class When(Protocol):
+    """What the four ways of saying when have in common."""
+
+    @property
+    def key(self) -> str | None: ...
+
+    @property
+    def retry(self) -> Retry: ...
+
+    def first(self, now: float) -> float:
+        """Return when the first call is due."""
+        ...
+
+    def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
+        ...
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
+        ...
+
+
+def from_stored(stored: Mapping[str, Any]) -> After | At | Every | Cron:
+    """Return the wish that `stored` wrote, without key and retry."""
+    match stored:
+        case {"after": seconds}:
+            return After(timedelta(seconds=seconds))
+        case {"at": at}:
+            return At(datetime.fromtimestamp(at, UTC))
+        case {"every": seconds}:
+            return Every(timedelta(seconds=seconds))
+        case {"cron": expression, "tz": tz}:
+            return Cron(expression, tz)
+        case _:
+            raise UsageError(f"Nobody knows when {dict(stored)!r} is.")
+
+
+def wished(when: timedelta | datetime | After | At | Every | Cron) -> After | At | Every | Cron:
+    """Return what a user wished, also where it was said briefly."""
+    if isinstance(when, After | At | Every | Cron):
+        return when
+    if isinstance(when, timedelta):
+        return After(when)
+    if is_a(when, datetime):
+        return At(when)
+    hint = ""
+    if isinstance(when, int | float):
+        hint = f" For seconds, write timedelta(seconds={when})."
+    elif isinstance(when, str):
+        hint = f" For a cron expression, write Cron({when!r})."
+    raise UsageError(f"schedule() takes a timedelta, a datetime, After, At, Every or Cron, not {when!r}.{hint}")
+
+
+def aware(time: datetime) -> datetime:
+    """Return a time as it is; refuse one that does not say where it holds."""
+    if time.tzinfo is None or time.utcoffset() is None:
+        raise UsageError(
+            f"{time.isoformat(' ')} has no time zone, so nobody knows when it is. Write datetime.now(timezone.utc), "
+            'or give it one: .replace(tzinfo=ZoneInfo("Europe/Berlin")).'
+        )
+    return time
+
+
+def _check_span(what: str, span: object, *, least: timedelta) -> None:
+    if not isinstance(span, timedelta):
+        raise UsageError(f"{what}({span!r}): it takes a timedelta.")
+    if not least <= span <= LONGEST_WAIT:
+        raise UsageError(f"{what}({span!r}): it has to be between {least} and {LONGEST_WAIT.days} days.")
+
+
+def _check_options(when: When) -> None:
+    if when.key is not None and (not is_a(when.key, str) or not when.key):
+        raise UsageError(f"key={when.key!r}: a key is a text.")
+    if not is_a(when.retry, Retry):
+        raise UsageError(f"retry={when.retry!r}: it takes Retry(…).")
+
+
+@functools.lru_cache(maxsize=1000)
+def _check_cron(expression: object, tz: object) -> None:
+    from cronsim import CronSimError
+
+    if not isinstance(expression, str):
+        raise UsageError(f"Cron({expression!r}): it takes a text of five fields.")
+    if isinstance(tz, tzinfo):
+        raise UsageError(f"Cron(tz={tz!r}): it takes the name of a time zone, such as {str(tz)!r}, to be stored.")
+    if len(expression.split()) != 5:
+        raise UsageError(f"Cron({expression!r}): it has five fields: minute, hour, day, month, weekday.")
+    try:
+        _following(expression, str(tz), 0.0)
+    except CronSimError as error:
+        raise UsageError(
+            f"Cron({expression!r}) is no cron expression: {error}. Write minute, hour, day, month, weekday."
+        ) from None
+
+
+def _following(expression: str, tz: str, after: float) -> float:
+    from cronsim import CronSim
+
+    try:
+        times = CronSim(expression, datetime.fromtimestamp(after, zone(tz)))
+        return next(times).timestamp()
+    except StopIteration:
+        raise UsageError(f"Cron({expression!r}) never comes again.") from None
+
+
+@functools.lru_cache(maxsize=100)
+def zone(name: str) -> ZoneInfo:
+    """Return a time zone by its name."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise UsageError(
+            f"{name!r} is no time zone this machine knows ({error}). Write a name such as 'Europe/Berlin'; if the "
+            "machine has no list of them, install the package tzdata."
+        ) from None
