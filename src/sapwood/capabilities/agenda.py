@@ -33,6 +33,8 @@ class Agenda:
         self._due, self._dead = actor.home.alarms.stored(actor.address)
         """What the index of the tree says."""
         self._wanted = FOREVER
+        self._noted = 0
+        """How often something was written."""
         self._settling = False
 
     def check_free(self) -> None:
@@ -42,6 +44,7 @@ class Agenda:
 
     def note(self, due: float | None) -> None:
         """Something was written in this slice that is due then: have it known before it is committed."""
+        self._noted += 1
         if due is not None:
             self._wanted = min(self._wanted, due)
         self._actor.home.slices.before_commit(f"alarm {self._actor.stem}", self._index)
@@ -110,9 +113,13 @@ class Agenda:
         current.set(call)
         actor = self._actor
         try:
-            while (waiting := actor.to_leave()) is not None:
-                await waiting
-            due, dead = self.first_due(), int(self.calls.has_dead())
+            while True:
+                actor.home.slices.commit()
+                noted, due, dead = self._noted, self.first_due(), int(self.calls.has_dead())
+                if (waiting := actor.to_leave()) is not None:
+                    await waiting
+                if noted == self._noted:
+                    break
             now = actor.host.clock.now()
             if (due, dead) != (self._due, self._dead) and (due is None or due > now or dead < self._dead):
                 actor.home.alarms.exactly(actor.address, due, dead)

@@ -269,6 +269,8 @@ class TreeAlarms:
         self._slices = slices
         self._alarms = alarms
         self._gate = gate
+        self._changes = 0
+        """How often an entry was moved earlier."""
 
     def stored(self, owner: Address) -> tuple[float | None, int]:
         """Return when an agent is due as far as is stored, and how many dead letters it has."""
@@ -279,6 +281,7 @@ class TreeAlarms:
 
     def earlier(self, owner: Address, database: Database, due: float | None, dead: int) -> None:
         """Have an agent woken by then. A step before the commit of its database, which this is not part of."""
+        self._changes += 1
         _, counted = self.stored(owner)
         self._alarms.earlier(self._tree, due, self._dead() + max(dead - counted, 0))
         self._root.begin()  # first, because no limit refuses an alarm
@@ -348,10 +351,12 @@ class TreeAlarms:
         """Have the node's index say what this one says, once this one is kept."""
         while True:
             self._slices.commit()
-            if (waiting := self._gate.wait(self._root)) is None:
-                break
-            await waiting
-        self._alarms.exactly(self._tree, *self.summary())
+            changes, summary = self._changes, self.summary()
+            if (waiting := self._gate.wait(self._root)) is not None:
+                await waiting
+            if changes == self._changes:
+                self._alarms.exactly(self._tree, *summary)
+                return
 
     def summary(self) -> tuple[float | None, int]:
         """Return when the tree is due, and how many dead letters it has."""
