@@ -35,7 +35,7 @@ class Agenda:
         self._wanted = FOREVER
         self._noted = 0
         """How often something was written."""
-        self._settling = False
+        self._settling = self._to_settle = False
 
     def check_free(self) -> None:
         """Refuse while the index cannot be written."""
@@ -103,6 +103,7 @@ class Agenda:
 
     def settle_soon(self) -> None:
         """Have the indexes say when there is more to do, once what was done is kept."""
+        self._to_settle = True
         if not self._settling:
             self._settling = True
             call = Call(self._actor, SETTLING, None)
@@ -111,25 +112,30 @@ class Agenda:
 
     async def _settle(self, call: Call) -> None:
         current.set(call)
-        actor = self._actor
         try:
-            while True:
-                actor.home.slices.commit()
-                noted, due, dead = self._noted, self.first_due(), int(self.calls.has_dead())
-                if (waiting := actor.to_leave()) is not None:
-                    await waiting
-                if noted == self._noted:
-                    break
-            now = actor.host.clock.now()
-            if (due, dead) != (self._due, self._dead) and (due is None or due > now or dead < self._dead):
-                actor.home.alarms.exactly(actor.address, due, dead)
-                self._due, self._dead = due, dead
-                await actor.home.alarms.tell_node()
+            while self._to_settle:
+                self._to_settle = False
+                await self._settle_once()
         except SapwoodError:
             pass  # the indexes say too early, and somebody will look in vain
         finally:
             self._settling = False
-            actor.finished(call)
+            self._actor.finished(call)
+
+    async def _settle_once(self) -> None:
+        actor = self._actor
+        actor.home.slices.commit()
+        noted, due, dead = self._noted, self.first_due(), int(self.calls.has_dead())
+        if (waiting := actor.to_leave()) is not None:
+            await waiting
+        if noted != self._noted:
+            self._to_settle = True  # more was written meanwhile, and is not kept yet
+            return
+        late = due is not None and due <= actor.host.clock.now()
+        if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
+            actor.home.alarms.exactly(actor.address, due, dead)
+            self._due, self._dead = due, dead
+            await actor.home.alarms.tell_node()
 
     def first_due(self) -> float | None:
         """Return when the first thing is due, what is under way included."""
