@@ -157,7 +157,7 @@ class StoredCalls:
     ) -> Row:
         """Store a call to come, with what else this slice writes."""
         self._db.ensure(CALLS)
-        stored = None if wish is None else msgspec.json.encode(wish.stored()).decode()
+        stored = None if wish is None else to_text(wish.stored()).decode()
         now, attempts = self._actor.host.clock.now(), _retry_text(retry)
         ((number,),) = self._db.execute(
             "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at)"
@@ -426,9 +426,9 @@ class StoredCalls:
         return rows[0] if rows else None
 
 
-def shown(arguments: bytes) -> dict[str, Any]:
-    """Return stored arguments as what msgpack has, for somebody to look at."""
-    return msgspec.msgpack.decode(arguments)
+shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+"""Returns what is stored as what msgpack has, for somebody to look at."""
+to_text = msgspec.json.Encoder().encode
 
 
 def time_of(seconds: float) -> datetime:

@@ -214,9 +214,13 @@ class Fibers:
         return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
-        number = row.number
+        number, told = row.number, False
 
         def progressed() -> None:
+            nonlocal told
+            if told:
+                return
+            told = True
             self._db.execute(
                 "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = ?"
                 " WHERE number = ? AND recoveries > 0",
