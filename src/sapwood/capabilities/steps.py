@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import FunctionType
 from typing import Any
 
 from sapwood.clock import sleep_until
@@ -200,7 +201,7 @@ async def _called(
 
 def _copier_of(function: Callable[..., Any]) -> Copier:
     """Return what stores and reads back the results of a function, by its annotation."""
-    plain = getattr(function, "__func__", function)
+    plain = function if type(function) is FunctionType else getattr(function, "__func__", function)
     copier = getattr(plain, "__dict__", {}).get(KEPT)
     if copier is None:
         copier = Copier(_returned(plain), f"What {getattr(plain, '__qualname__', 'a step')}() returned", InvalidResult)

@@ -148,8 +148,8 @@ class Copier:
 
     def pack(self, value: Any) -> bytes:
         """Return a value as it is stored."""
-        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
-        self._refuse_subclass(kind)
+        if self._base is not None:
+            self._refuse_subclass(type(value))  # pyright: ignore[reportUnknownArgumentType]
         try:
             return _pack(value)
         except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
