@@ -42,7 +42,9 @@ from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, fro
 log = logging.getLogger(__name__)
 
 CALLS = Schema("sapwood.capabilities", "calls")
-AT_ONCE = 200
+ONCE = ('{"after"', '{"at"')
+"""How the wishes begin, as they are stored, that nothing follows."""
+AT_ONCE = 100
 """How many calls of one agent are begun before everybody else has a turn."""
 LOOK_AGAIN = 1.0
 """Seconds after which to try again a call that could neither succeed nor fail."""
@@ -73,6 +75,16 @@ class Row(NamedTuple):
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
         return After(timedelta(0)) if self.wish is None else from_stored(msgspec.json.decode(self.wish))
+
+    @property
+    def work(self) -> str:
+        """What the steps of this call are remembered by: however often it is tried, until it is over."""
+        return f"call {self.number}"
+
+    @property
+    def is_once(self) -> bool:
+        """Whether nothing follows the call; False: that has to be worked out."""
+        return self.wish is None or self.wish.startswith(ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +230,25 @@ class StoredCalls:
         if not self.exist:
             return None
         most = AT_ONCE + len(self._running)
-        rows = self.find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
-        for row in rows:
-            if row.number not in self._running:
+        due = self._db.execute(
+            "SELECT number FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?",
+            now,
+            most,
+        )
+        new = [number for (number,) in due if number not in self._running]
+        if new:
+            # Only these are read whole: what runs already may be much, and for long.
+            listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
+            for row in self.find(listed, to_text(new).decode()):
                 call = self._running[row.number] = Call(self._actor, row.method, None)
-                call.work = self.work_of(row)
+                call.work = Work(row.work)
                 self._actor.spawn(call, self._run(call, row))
-        if len(rows) == most:
+        if len(due) == most:
             return now
         later = self._db.execute(
             "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT 1", now
         )
         return later[0][0] if later else None
-
-    def work_of(self, row: Row) -> Work:
-        """Return what the steps of a call are remembered by: however often it is tried, until it is over."""
-        return Work(f"call {row.number}")
 
     async def _run(self, call: Call, row: Row) -> None:
         current.set(call)
@@ -305,8 +320,8 @@ class StoredCalls:
     def _move_on(self, row: Row) -> float | None:
         """This call is over; return when the next one of the same row, or of the same lane, is due."""
         now = self._actor.host.clock.now()
-        following = row.when().next(row.due_at or now, now) if row.wish is not None else None
-        self._actor.of(Steps).forget(self.work_of(row))
+        following = None if row.is_once else row.when().next(row.due_at or now, now)
+        self._actor.of(Steps).forget(row.work)
         if following is None:
             return self.remove(row)
         self._db.execute(

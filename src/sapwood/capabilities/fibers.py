@@ -403,7 +403,7 @@ class Fibers:
 
     def _end(self, row: Row, status: str, *, result: bytes | None = None, error: BaseException | None = None) -> None:
         """A fiber is over, in this slice."""
-        self._actor.of(Steps).forget(Work(f"fiber {row.number}"))
+        self._actor.of(Steps).forget(f"fiber {row.number}")
         if row.key is None:
             self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
             return
@@ -417,7 +417,7 @@ class Fibers:
         )
 
     def _remove(self, row: Row) -> None:
-        self._actor.of(Steps).forget(Work(f"fiber {row.number}"))
+        self._actor.of(Steps).forget(f"fiber {row.number}")
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
 
     async def stash(self, value: object) -> None:

@@ -138,10 +138,10 @@ class Steps:
             raise parked
         await sleep_until(self._actor.host.clock, when)
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: str) -> None:
         """Forget what the steps of a work returned: it is over."""
         if self._db.has(STEPS):
-            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work.id)
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work)
 
     def _work(self, what: str) -> Work:
         call: Call | None = current.get()

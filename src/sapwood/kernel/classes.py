@@ -45,6 +45,7 @@ class Signature:
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
         self._names = [p.name for p in positional]
+        self._all = frozenset(self._names)
         self._required = sum(p.default is p.empty for p in positional)
         self._most = len(positional) if len(positional) == len(parameters) else -1
         """How many arguments may be given by position, where none can come otherwise."""
@@ -101,6 +102,8 @@ class Signature:
     def unpack(self, stored: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments that `pack` stored; `InvalidArguments` if they do not fit any more."""
         found = _unpack_named(stored)
+        if len(found) == self._most and found.keys() >= self._all:
+            return [copier.unpack(found[name]) for name, copier in zip(self._names, self._positional, strict=True)], {}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for place, parameter in enumerate(self.parameters):
