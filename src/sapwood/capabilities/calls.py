@@ -8,10 +8,11 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -239,10 +240,11 @@ class StoredCalls:
         if new:
             # Only these are read whole: what runs already may be much, and for long.
             listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
-            for row in self.find(listed, to_text(new).decode()):
+            rows, counted = self._count_deaths(self.find(listed, to_text(new).decode()))
+            for row in rows:
                 call = self._running[row.number] = Call(self._actor, row.method, None)
                 call.work = Work(row.work)
-                self._actor.spawn(call, self._run(call, row))
+                self._actor.spawn(call, self._run(call, row, counted))
         if len(due) == most:
             return now
         later = self._db.execute(
@@ -250,13 +252,13 @@ class StoredCalls:
         )
         return later[0][0] if later else None
 
-    async def _run(self, call: Call, row: Row) -> None:
+    async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
         current.set(call)
         again: float | None = None
         try:
             try:
-                if row.due_at is not None and row.due_at <= self._actor.host.born and not row.failed:
-                    row = await self._count_death(row)
+                if counted is not None:
+                    await asyncio.shield(counted)  # others wait for it too
                 again = await self._attempt(row)
             except CancelledError:
                 raise
@@ -272,11 +274,22 @@ class StoredCalls:
             self._actor.finished(call)
             self._ended(again)
 
-    async def _count_death(self, row: Row) -> Row:
-        """It may have been what ended the process before this one: note it, so that it cannot do so for ever."""
-        self._db.execute("UPDATE sapwood_calls SET died = died + 1 WHERE number = ?", row.number)
-        await self._actor.leave()
-        return row._replace(died=row.died + 1)
+    def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
+        """Some may have been what ended the process before this one: note it, so that none can do so for ever.
+
+        Returns what to await before they are begun.
+        """
+        born = self._actor.host.born
+        old = {row.number for row in rows if row.due_at is not None and row.due_at <= born and not row.failed}
+        if not old:
+            return rows, None
+        self._db.begin()
+        self._db.execute(
+            "UPDATE sapwood_calls SET died = died + 1 WHERE number IN (SELECT value FROM json_each(?))",
+            to_text(sorted(old)).decode(),
+        )
+        counted = self._actor.to_leave()
+        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], counted
 
     async def _attempt(self, row: Row) -> float | None:
         """Call a method; return when it is due again."""

@@ -221,7 +221,7 @@ class Alarms:
                 until,
                 after,
                 last,
-                max(most, AT_ONCE),
+                most + 4,  # some are held
             )
             if not rows:
                 break
@@ -229,10 +229,12 @@ class Alarms:
                 root = Address.parse(text)
                 if root not in self._held:
                     found.append((root, due))
+                    if len(found) == most:
+                        break
                 elif not found:
                     self._from = (due, text)
             last, after = rows[-1]
-        return found[:most]
+        return found
 
     def _ring(self) -> None:
         self._timer, self._timer_at = None, FOREVER
