@@ -74,6 +74,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["items: 1\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
         ["items: 3\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
     ),
+    "reports.py": (
+        ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
+        ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
+    ),
     "todo.py": (
         ["found:   Todo(title='untitled', tasks=())", "tries:   2"],
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],
