@@ -83,6 +83,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],
     ),
     "todo_v2.py": (["untitled", "[ ] plant a tree"], ["[ ] plant a tree\n[ ] plant a tree"]),
+    "trips.py": (
+        ["a flight to Oslo", "  tomorrow: Oslo\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
+        ["planning\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
+    ),
     "vault.py": (
         [
             "Emil",
