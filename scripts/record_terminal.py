@@ -114,7 +114,7 @@ def record(folder: Path) -> list[Text]:
     terminal.type(command)
     terminal.wait_for(r"^\$ $")
     shown = terminal.lines()[:-1]
-    os.kill(terminal.shell, signal.SIGHUP)
+    os.kill(terminal.shell, signal.SIGKILL)
     os.waitpid(terminal.shell, 0)
     return [shortened(line) for line in shown]
 
