@@ -98,8 +98,8 @@ async def main(data: str) -> None:
         await town.lend("Middlemarch", "bob", timedelta(seconds=1))
         print("Emma came back, nobody need be reminded:", await town.give_back("Emma"))
         print("to come:", await town.to_come())
-    print("the library is closed for two seconds")
-    await asyncio.sleep(2)
+    print("the library is closed for a second")
+    await asyncio.sleep(1)
 
     async with App(agents=[Library], settings=Settings(data=data)) as app:
         print("it is open again, and nobody calls it")

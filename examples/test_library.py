@@ -7,6 +7,7 @@ from sapwood.testing import running
 TWO_WEEKS = timedelta(weeks=2)
 
 
+# --8<-- [start:advance]
 async def test_a_reader_is_reminded_even_if_the_program_was_dead() -> None:
     async with running(App(agents=[Library])) as world:
         town = await world.get_agent(Library, "town")
@@ -20,6 +21,9 @@ async def test_a_reader_is_reminded_even_if_the_program_was_dead() -> None:
 
         await world.clock.advance(timedelta(seconds=2))
         assert await town.to_come() == ["tidy_up", "remind Walden"]
+
+
+# --8<-- [end:advance]
 
 
 async def test_nobody_is_reminded_of_a_book_that_came_back() -> None:
