@@ -154,9 +154,8 @@ class Cron:
     """At the times of a cron expression, in a time zone.
 
     Where the clocks change, a time that is skipped happens right after the gap, and one
-    that comes twice happens once; but if minute or hour begins with `*`, it goes by the clock:
-    what is skipped does not happen, what comes twice happens twice. Without a key, the same
-    wish for the same call is the same schedule.
+    that comes twice happens once. Without a key, the same wish for the same call is the
+    same schedule.
     """
 
     expression: str
