@@ -8,7 +8,6 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
 from asyncio import CancelledError
@@ -29,7 +28,7 @@ from sapwood.errors import (
     SignatureChanged,
     UsageError,
 )
-from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
+from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.crossing import describe
@@ -104,7 +103,7 @@ class StoredCalls:
         """Told of the end of every call, with when it is due again."""
         self._running: dict[int, Call] = {}
         """What runs now, by its number."""
-        self._tag = hashlib.sha256(f"{actor.address} {actor.stem}".encode()).hexdigest()[:10]
+        self._tag = row_id(0, actor.address, actor.stem).removeprefix("0")
 
     @property
     def exist(self) -> bool:
@@ -113,12 +112,12 @@ class StoredCalls:
 
     def id_of(self, number: int) -> str:
         """Return how a row is called outside: no two agents use one id."""
-        return f"{number}-{self._tag}"
+        return f"{number}{self._tag}"
 
     def number_of(self, id: str) -> int | None:
         """Return the row an id means; None if it is not one of this agent's."""
-        number, _, tag = id.partition("-")
-        return int(number) if tag == self._tag and number.isdecimal() and len(number) < 19 else None
+        number, dash, tag = id.partition("-")
+        return int(number) if dash + tag == self._tag and number.isdecimal() and len(number) < 19 else None
 
     def method_of(self, method: Callable[..., Any], what: str) -> Method:
         """Return the agent's own method that a user means."""

@@ -18,7 +18,7 @@ from sapwood.cli import new as projects
 from sapwood.cli import remote, showing
 from sapwood.cli.loading import load, usual_target
 from sapwood.cli.shell import interact
-from sapwood.errors import ForbiddenSql, Refused, SapwoodError
+from sapwood.errors import ForbiddenSql, Refused, SapwoodError, UsageError
 from sapwood.web.operator import Operator
 
 INTERRUPTED = 130
@@ -206,6 +206,46 @@ def call(
         print(json.dumps(result, ensure_ascii=False), flush=True)
 
 
+@cli.command(name="dead-letters")
+def dead_letters(
+    address: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    /,
+    *,
+    below: Annotated[bool, Parameter(negative="", help="Those of all agents below it too.")] = False,
+    replay: Annotated[str | None, Parameter(help="Call it again, now: the id of one, or `all`.")] = None,
+    delete: Annotated[str | None, Parameter(help="Forget it: the id of one, or `all`.")] = None,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Show the scheduled and queued calls that were given up. Nobody is woken by it, unless you replay or delete."""
+    if address is None and (below or replay is not None or delete is not None):
+        raise UsageError("Say whose: sapwood dead-letters Type:name, with --below, --replay or --delete behind it.")
+    if replay is not None and delete is not None:
+        raise UsageError("Either --replay or --delete: what is called again is no dead letter any more.")
+    if replay is not None or delete is not None:
+        asked = {"address": address, "below": below, "replay": replay, "delete": delete}
+        done = remote.ask(data, "dead-letters", **asked)["done"]
+        print(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
+        return
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return await operator.dead_letters(address, below=below)
+
+    answer = remote.ask_or_open(data, "dead-letters", here, address=address, below=below)
+    if as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    for line in showing.letters(answer):
+        console.print(line)
+    if answer["more"]:
+        print(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
+    if not answer["letters"]:
+        print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
+    elif console.is_terminal:
+        console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
+
+
 @cli.command
 def backup(
     folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
@@ -259,6 +299,17 @@ def doctor(*, data: Data = "sapwood-data") -> int:
         )
         console.print(f"{mark} {one.what}: {one.found}" + (f"\n     → {one.remedy}" if one.remedy else ""))
     return 1 if any(one.fatal for one in found) else 0
+
+
+def _acted(done: int, *, replayed: bool) -> str:
+    letters = "1 dead letter" if done == 1 else f"{done} dead letters"
+    if not replayed:
+        return f"Deleted {letters}."
+    return f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. What fails again comes back."
+
+
+def _or_below(below: bool) -> str:
+    return ", or below it" if below else ""
 
 
 def _trees(answer: dict[str, Any]) -> str:

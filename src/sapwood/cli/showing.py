@@ -1,9 +1,12 @@
-"""What commands show: agents as a tree, rows as a table."""
+"""What commands show: agents as a tree, rows as a table, dead letters as lines."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+LONGEST_ARGUMENTS = 200
 COLOURS = {
     "busy": "yellow",
     "live": "green",
@@ -72,6 +76,45 @@ def rows(answer: dict[str, Any]) -> Table:
     for row in answer["rows"]:
         table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
     return table
+
+
+def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Text]:
+    """Return dead letters as lines, those of one agent together."""
+    now = now or datetime.now(UTC)
+    for agent, group in groupby(answer["letters"], key=lambda letter: letter["agent"]):
+        yield Text(agent, "bold")
+        for letter in group:
+            line = Text("  ")
+            line.append(letter["id"], "cyan")
+            line.append(f"  {_call(letter['method'], letter['arguments'])}")
+            yield line
+            why = letter["error"].strip().splitlines() or [""]
+            yield Text(f"    {letter['code']}: {why[0]}{' …' if len(why) > 1 else ''}", "red")
+            yield Text(f"    {_history(letter, now)}", "dim")
+    for one in answer["unread"]:
+        yield Text(f"{one['address']} could not be read: {one['error']}", "red")
+
+
+def _call(method: str, arguments: dict[str, Any]) -> str:
+    given = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return f"{method}({given if len(given) <= LONGEST_ARGUMENTS else given[:LONGEST_ARGUMENTS] + '…'})"
+
+
+def _history(letter: dict[str, Any], now: datetime) -> str:
+    failed_at = datetime.fromisoformat(letter["failed_at"])
+    when = f"{failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago((now - failed_at).total_seconds())}"
+    attempts, times = letter["attempts"], letter["times"]
+    tried = f"after {attempts} attempt{_s(attempts)}" if attempts else "without an attempt"
+    return f"given up {tried}, {f'{times} times, last ' if times > 1 else ''}{when}"
+
+
+def ago(seconds: float) -> str:
+    """Return how long something is past as people say it."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{_s(count)} ago"
+    return "just now"
 
 
 def size(count: int) -> str:

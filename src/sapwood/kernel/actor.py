@@ -8,6 +8,7 @@ tasks are cancelled, and everything used through it raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
@@ -39,6 +40,11 @@ C = TypeVar("C")
 THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process or the loop; nobody is left to be told."""
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
+
+
+def row_id(number: int, address: Address, stem: str) -> str:
+    """Return how a row of an agent is called outside: no two agents use one id."""
+    return f"{number}-{hashlib.sha256(f'{address} {stem}'.encode()).hexdigest()[:10]}"
 
 
 class Offloading(Protocol):
