@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.driving import driven
+from sapwood.kernel.fitting import Misfit, Stored
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, from_stored
@@ -416,6 +417,45 @@ class StoredCalls:
             "DELETE FROM sapwood_dead_letters WHERE number = ? RETURNING method, arguments, lane, retry", number
         )
         return rows[0] if rows else None
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
+    if not stored.file.has(CALLS):
+        return
+    for number, method, arguments, wish, lane, retry in stored.file.rows(
+        "SELECT number, method, arguments, wish, lane, retry FROM sapwood_calls ORDER BY number"
+    ):
+        what = "scheduled call" if lane is None else "queued call"
+        stored.counts[f"{what}s"] += 1
+        if (wrong := stored.wrong_with(method, arguments)) is not None:
+            yield stored.misfit(what, wrong, f"{PUT_BACK} Else it becomes a dead letter when it is due.", number=number)
+        elif (wrong := _wrong_time(wish, retry)) is not None:
+            yield stored.misfit(what, f"{method}(): {wrong}", "Cancel it, or have this machine know it.", number=number)
+    for number, method, arguments, code in stored.file.rows(
+        "SELECT number, method, arguments, code FROM sapwood_dead_letters ORDER BY number"
+    ):
+        stored.counts["dead letters"] += 1
+        wrong = stored.wrong_with(method, arguments)
+        if wrong is not None and code != SignatureChanged.code:  # of those it is known
+            yield stored.misfit(
+                "dead letter", wrong, f"{PUT_BACK} Or delete it: it could not be replayed.", number=number
+            )
+
+
+def _wrong_time(wish: str | None, retry: str) -> str | None:
+    try:
+        retry_of(retry)
+        if wish is not None:
+            from_stored(msgspec.json.decode(wish))
+    except UsageError as error:
+        return str(error)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        return f"When it is to be called is damaged: {error}."
+    return None
+
+
+PUT_BACK = "Put the old name back, or give what is new a default."
 
 
 def shown(arguments: bytes) -> dict[str, Any]:

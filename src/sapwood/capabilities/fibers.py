@@ -12,15 +12,15 @@ import inspect
 import logging
 import random
 from asyncio import CancelledError, Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from sapwood.capabilities.calls import StoredCalls, shown, time_of
-from sapwood.capabilities.steps import Steps, Work
+from sapwood.capabilities.calls import PUT_BACK, StoredCalls, shown, time_of
+from sapwood.capabilities.steps import Steps, Work, is_msgpack
 from sapwood.errors import (
     FiberFailed,
     GaveUp,
@@ -35,6 +35,7 @@ from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.migrations import Schema
 from sapwood.when import is_a
 
@@ -55,6 +56,7 @@ ALL = (
     " created_at, ended_at FROM sapwood_fibers "
 )
 ANYTHING = Copier(Any, "The stash")
+NO_ARGUMENTS = b"\x80"
 OVER = ("completed", "failed", "cancelled", "interrupted")
 
 
@@ -263,7 +265,7 @@ class Fibers:
         actor = self._actor
         try:
             method = actor.kind.own(row.method or "")
-            args, kwargs = method.signature.unpack(row.arguments or b"\x80")
+            args, kwargs = method.signature.unpack(row.arguments or NO_ARGUMENTS)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             self._end(row, "failed", error=SignatureChanged(f"What was stored no longer fits the program: {error}"))
             return None
@@ -560,3 +562,18 @@ class Fibers:
             created_at=time_of(row.created_at),
             ended_at=None if row.ended_at is None else time_of(row.ended_at),
         )
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
+    if not stored.file.has(FIBERS):
+        return
+    for number, key, method, arguments, stash in stored.file.rows(
+        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
+    ):
+        stored.counts["fibers"] += 1
+        wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
+        if wrong is not None:
+            yield stored.misfit("fiber", wrong, f"{PUT_BACK} Else it fails when it is resumed.", id=key)
+        elif stash is not None and not is_msgpack(stash):
+            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,11 +15,13 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from sapwood.cli import doctor as doctors
+from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
-from sapwood.cli import remote, showing
 from sapwood.cli.loading import load, usual_target
 from sapwood.cli.shell import interact
+from sapwood.cli.words import counted
 from sapwood.errors import ForbiddenSql, Refused, SapwoodError, UsageError
+from sapwood.settings import Settings
 from sapwood.web.operator import Operator
 
 INTERRUPTED = 130
@@ -261,7 +264,7 @@ def backup(
         return {"trees": await operator.back_up(where, address)}
 
     answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
-    print(f"Copied {_trees(answer)} to {folder}.")
+    print(f"Copied {counted(answer['trees'], 'trees')} to {folder}.")
 
 
 @cli.command
@@ -279,7 +282,7 @@ def restore(
         return {"trees": await operator.restore(where, address)}
 
     answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
-    print(f"Put back {_trees(answer)} from {folder}.")
+    print(f"Put back {counted(answer['trees'], 'trees')} from {folder}.")
 
 
 @cli.command
@@ -289,20 +292,42 @@ def shell(target: Target, /, *, data: DataOfApp = None) -> None:
 
 
 @cli.command
-def doctor(*, data: Data = "sapwood-data") -> int:
-    """Check whether this machine is fit for it; every warning says what to do."""
+def doctor(
+    target: Annotated[
+        str | None, Parameter(help="An app, as for `serve`: does everything that is stored fit it?")
+    ] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+    data: Annotated[
+        str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder, or a backup; else the app's own.")
+    ] = None,
+) -> int:
+    """Check whether this machine is fit for it; or, with an app, whether what is stored fits the app.
+
+    Every warning says what to do. Nothing is changed.
+    """
     console = Console(soft_wrap=True, highlight=False)
-    found = list(doctors.examine(Path(data)))
-    for one in found:
-        mark = (
-            "[green]ok  [/green]" if one.remedy is None else "[red]bad [/red]" if one.fatal else "[yellow]warn[/yellow]"
-        )
-        console.print(f"{mark} {one.what}: {one.found}" + (f"\n     → {one.remedy}" if one.remedy else ""))
+    if target is not None:
+        app = load(target, data).app
+        report = fitting.examine(Path(app.settings.data), app)
+        if as_json:
+            print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        else:
+            for line in showing.report(report, target):
+                console.print(line)
+        return 1 if report.misfits else 0
+    found = list(doctors.examine(Path(data or Settings().data)))
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+    else:
+        for one in found:
+            console.print(showing.finding(one))
     return 1 if any(one.fatal for one in found) else 0
 
 
 def _acted(done: int, *, replayed: bool) -> str:
-    letters = "1 dead letter" if done == 1 else f"{done} dead letters"
+    letters = counted(done, "dead letters")
     if not replayed:
         return f"Deleted {letters}."
     return f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. What fails again comes back."
@@ -310,10 +335,6 @@ def _acted(done: int, *, replayed: bool) -> str:
 
 def _or_below(below: bool) -> str:
     return ", or below it" if below else ""
-
-
-def _trees(answer: dict[str, Any]) -> str:
-    return "1 tree" if answer["trees"] == 1 else f"{answer['trees']} trees"
 
 
 def _value(text: str) -> Any:

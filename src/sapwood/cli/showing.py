@@ -16,7 +16,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from sapwood.address import Address
+from sapwood.cli.doctor import Finding
+from sapwood.cli.fitting import Report
+from sapwood.cli.words import ago, counted, size
+from sapwood.kernel.fitting import Misfit
+
+MOST_PLACES = 3
+"""How many agents are named that have the same thing wrong with them."""
 LONGEST_ARGUMENTS = 200
+MARKS = {"ok": "green", "warn": "yellow", "bad": "red"}
 COLOURS = {
     "busy": "yellow",
     "live": "green",
@@ -31,7 +40,7 @@ def picture(seen: dict[str, Any]) -> Tree:
     """Return the agents as a tree."""
     count = seen["count"]
     sockets = seen["sockets"]
-    head = Text(f"{count} root{_s(count)}, {sockets} socket{_s(sockets)}")
+    head = Text(f"{counted(count, 'roots')}, {counted(sockets, 'sockets')}")
     if not seen["ready"]:
         head.append("  not ready", "bold red")
     tree = Tree(head)
@@ -46,9 +55,9 @@ def _add(tree: Tree, branch: dict[str, Any], label: str) -> None:
     line = Text()
     line.append(unquote(label), "bold")
     line.append(f"  {branch['status']}", COLOURS.get(branch["status"], ""))
-    facts = [f"{branch['calls']} call{_s(branch['calls'])}"] if branch["calls"] else []
+    facts = [counted(branch["calls"], "calls")] if branch["calls"] else []
     if branch["sockets"]:
-        facts.append(f"{branch['sockets']} socket{_s(branch['sockets'])}")
+        facts.append(counted(branch["sockets"], "sockets"))
     facts.append(size(branch["bytes"]))
     line.append(f"  {', '.join(facts)}", "cyan")
     if branch["last_error"]:
@@ -104,27 +113,44 @@ def _history(letter: dict[str, Any], now: datetime) -> str:
     failed_at = datetime.fromisoformat(letter["failed_at"])
     when = f"{failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago((now - failed_at).total_seconds())}"
     attempts, times = letter["attempts"], letter["times"]
-    tried = f"after {attempts} attempt{_s(attempts)}" if attempts else "without an attempt"
+    tried = f"after {counted(attempts, 'attempts')}" if attempts else "without an attempt"
     return f"given up {tried}, {f'{times} times, last ' if times > 1 else ''}{when}"
 
 
-def ago(seconds: float) -> str:
-    """Return how long something is past as people say it."""
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{_s(count)} ago"
-    return "just now"
+def finding(one: Finding) -> Text:
+    """Return one answer of the doctor's as a line, and what to do about it as another."""
+    mark = "ok" if one.remedy is None else "bad" if one.fatal else "warn"
+    return _marked(mark, f"{one.what}: {one.found}", one.remedy)
 
 
-def size(count: int) -> str:
-    """Return a number of bytes as people say it."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        del units[0]
-    return f"{value:.0f} {units[0]}" if value >= 10 or units[0] == "B" else f"{value:.1f} {units[0]}"
+def _marked(mark: str, text: str, *more: str | None) -> Text:
+    line = Text(f"{mark:5}", MARKS[mark])
+    line.append(text, "")
+    arrows = [f"\n     {'' if at < len(more) - 1 else '→ '}{one}" for at, one in enumerate(more) if one]
+    return line.append("".join(arrows), "not bold")
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
+def report(found: Report, target: str) -> Iterator[Text]:
+    """Return what the doctor found in a data folder as lines; the same thing in many agents is one."""
+    groups: dict[tuple[str, ...], list[Misfit]] = {}
+    for one in found.misfits:
+        type_ = Address.parse(one.agent).type
+        groups.setdefault((type_, one.what, one.why, one.remedy), []).append(one)
+    for (type_, what, why, remedy), same in groups.items():
+        yield _marked("bad", f"{type_}, {what}: {why}", _where(same), remedy)
+    counts = ", ".join(counted(count, what) for what, count in found.counts.items() if count)
+    if found.misfits:
+        many = len(found.misfits)
+        text = (
+            f"{counted(many, 'things')} in {found.data} {'does' if many == 1 else 'do'} not fit {target}, of {counts}"
+        )
+        yield _marked("bad", text)
+    else:
+        yield _marked("ok", f"everything in {found.data} fits {target}: {counts or 'it is empty'}")
+
+
+def _where(same: list[Misfit]) -> str:
+    shown = [f"{one.agent} ({one.id})" if one.id else one.agent for one in same[:MOST_PLACES]]
+    if (more := len(same) - len(shown)) > 0:
+        return f"in {', '.join(shown)} and {more} more"
+    return "in " + (" and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0])
