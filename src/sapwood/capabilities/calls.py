@@ -32,6 +32,7 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.driving import driven
 from sapwood.kernel.fitting import Misfit, Stored
 from sapwood.storage.database import Database
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 CALLS = Schema("sapwood.capabilities", "calls")
 AT_ONCE = 200
 """How many calls of one agent are begun before everybody else has a turn."""
+LOOK_AGAIN = 1.0
+"""Seconds after which to try again a call that could neither succeed nor fail."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
 ALL = (
@@ -247,6 +250,8 @@ class StoredCalls:
                     raise
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
+            host = self._actor.host
+            host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
         finally:
             del self._running[row.number]
             self._actor.finished(call)
@@ -274,6 +279,7 @@ class StoredCalls:
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.iscoroutine(value):
                 await driven(value, self._db.keep)
+                await until_free(self._db)
             actor.check_live()
             for check in actor.after_call:
                 check()
@@ -286,6 +292,7 @@ class StoredCalls:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._db.undo()
+            await until_free(self._db)
             actor.check_live()
             return self._failed(row, error)
         return self._done(row)
