@@ -231,17 +231,17 @@ def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
         "dead letters": 1,
         "fibers": 1,
         "steps": 3,
-    } | {"states to be upgraded": 0}
+    }
     assert contents(copy) == before
 
 
 @pytest.mark.parametrize(
     ("new", "what", "why", "remedy"),
     [
-        (NoMethod, "scheduled call", "NoMethod has no method 'deliver'", "Put the old name back"),
+        (NoMethod, "scheduled call", "NoMethod has no method 'deliver'", "Keep a method of this name"),
         (OtherType, "scheduled call", "argument 'pieces' does not fit: Expected `object`, got `int`", "dead letter"),
-        (OneMore, "scheduled call", "has an argument 'colour' that was not stored", "a default"),
-        (OneLess, "scheduled call", "has no argument 'pieces' any more", "Put the old"),
+        (OneMore, "scheduled call", "has an argument 'colour' that was not stored", "takes what is stored"),
+        (OneLess, "scheduled call", "has no argument 'pieces' any more", "Keep a method"),
         (Stream, "queued call", "is a stream now", "dead letter"),
         (NoTour, "fiber", "has no method 'tour'", "fails when it is resumed"),
         (OtherTour, "fiber", "argument 'where' does not fit", "fails when it is resumed"),

@@ -8,6 +8,7 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from asyncio import CancelledError
@@ -436,7 +437,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         what = "scheduled call" if lane is None else "queued call"
         stored.counts[f"{what}s"] += 1
         if (wrong := stored.wrong_with(method, arguments)) is not None:
-            yield stored.misfit(what, wrong, f"{PUT_BACK} Else it becomes a dead letter when it is due.", number=number)
+            yield stored.misfit(what, wrong, f"{KEEP} Else it becomes a dead letter when it is due.", number=number)
         elif (wrong := _wrong_time(wish, retry)) is not None:
             yield stored.misfit(what, f"{method}(): {wrong}", "Cancel it, or have this machine know it.", number=number)
     for number, method, arguments, code in stored.file.rows(
@@ -445,11 +446,10 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         stored.counts["dead letters"] += 1
         wrong = stored.wrong_with(method, arguments)
         if wrong is not None and code != SignatureChanged.code:  # of those it is known
-            yield stored.misfit(
-                "dead letter", wrong, f"{PUT_BACK} Or delete it: it could not be replayed.", number=number
-            )
+            yield stored.misfit("dead letter", wrong, f"{KEEP} Or delete it: it could not be replayed.", number=number)
 
 
+@functools.lru_cache(maxsize=1000)  # most are like those of the agent before
 def _wrong_time(wish: str | None, retry: str) -> str | None:
     try:
         retry_of(retry)
@@ -462,7 +462,7 @@ def _wrong_time(wish: str | None, retry: str) -> str | None:
     return None
 
 
-PUT_BACK = "Put the old name back, or give what is new a default."
+KEEP = "Keep a method of this name that takes what is stored."
 
 
 def shown(arguments: bytes) -> dict[str, Any]:

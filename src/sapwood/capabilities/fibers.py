@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sapwood.capabilities.calls import PUT_BACK, StoredCalls, shown, time_of
+from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
 from sapwood.capabilities.steps import Steps, Work, is_msgpack
 from sapwood.errors import (
     FiberFailed,
@@ -574,6 +574,6 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         stored.counts["fibers"] += 1
         wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
         if wrong is not None:
-            yield stored.misfit("fiber", wrong, f"{PUT_BACK} Else it fails when it is resumed.", id=key)
+            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
         elif stash is not None and not is_msgpack(stash):
             yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

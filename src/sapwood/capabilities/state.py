@@ -237,7 +237,8 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         form, upgrade = Form(stored.kind), _tried_upgrade(stored)
         try:
             form.read(version, text, upgrade)
-            stored.counts["states to be upgraded"] += version < form.version
+            if version < form.version:
+                stored.counts["states to be upgraded"] += 1
         except Untried:
             stored.counts["states whose upgrade could not be tried"] += 1
         except Unfit as unfit:

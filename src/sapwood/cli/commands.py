@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -310,7 +311,9 @@ def doctor(
     console = Console(soft_wrap=True, highlight=False)
     if target is not None:
         app = load(target, data).app
-        report = fitting.examine(Path(app.settings.data), app)
+        counts: Counter[str] = Counter()
+        with Console(stderr=True).status(showing.Progress(counts)):
+            report = fitting.examine(Path(app.settings.data), app, counts)
         if as_json:
             print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
         else:

@@ -26,11 +26,11 @@ class Report:
     """What does not fit."""
 
 
-def examine(folder: Path, app: App) -> Report:
-    """Read everything that is stored as the app would read it. Nothing is changed."""
+def examine(folder: Path, app: App, counts: Counter[str] | None = None) -> Report:
+    """Read everything that is stored as the app would read it. Nothing is changed; `counts` grow meanwhile."""
     if not (folder / TREES).is_dir():
         raise UsageError(f"{str(folder)!r} is no data folder: it has no {TREES!r} in it. Name one with --data.")
-    counts: Counter[str] = Counter()
+    counts = Counter() if counts is None else counts
     try:
         with held_still(folder):
             misfits = list(unfit(folder, [known(cls) for cls in app.agents], counts))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -123,11 +125,25 @@ def finding(one: Finding) -> Text:
     return _marked(mark, f"{one.what}: {one.found}", one.remedy)
 
 
-def _marked(mark: str, text: str, *more: str | None) -> Text:
-    line = Text(f"{mark:5}", MARKS[mark])
-    line.append(text, "")
-    arrows = [f"\n     {'' if at < len(more) - 1 else '→ '}{one}" for at, one in enumerate(more) if one]
-    return line.append("".join(arrows), "not bold")
+def _marked(mark: str, text: str, remedy: str | None = None, where: str | None = None) -> Text:
+    line = Text()
+    line.append(f"{mark:5}", MARKS[mark])
+    line.append(text)
+    if where is not None:
+        line.append(f"\n     {where}", "dim")
+    if remedy is not None:
+        line.append(f"\n     → {remedy}")
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the doctor has come, whenever somebody looks."""
+
+    counts: Counter[str]
+
+    def __rich__(self) -> str:
+        return f"{counted(self.counts['agents'], 'agents')} looked at"
 
 
 def report(found: Report, target: str) -> Iterator[Text]:
@@ -137,20 +153,20 @@ def report(found: Report, target: str) -> Iterator[Text]:
         type_ = Address.parse(one.agent).type
         groups.setdefault((type_, one.what, one.why, one.remedy), []).append(one)
     for (type_, what, why, remedy), same in groups.items():
-        yield _marked("bad", f"{type_}, {what}: {why}", _where(same), remedy)
+        yield _marked("bad", f"{type_}, {what}: {why}", remedy, _where(same))
     counts = ", ".join(counted(count, what) for what, count in found.counts.items() if count)
     if found.misfits:
         many = len(found.misfits)
-        text = (
-            f"{counted(many, 'things')} in {found.data} {'does' if many == 1 else 'do'} not fit {target}, of {counts}"
-        )
-        yield _marked("bad", text)
+        text = f"{counted(many, 'things')} in {found.data} {'does' if many == 1 else 'do'} not fit {target}"
+        yield _marked("bad", f"{text}; looked at: {counts}")
     else:
         yield _marked("ok", f"everything in {found.data} fits {target}: {counts or 'it is empty'}")
 
 
 def _where(same: list[Misfit]) -> str:
-    shown = [f"{one.agent} ({one.id})" if one.id else one.agent for one in same[:MOST_PLACES]]
-    if (more := len(same) - len(shown)) > 0:
-        return f"in {', '.join(shown)} and {more} more"
-    return "in " + (" and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0])
+    agents = list(dict.fromkeys(one.agent for one in same))
+    if len(same) <= MOST_PLACES:
+        return "in " + ", ".join(f"{one.agent} ({one.id})" if one.id else one.agent for one in same)
+    times = "" if len(same) == len(agents) else f"{len(same)} times "
+    more = ", …" if len(agents) > MOST_PLACES else ""
+    return f"{times}in {counted(len(agents), 'agents')}: {', '.join(agents[:MOST_PLACES])}{more}"

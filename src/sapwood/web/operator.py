@@ -292,7 +292,7 @@ class Operator:
         alarms = self._node.alarms
         if not alarms.is_whole:  # it is still being made from what the trees hold
             return sorted(roots_in(self._node.folder), key=str)
-        return [self._known_as(root) for root, _ in alarms.with_dead_letters()]
+        return list(dict.fromkeys(self._known_as(root) for root, _ in alarms.with_dead_letters()))
 
     def _known_as(self, root: Address) -> Address:
         """Return a root by the type id that its class has now, if its tree has moved there already."""
@@ -310,9 +310,10 @@ class Operator:
         found: list[Letter] = []
         tree.visitors += 1
         try:
-            for owner, _ in tree.alarms.with_dead_letters():
+            # The root may have had another type id when an entry was made.
+            owners = [Address((*root.steps, *owner.steps[1:])) for owner, _ in tree.alarms.with_dead_letters()]
+            for owner in dict.fromkeys(owners):
                 await asyncio.sleep(0)  # to look must not hold up those who work
-                owner = Address((*root.steps, *owner.steps[1:]))  # the root may have had another type id
                 if tree.destroyed is not None or len(found) > MOST_ROWS:
                     break
                 if first is None or owner.is_below(first):
