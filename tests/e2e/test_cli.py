@@ -449,7 +449,7 @@ def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_
         server.wait_for(re.compile(r"is a dead letter now"))
         server.stop()
     with contextlib.closing(sqlite3.connect(shop / "sapwood-data" / "alarms.db")) as alarms, alarms:
-        alarms.execute("UPDATE sapwood_node_alarms SET due_at = 1")
+        alarms.execute("UPDATE sapwood_node_alarms SET due_at = 1 WHERE root <> ''")
 
     done = sapwood(shop, "dead-letters")
     refused = sapwood(shop, "dead-letters", "Shop:main", "--replay", "all")
