@@ -452,9 +452,11 @@ def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_
         alarms.execute("UPDATE sapwood_node_alarms SET due_at = 1 WHERE root <> ''")
 
     done = sapwood(shop, "dead-letters")
+    copied = sapwood(shop, "backup", "copy")
     refused = sapwood(shop, "dead-letters", "Shop:main", "--replay", "all")
 
     assert (done.returncode, done.stderr, "no bread left" in done.stdout) == (0, "", True)
+    assert (copied.returncode, copied.stderr) == (0, "")
     assert (refused.returncode, "No server runs" in refused.stderr) == (1, True)
 
 
