@@ -40,7 +40,7 @@ class House(Heating):
         await self.delete_sub_agent(Heating, name)
 
 
-class Street(Agent):
+class Terrace(Agent):
     async def vanish(self) -> None:
         await self.destroy()
 
@@ -58,14 +58,14 @@ def oil() -> dict[str, Any]:
 
 @pytest.fixture
 def app(oil: dict[str, Any]) -> App:
-    return App(agents=[House, Street], deps=oil)
+    return App(agents=[House, Terrace], deps=oil)
 
 
 async def broken(world: World) -> Operator:
     """Have four calls given up: in two trees, at depths 0 to 2."""
     await (await world.get_agent(House, "main")).heat("hall", 18)
     await (await world.get_agent(House, "main")).flat("first")
-    await (await world.get_agent(Street, "main")).build("a")
+    await (await world.get_agent(Terrace, "main")).build("a")
     await world.clock.advance(SECOND)
     world.sleep()
     return Operator(world.node)
@@ -84,8 +84,8 @@ async def test_all_dead_letters_of_all_trees_are_found_and_nobody_is_woken(app: 
         assert agents_of(found) == [
             "House:main",
             "House:main/Heating:first",
-            "Street:main/House:a",
-            "Street:main/House:a/Heating:first",
+            "Terrace:main/House:a",
+            "Terrace:main/House:a/Heating:first",
         ]
         assert (
             found["letters"][0].items()
@@ -119,10 +119,10 @@ async def test_those_of_one_agent_and_of_those_below_it(app: App) -> None:
         operator = await broken(world)
 
         assert agents_of(await operator.dead_letters("House:main")) == ["House:main"]
-        assert agents_of(await operator.dead_letters("Street:main")) == []
-        assert agents_of(await operator.dead_letters("Street:main", below=True)) == [
-            "Street:main/House:a",
-            "Street:main/House:a/Heating:first",
+        assert agents_of(await operator.dead_letters("Terrace:main")) == []
+        assert agents_of(await operator.dead_letters("Terrace:main", below=True)) == [
+            "Terrace:main/House:a",
+            "Terrace:main/House:a/Heating:first",
         ]
         with pytest.raises(NotFound, match="There is no House:other"):
             await operator.dead_letters("House:other")
@@ -156,8 +156,8 @@ async def test_replay_calls_again_and_what_succeeds_is_no_dead_letter_any_more(a
         assert (await operator.dead_letters("House:main/Heating:first"))["letters"] == []
         assert agents_of(await operator.dead_letters()) == [
             "House:main",
-            "Street:main/House:a",
-            "Street:main/House:a/Heating:first",
+            "Terrace:main/House:a",
+            "Terrace:main/House:a/Heating:first",
         ]
 
 
@@ -165,10 +165,10 @@ async def test_what_fails_again_is_a_dead_letter_again(app: App) -> None:
     async with running(app) as world:
         operator = await broken(world)
 
-        assert await operator.replay("Street:main", "all", below=True) == 2
+        assert await operator.replay("Terrace:main", "all", below=True) == 2
         await world.clock.advance(SECOND)
 
-        assert len((await operator.dead_letters("Street:main", below=True))["letters"]) == 2
+        assert len((await operator.dead_letters("Terrace:main", below=True))["letters"]) == 2
 
 
 async def test_deleted_ones_are_gone_for_good(app: App) -> None:
@@ -176,7 +176,7 @@ async def test_deleted_ones_are_gone_for_good(app: App) -> None:
         operator = await broken(world)
 
         assert await operator.delete_letters("House:main", "all", below=True) == 2
-        assert await operator.delete_letters("Street:main", "all", below=True) == 2
+        assert await operator.delete_letters("Terrace:main", "all", below=True) == 2
         await world.clock.advance(SECOND)
         await world.crash()
 
@@ -191,8 +191,8 @@ async def test_an_id_that_is_not_there_is_refused_with_those_that_are(app: App) 
 
         with pytest.raises(NotFound, match=f"House:main has no dead letter '7'. There are: {letter['id']}"):
             await operator.replay("House:main", "7")
-        with pytest.raises(NotFound, match=r"Street:main has no dead letters\."):
-            await operator.delete_letters("Street:main", "all")
+        with pytest.raises(NotFound, match=r"Terrace:main has no dead letters\."):
+            await operator.delete_letters("Terrace:main", "all")
 
 
 async def test_those_of_an_agent_that_was_deleted_are_gone_with_it(app: App) -> None:
@@ -200,7 +200,7 @@ async def test_those_of_an_agent_that_was_deleted_are_gone_with_it(app: App) -> 
         operator = await broken(world)
 
         await (await world.get_agent(House, "main")).demolish("first")
-        await (await world.get_agent(Street, "main")).vanish()
+        await (await world.get_agent(Terrace, "main")).vanish()
 
         assert agents_of(await operator.dead_letters()) == ["House:main"]
 
@@ -223,7 +223,7 @@ async def test_a_tree_in_quarantine_is_named_and_the_others_are_shown(app: App) 
         found = await Operator(world.node).dead_letters()
 
         assert [one["address"] for one in found["unread"]] == ["House:main"]
-        assert agents_of(found) == ["Street:main/House:a", "Street:main/House:a/Heating:first"]
+        assert agents_of(found) == ["Terrace:main/House:a", "Terrace:main/House:a/Heating:first"]
 
 
 async def test_they_are_found_after_their_root_got_another_type_id(tmp_path: Path) -> None:
