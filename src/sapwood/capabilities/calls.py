@@ -49,6 +49,8 @@ LOOK_AGAIN = 1.0
 """Seconds after which to try again a call that could neither succeed nor fail."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
+PUT_OFF = 300.0
+"""Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
     "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at"
     " FROM sapwood_calls "
@@ -272,6 +274,10 @@ class StoredCalls:
             args, kwargs = method.signature.unpack(row.arguments)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             return self._give_up(row, SignatureChanged(f"What was stored no longer fits the program: {error}"))
+        try:
+            row.when()
+        except UsageError as error:
+            return self._put_off(row, error)
         if row.died > MOST_DEATHS:
             return self._give_up(row, GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran."))
         actor.check_live()
@@ -337,6 +343,22 @@ class StoredCalls:
         due = actor.host.clock.now() + retry.wait(failed)
         self._db.execute(
             "UPDATE sapwood_calls SET due_at = ?, failed = ?, error = ? WHERE number = ?", due, failed, text, row.number
+        )
+        return due
+
+    def _put_off(self, row: Row, error: UsageError) -> float:
+        """Nobody here can say when the next call would be, so none is made: once the machine can, it goes on."""
+        due = self._actor.host.clock.now() + PUT_OFF
+        log.error(
+            "%s.%s() is put off for %.0f s: %s",
+            self._actor.address,
+            row.method,
+            PUT_OFF,
+            error,
+            extra={"address": str(self._actor.address), "method": row.method},
+        )
+        self._db.execute(
+            "UPDATE sapwood_calls SET due_at = ?, died = 0, error = ? WHERE number = ?", due, str(error), row.number
         )
         return due
 
@@ -439,7 +461,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         if (wrong := stored.wrong_with(method, arguments)) is not None:
             yield stored.misfit(what, wrong, f"{KEEP} Else it becomes a dead letter when it is due.", number=number)
         elif (wrong := _wrong_time(wish, retry)) is not None:
-            yield stored.misfit(what, f"{method}(): {wrong}", "Cancel it, or have this machine know it.", number=number)
+            yield stored.misfit(what, f"{method}(): {wrong}", NOT_CALLED, number=number)
     for number, method, arguments, code in stored.file.rows(
         "SELECT number, method, arguments, code FROM sapwood_dead_letters ORDER BY number"
     ):
@@ -462,6 +484,7 @@ def _wrong_time(wish: str | None, retry: str) -> str | None:
     return None
 
 
+NOT_CALLED = "Mend this machine, or cancel it. Until then it is not called."
 KEEP = "Keep a method of this name that takes what is stored."
 
 
