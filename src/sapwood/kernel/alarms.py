@@ -161,8 +161,11 @@ class Alarms:
             self._set_timer(when)
 
     def hold(self, root: Address, until: float) -> None:
-        """The tree was looked at; do so again then, although what is stored says now."""
-        self._hold(root, until)
+        """The tree was looked at; do so again then, although what is stored says now.
+
+        Or earlier, if somebody asked for that meanwhile.
+        """
+        self._hold(root, min(until, self._held.get(root, FOREVER)))
         self._set_timer()
 
     def _hold(self, root: Address, until: float) -> None:

@@ -80,7 +80,7 @@ class Node:
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
-        self.when_started: Callable[[Actor], None] = lambda actor: None
+        self._woke: Callable[[Actor], None] = lambda actor: None
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -114,7 +114,7 @@ class Node:
         """Take up work: from now on trees are woken when they have something to do."""
         self.roots = roots
         self.begin_due = begin_due
-        self.when_started = when_started
+        self._woke = when_started
         if not self.alarms.is_whole:
             known = list(roots_in(self.folder))
             if known:
@@ -122,6 +122,11 @@ class Node:
             else:
                 self.alarms.complete()
         self.alarms.start(self.waking.look)
+
+    def when_started(self, actor: Actor) -> None:
+        """An agent has started: whatever kept an alarm from waking it is over."""
+        self.waking.forgive(actor.address)
+        self._woke(actor)
 
     async def _index(self, roots: Sequence[Address]) -> None:
         """Make the index of alarms anew from what the trees say."""
