@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.clock import Clock, Timer
-from sapwood.errors import StoredDataError
+from sapwood.errors import SapwoodError, StoredDataError
 from sapwood.kernel.ports import Commit, Gate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
@@ -247,11 +247,17 @@ class Alarms:
             self._gate.committed(Commit(None, self.database, before + 1, self.database.frames))
         self.database.checkpoint_if_long()
 
+    def _commit_soon(self) -> None:
+        try:
+            self.commit()
+        except SapwoodError:
+            log.exception("the node's index of alarms could not be brought up to date; it says too early")
+
     def before_create(self, database: Database) -> None:
         pass
 
     def before_write(self, database: Database, sql: str) -> None:
-        self._loop.call_soon(self.commit)
+        self._loop.call_soon(self._commit_soon)
 
     def whose_slice(self) -> object:
         return self
