@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.conformance.worlds import Probe
 
-from sapwood import Address, Agent, After, Cron, Every, Lane, Retry
+from sapwood import Address, After, Agent, Cron, Every, Lane, Retry
 from sapwood.testing import World
 
 NO_RETRY = Retry(attempts=1)

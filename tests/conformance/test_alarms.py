@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
-from tests.conformance.worlds import Probe, Run, crash_everywhere, until
+from tests.conformance.worlds import Probe, Run, until
 
 from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
@@ -304,9 +304,7 @@ class Lonely(Agent):
 
 
 @pytest.mark.parametrize("why", ["gone", "own words"])
-async def test_an_on_start_that_does_not_find_somebody_else_loses_no_schedule(
-    run: Run, probe: Probe, why: str
-) -> None:
+async def test_an_on_start_that_does_not_find_somebody_else_loses_no_schedule(run: Run, probe: Probe, why: str) -> None:
     async with run(Lonely, deps=probe) as world:
         await (await world.get_agent(Lonely, "root")).make()
         probe.log.append(why)
@@ -490,9 +488,7 @@ async def test_a_crash_in_the_middle_of_scheduling_keeps_what_was_acknowledged(
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-async def test_a_crash_in_the_middle_of_a_call_neither_loses_nor_doubles_it(
-    run: Run, probe: Probe, depth: int
-) -> None:
+async def test_a_crash_in_the_middle_of_a_call_neither_loses_nor_doubles_it(run: Run, probe: Probe, depth: int) -> None:
     for nth in range(1, 10):
         async with run(Planner, deps=probe) as world:
             owner = await planner(world, depth)

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 from sapwood.capabilities.calls import CALLS, StoredCalls, retry_of
@@ -17,10 +18,10 @@ from sapwood.kernel.alarms import FOREVER
 from sapwood.kernel.context import Call, current
 from sapwood.when import After
 
+log = logging.getLogger(__name__)
+
 AT_ONCE = After(timedelta(0))
 SETTLING = "settle"
-AGAIN = 1.0
-"""Seconds after which to look again at an agent that ended while it did what was due."""
 
 
 class Agenda:
@@ -70,13 +71,9 @@ class Agenda:
 
     def _changed(self, due: float | None) -> None:
         """A call or a fiber began, or ended and is due again then."""
-        actor = self._actor
-        if actor.dropped is not None:
-            # It was dropped in the middle: whatever it left is due still.
-            actor.host.alarms.look_by(actor.address.root, actor.host.clock.now() + AGAIN)
-            return
-        self.note(due)
-        self.settle_soon()
+        if self._actor.dropped is None:
+            self.note(due)
+            self.settle_soon()
 
     def replay(self, id: str) -> bool:
         """Call once more what was given up; return whether there was such a dead letter."""
@@ -160,5 +157,8 @@ def begin_due(actor: Actor) -> float | None:
 def when_started(actor: Actor) -> None:
     """See what an agent has to do, if it ever had anything."""
     database = actor.database
-    if database.exists and (database.has(CALLS) or database.has(FIBERS)):
-        actor.of(Agenda).woke()
+    try:
+        if database.exists and (database.has(CALLS) or database.has(FIBERS)):
+            actor.of(Agenda).woke()
+    except SapwoodError:
+        log.exception("nobody could see what %s has to do", actor.address, extra={"address": str(actor.address)})

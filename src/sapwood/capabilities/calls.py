@@ -33,6 +33,7 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.driving import driven
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 CALLS = Schema("sapwood.capabilities", "calls")
 AT_ONCE = 200
 """How many calls of one agent are begun before everybody else has a turn."""
+LOOK_AGAIN = 1.0
+"""Seconds after which to try again a call that could neither succeed nor fail."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
 ALL = (
@@ -252,6 +255,9 @@ class StoredCalls:
                     raise
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
+            self._db.undo()
+            host = self._actor.host
+            host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
         finally:
             del self._running[row.number]
             if row.lane is not None:
@@ -283,6 +289,7 @@ class StoredCalls:
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.iscoroutine(value):
                 await driven(value, self._db.keep)
+                await until_free(self._db)
             actor.check_live()
             for check in actor.after_call:
                 check()
@@ -295,6 +302,7 @@ class StoredCalls:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._db.undo()
+            await until_free(self._db)
             actor.check_live()
             return self._failed(row, error)
         return self._done(row)
@@ -338,6 +346,7 @@ class StoredCalls:
         if failed >= retry.attempts:
             return self._give_up(row._replace(failed=failed), error)
         due = actor.host.clock.now() + retry.wait(failed)
+        self._db.begin()  # also where the database is full
         self._db.execute(
             # Whatever it is, it does not end the process.
             "UPDATE sapwood_calls SET due_at = ?, failed = ?, died = 0, error = ? WHERE number = ?",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.clock import Clock, Timer
-from sapwood.errors import SapwoodError, StoredDataError
+from sapwood.errors import SapwoodError
 from sapwood.kernel.ports import Commit, Gate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
@@ -30,6 +30,8 @@ NODE = Schema("sapwood.kernel", "node")
 FILE = "alarms.db"
 AT_ONCE = 64
 """How many trees to look at before everybody else has a turn."""
+TROUBLED = 5.0
+"""Seconds after which to read the index again that could not be read."""
 LARGEST = 1 << 40
 FOREVER = float("inf")
 
@@ -163,9 +165,10 @@ class Alarms:
     def hold(self, root: Address, until: float) -> None:
         """The tree was looked at; do so again then, although what is stored says now.
 
-        Or earlier, if somebody asked for that meanwhile.
+        Unless somebody wants it earlier since, or what is stored was put right.
         """
-        self._hold(root, min(until, self._held.get(root, FOREVER)))
+        if until < self._held.get(root, -FOREVER):
+            self._hold(root, until)
         self._set_timer()
 
     def _hold(self, root: Address, until: float) -> None:
@@ -222,20 +225,23 @@ class Alarms:
 
     def _ring(self) -> None:
         self._timer, self._timer_at = None, FOREVER
-        now, look = self._clock.now(), self._look
+        look = self._look
         if look is None:
             return
         try:
-            due = [root for root, _ in self._first_stored(AT_ONCE, now)]
-            while len(due) < AT_ONCE and self._next_held() <= now:
-                due.append(heapq.heappop(self._rings)[2])
-        except StoredDataError:
-            log.exception("the node's index of alarms cannot be read; stop the node and remove %s", FILE)
-            return
-        for root in due:
-            self._held[root] = FOREVER
-            look(root)
-        self._set_timer()
+            for root in self._due(self._clock.now()):
+                self._held[root] = FOREVER
+                look(root)
+            self._set_timer()
+        except SapwoodError:
+            log.exception("the node's index of alarms cannot be read; if this goes on, stop it and remove %s", FILE)
+            self._set_timer(self._clock.now() + TROUBLED)
+
+    def _due(self, now: float) -> list[Address]:
+        due = [root for root, _ in self._first_stored(AT_ONCE, now)]
+        while len(due) < AT_ONCE and self._next_held() <= now:
+            due.append(heapq.heappop(self._rings)[2])
+        return due
 
     def commit(self) -> None:
         """Commit what was written to the index."""

@@ -132,13 +132,18 @@ class Node:
         """Make the index of alarms anew from what the trees say."""
         for root in roots:
             try:
-                tree = self.tree(root)
+                known, kind = self.waking.root_known_as(root)
+            except UnknownAgent:
+                known, kind = root, None  # what it has to do waits for its class
+            try:
+                tree = self.tree(known, kind)
                 if tree.destroyed is None and tree.root.exists:
                     due, dead = tree.alarms.summary()
                     if due is not None or dead:
-                        self.alarms.earlier(root, due, dead)
+                        self.alarms.earlier(known, due, dead)
             except SapwoodError:
                 log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
             await asyncio.sleep(0)
         self.alarms.complete()
 

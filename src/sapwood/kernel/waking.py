@@ -99,12 +99,12 @@ class Waking:
         now = self._woods.clock.now()
         if self._failures.get(root, (0, 0.0))[1] > now:
             return self._failures[root][1]
-        known, kinds = self._known_as(root, {})
-        tree = self._woods.tree(known, kinds[-1])
+        known, kind = self.root_known_as(root)
+        tree = self._woods.tree(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known, kinds[-1])
-        _tell(tree, known, kinds)
+            tree = self._woods.tree(known, kind)
+        _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.
             self._woods.alarms.earlier(known, now, 0)
@@ -184,6 +184,11 @@ class Waking:
     def forgive(self, who: Address) -> None:
         """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
         self._failures.pop(who, None)
+
+    def root_known_as(self, root: Address) -> tuple[Address, AgentClass | None]:
+        """Return the address of a root with the type id that its class has now, and that class."""
+        known, (kind,) = self._known_as(root, {})
+        return known, kind
 
     def _known_as(self, address: Address, told: Mapping[str, AgentClass]) -> tuple[Address, list[AgentClass | None]]:
         """Return an address with the type ids that its classes have now, and those classes."""
