@@ -43,9 +43,7 @@ async def test_a_restart_opens_the_trees_that_are_due_and_no_other(run: Run, pro
         await world.clock.advance(timedelta(seconds=15))
 
         assert opened(world) == ["a", "d"]
-        assert probe.log == ["start grandchild", "grandchild: later"] * 2 or sorted(probe.log) == sorted(
-            ["start grandchild", "grandchild: later"] * 2
-        )
+        assert sorted(probe.log) == ["grandchild: later"] * 2 + ["start grandchild"] * 2
         await world.clock.advance(timedelta(seconds=5))
         assert opened(world) == ["a", "b", "d"]
 
@@ -500,7 +498,6 @@ async def test_a_crash_in_the_middle_of_a_call_neither_loses_nor_doubles_it(run:
                 await world.clock.advance(timedelta(seconds=10))
             await world.crash()
 
-            world.clock.jump(max(time_of(world), time_of(world)))
             await world.clock.advance(timedelta(seconds=10))
 
             notes = await (await found(world, depth)).notes()
@@ -561,8 +558,8 @@ async def test_a_sleeping_tree_stays_asleep_until_it_is_due_and_may_sleep_again(
         assert probe.log.count("great-grandchild: tick") == 3
 
 
-async def test_many_agents_of_one_tree_with_much_to_do_at_once_are_all_served(run: Run, probe: Probe) -> None:
-    async with run(Hive, deps=probe, limits=Limits(children=5000)) as world:
+async def test_many_agents_of_one_tree_with_much_to_do_at_once_are_all_served(probe: Probe) -> None:
+    async with running(App(agents=[Hive], deps=probe), slow_slices="allow") as world:
         hive = await world.get_agent(Hive, "h")
         await hive.fill(450, 250)
 
@@ -604,7 +601,7 @@ async def test_an_agent_whose_database_is_full_goes_on_once_there_is_room(run: R
         await world.clock.advance(timedelta(seconds=10))
         await full.clear()
         probe.log.clear()
-        await world.clock.advance(timedelta(minutes=10))
+        await world.clock.advance(timedelta(seconds=10))
 
         assert "tick" in probe.log
 

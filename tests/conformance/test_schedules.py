@@ -155,6 +155,19 @@ async def test_a_repeating_call_survives_its_errors(run: Run, probe: Probe) -> N
         assert await owner.planned() == ["tick"]
 
 
+async def test_a_repeating_call_keeps_its_beat_also_when_it_had_to_be_tried_again(run: Run, probe: Probe) -> None:
+    retry = Retry(attempts=3, base=timedelta(seconds=2), most=timedelta(seconds=2))
+    async with run(Planner, deps=probe) as world:
+        owner = await planner(world)
+        booked = await owner.every(10, "tick", method="fail", retry=retry)
+        begun = time_of(world)
+
+        await world.clock.advance(timedelta(seconds=15))
+
+        assert probe.log.count("root tries tick") == 3
+        assert await owner.due(booked) == begun + timedelta(seconds=20)
+
+
 async def test_cancelling_forgets_a_schedule_by_its_id_or_its_key(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
@@ -787,6 +800,92 @@ async def test_a_scheduled_call_may_destroy_its_agent_and_nothing_of_it_happens_
         root = await world.get_agent(Gardener, "root")
         assert await root.children() == 0
         assert world.node.alarms.stored(Address.root_of("Gardener", "root")) is None
+
+
+class Counter(Agent[int]):
+    """Counts in its state, by the clock and in a fiber."""
+
+    initial_state = 0
+    deps: Probe
+
+    async def begin(self) -> None:
+        self.set_state(1)
+        self.schedule(Every(timedelta(seconds=10)), self.add, 10)
+        self.start_fiber("f", self.wait_and_add)
+
+    async def wait_and_add(self) -> None:
+        await self.deps.go.wait()
+        self.set_state(self.state + 100)
+
+    async def add(self, number: int) -> None:
+        self.set_state(self.state + number)
+        if "fail" in self.deps.log:
+            raise RuntimeError("not this time")
+
+    async def plan_plain(self) -> None:
+        self.schedule(timedelta(seconds=1), self._plain, 1000)
+
+    def _plain(self, number: int) -> None:
+        self.set_state(self.state + number)
+
+    async def count(self) -> int:
+        return self.state
+
+    async def fibers(self) -> list[str]:
+        return [fiber.status for fiber in self.list_fibers()]
+
+
+async def test_after_a_forced_eviction_state_schedules_and_fibers_are_there_again(run: Run, probe: Probe) -> None:
+    async with run(Counter, deps=probe) as world:
+        await (await world.get_agent(Counter, "c")).begin()
+        await world.clock.advance(timedelta(seconds=10))
+        await world.crash()
+        probe.go.set()
+        await world.clock.advance(timedelta(seconds=10))
+
+        counter = await world.get_agent(Counter, "c")
+        assert await counter.count() == 1 + 10 + 10 + 100
+        assert await counter.fibers() == ["completed"]
+
+
+async def test_the_state_that_a_failing_call_set_is_undone_with_the_rest(run: Run, probe: Probe) -> None:
+    async with run(Counter, deps=probe) as world:
+        counter = await world.get_agent(Counter, "c")
+        probe.go.set()
+        await counter.begin()
+        probe.log.append("fail")
+        await world.clock.advance(timedelta(seconds=19))
+        assert await counter.count() == 101
+        probe.log.clear()
+        await world.clock.advance(timedelta(seconds=1))
+
+        assert await counter.count() == 111
+        await world.crash()
+        assert await (await world.get_agent(Counter, "c")).count() == 111
+
+
+async def test_a_plain_method_may_be_scheduled_too(run: Run, probe: Probe) -> None:
+    async with run(Counter, deps=probe) as world:
+        counter = await world.get_agent(Counter, "c")
+        await counter.plan_plain()
+
+        await world.clock.advance(timedelta(seconds=1))
+
+        assert await counter.count() == 1000
+
+
+async def test_an_agent_does_not_go_to_sleep_while_a_scheduled_call_runs(run: Run, probe: Probe) -> None:
+    async with run(Planner, deps=probe) as world:
+        owner = await planner(world, 2)
+        await owner.after(1, "x", method="slowly")
+        await world.clock.advance(timedelta(seconds=1))
+
+        world.sleep()
+        probe.go.set()
+        await world.clock.advance(0)
+
+        assert probe.log.count("grandchild begins x") == 1
+        assert await (await found(world, 2)).notes() == ["x"]
 
 
 async def test_what_happens_to_a_schedule_is_told_by_the_agent_that_owns_it(

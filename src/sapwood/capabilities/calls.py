@@ -315,7 +315,10 @@ class StoredCalls:
     def _move_on(self, row: Row) -> float | None:
         """This call is over; return when the next one of the same row, or of the same lane, is due."""
         now = self._actor.host.clock.now()
-        following = row.when().next(row.due_at or now, now) if row.wish is not None else None
+        wish = row.when()
+        # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
+        since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
+        following = wish.next(since, now)
         self._actor.of(Steps).forget(self.work_of(row))
         if following is None:
             return self.remove(row)
