@@ -11,9 +11,10 @@ from typing import Any
 import pydantic
 import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner, time_of
+from tests.conformance.served import served
 from tests.conformance.worlds import Probe, Run, happens
 
-from sapwood import Address, After, Agent, App, At, Every, Retry, Settings, UsageError
+from sapwood import Address, After, Agent, App, At, Connection, Every, Retry, Settings, UsageError
 from sapwood.errors import InvalidArguments, NotCopyable
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
@@ -886,6 +887,30 @@ async def test_an_agent_does_not_go_to_sleep_while_a_scheduled_call_runs(run: Ru
 
         assert probe.log.count("grandchild begins x") == 1
         assert await (await found(world, 2)).notes() == ["x"]
+
+
+class Listening(Agent):
+    deps: Probe
+
+    async def on_message(self, connection: Connection, message: str | bytes) -> None:
+        self.schedule(timedelta(seconds=1), self.say, str(message))
+
+    async def say(self, text: str) -> None:
+        self.deps.log.append(text)
+        self.broadcast(text)
+
+
+async def test_a_message_of_a_client_may_schedule_a_call_that_answers_later(probe: Probe) -> None:
+    async with served(App(agents=[Listening], deps=probe)) as one:
+        client = await one.join("/agents/listening/l")
+        await client.send("hello")
+        async with asyncio.timeout(5):
+            await happens(lambda: one.world.node.alarms.stored(Address.root_of("Listening", "l")) is not None)
+
+        await one.world.clock.advance(timedelta(seconds=1))
+
+        await client.until(lambda frame: frame == "hello")
+        assert probe.log == ["hello"]
 
 
 async def test_what_happens_to_a_schedule_is_told_by_the_agent_that_owns_it(
