@@ -110,6 +110,8 @@ class StoredCalls:
         """Told of the end of every call, with when it is due again."""
         self._running: dict[int, Call] = {}
         """What runs now, by its number."""
+        self._lanes: set[str] = set()
+        """The lanes in which something runs now."""
         self._tag = row_id(0, actor.address, actor.stem).removeprefix("0")
 
     @property
@@ -201,8 +203,8 @@ class StoredCalls:
         if row.lane is None or row.due_at is None:
             return None
         next_one = self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ? WHERE number ="
-            " (SELECT number FROM sapwood_calls WHERE lane = ? ORDER BY number LIMIT 1) AND due_at IS NULL"
+            "UPDATE sapwood_calls SET due_at = coalesce(due_at, ?) WHERE number ="
+            " (SELECT number FROM sapwood_calls WHERE lane = ? ORDER BY number LIMIT 1)"
             " RETURNING due_at",
             self._actor.host.clock.now(),
             row.lane,
@@ -223,7 +225,10 @@ class StoredCalls:
         most = AT_ONCE + len(self._running)
         rows = self.find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
         for row in rows:
-            if row.number not in self._running:
+            # One that was taken out of its lane while it ran is still in the way of the next.
+            if row.number not in self._running and (row.lane is None or row.lane not in self._lanes):
+                if row.lane is not None:
+                    self._lanes.add(row.lane)
                 call = self._running[row.number] = Call(self._actor, row.method, None)
                 call.work = self.work_of(row)
                 self._actor.spawn(call, self._run(call, row))
@@ -243,7 +248,7 @@ class StoredCalls:
         again: float | None = None
         try:
             try:
-                if row.due_at is not None and row.due_at <= self._actor.host.born and not row.failed:
+                if row.due_at is not None and row.due_at <= self._actor.host.born:
                     row = await self._count_death(row)
                 again = await self._attempt(row)
             except CancelledError:
@@ -253,10 +258,13 @@ class StoredCalls:
                     raise
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
+            self._db.undo()
             host = self._actor.host
             host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
         finally:
             del self._running[row.number]
+            if row.lane is not None:
+                self._lanes.discard(row.lane)
             self._actor.finished(call)
             self._ended(again)
 
@@ -279,10 +287,12 @@ class StoredCalls:
         except UsageError as error:
             return self._put_off(row, error)
         if row.died > MOST_DEATHS:
-            return self._give_up(row, GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran."))
+            error = GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran.")
+            return self._give_up(row._replace(failed=row.failed + MOST_DEATHS), error)
         actor.check_live()
-        self._db.attempt()
         try:
+            actor.user_database()  # the tables of the user are not undone with what a call wrote
+            self._db.attempt()
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.iscoroutine(value):
                 await driven(value, self._db.keep)
@@ -312,7 +322,10 @@ class StoredCalls:
     def _move_on(self, row: Row) -> float | None:
         """This call is over; return when the next one of the same row, or of the same lane, is due."""
         now = self._actor.host.clock.now()
-        following = row.when().next(row.due_at or now, now) if row.wish is not None else None
+        wish = row.when()
+        # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
+        since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
+        following = wish.next(since, now)
         self._actor.of(Steps).forget(self.work_of(row))
         if following is None:
             return self.remove(row)
@@ -338,11 +351,19 @@ class StoredCalls:
             extra={"address": str(actor.address), "method": row.method},
             exc_info=error,
         )
+        if not self.find("WHERE number = ?", row.number):
+            return self._move_on(row)  # it was cancelled meanwhile: nobody wishes it any more
         if failed >= retry.attempts:
             return self._give_up(row._replace(failed=failed), error)
         due = actor.host.clock.now() + retry.wait(failed)
+        self._db.begin()  # also where the database is full
         self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ?, failed = ?, error = ? WHERE number = ?", due, failed, text, row.number
+            # Whatever it is, it does not end the process.
+            "UPDATE sapwood_calls SET due_at = ?, failed = ?, died = 0, error = ? WHERE number = ?",
+            due,
+            failed,
+            text,
+            row.number,
         )
         return due
 

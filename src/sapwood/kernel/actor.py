@@ -72,13 +72,15 @@ class Host(Protocol):
     alarms: Alarms
     born: float
     """When the node began, by the wall clock."""
-    when_started: Callable[[Actor], None]
-    """Called when an agent has started, before anything is delivered to it."""
 
     @property
     def offload(self) -> Offloading: ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def when_started(self, actor: Actor) -> None:
+        """Told when an agent has started, before anything is delivered to it."""
+        ...
 
     def check_deps(self, kind: AgentClass) -> None: ...
 
