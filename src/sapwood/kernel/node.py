@@ -114,7 +114,12 @@ class Node:
         """Take up work: from now on trees are woken when they have something to do."""
         self.roots = roots
         self.begin_due = begin_due
-        self.when_started = when_started
+
+        def started(actor: Actor) -> None:
+            self.waking.forgive(actor.address)
+            when_started(actor)
+
+        self.when_started = started
         if not self.alarms.is_whole:
             known = list(roots_in(self.folder))
             if known:
