@@ -336,8 +336,11 @@ class Fibers:
                 check()
             self._end(row, "completed", result=method.signature.result.pack(value))
         except Suspended as suspended:
+            if self._over(row.number):
+                self._forget_steps(row.number)
+                return None
             self._db.execute(
-                "UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ? AND due_at IS NOT NULL",
+                "UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ?",
                 suspended.until,
                 row.number,
             )

@@ -114,6 +114,9 @@ class Waking:
         if not tree.root.exists:
             self._woods.alarms.forget(root)
             return None
+        for kind in self._woods.roots:
+            if kind.type == known.type:
+                tree.kinds.setdefault(kind.type, kind)  # whatever else may have this type id
         following = FOREVER
         after = (-FOREVER, "")
         while page := tree.alarms.due(now, after, PAGE):
