@@ -469,6 +469,7 @@ class Fibers:
             return False
         call.work = self._work(row, parks=True)
         await until_free(self._db)
+        actor.check_live()
         stored = self._row(row.number)
         if stored is None or stored.status in OVER:
             return False
