@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.conformance.works import Bench, Worker, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import Address, Fiber, FiberFailed, NotFound
+from sapwood import Address, Agent, Fiber, FiberFailed, NotFound, SapwoodError
 from sapwood.testing import World
 
 SECOND = timedelta(seconds=1)
@@ -565,15 +566,19 @@ async def test_no_recovery_is_routed_to_an_agent_deleted_before_it_could_be_reco
         assert len(bench.recovered) == asked
 
 
-async def test_a_child_that_destroys_itself_leaves_no_recovery(run: Run, bench: Bench) -> None:
+async def test_a_child_that_destroys_itself_leaves_no_recovery_and_no_schedule(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         child = await waiting(world, bench, 1)
         await waiting(world, bench, 2)
+        await bench.within(child, lambda me: me.schedule(5 * SECOND, me.work, "never"))
 
         async def end() -> None:
             await bench.within(child, lambda me: me.destroy())
 
         await gone(world, bench, end)
+
+        assert "never begins" not in bench.log
+        assert not await bench.within(await worker(world), lambda me: me.has_sub_agent(Worker, "level 1"))
 
 
 async def test_a_root_that_destroys_itself_leaves_no_recovery(run: Run, bench: Bench) -> None:
@@ -602,6 +607,111 @@ async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run:
         await world.crash()
         await world.settled()
         assert not world.node.trees
+
+
+async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats_no_step(
+    run: Run, bench: Bench
+) -> None:
+    async def act(me: Worker) -> None:
+        await me.step("one", lambda: bench.log.append("one"))
+        bench.log.append("one is kept")
+        await me.stash(1)
+        await me.step("two", lambda: None)
+        await me.note("done")
+
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        bench.log.clear()
+        bench.works["act"] = act
+        async with run(Worker, deps=bench) as world:
+            child = await worker(world, 1)
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            started = False
+            with contextlib.suppress(SapwoodError):
+                await bench.within(child, lambda me: me.start_fiber("key", me.work, "act"))
+                started = True
+            with contextlib.suppress(SapwoodError):
+                await bench.within(child, lambda me: me.fiber_result("key"))
+            await world.settled()
+            passed = world.points.passed["committed"] >= before + nth
+
+            await world.crash()
+            await world.clock.advance(2 * SECOND)
+
+            fiber = await fiber_of(world, bench, 1)
+            notes = await (await worker(world, 1)).notes()
+            if started or fiber is not None:
+                assert (fiber.status, notes) == ("completed", ["done"])
+            else:
+                assert notes == []
+            if "one is kept" in bench.log:
+                assert "one" not in bench.log[bench.log.index("one is kept") :]
+            assert world.node.alarms.stored(Address.root_of("Worker", "root")) is None
+    assert nth > 5
+
+
+async def test_an_agent_knows_who_it_is_when_an_alarm_wakes_it_after_a_restart(
+    run: Run, bench: Bench, depth: int
+) -> None:
+    async def tell(me: Worker) -> None:
+        bench.log.append(f"{me.name} | {me.address} | {len(me.self_path)} | {len(me.parent_path)}")
+        await bench.go.wait()
+
+    bench.works["tell"] = tell
+    async with run(Worker, deps=bench) as world:
+        here = await worker(world, depth)
+        await bench.within(here, lambda me: me.start_fiber("key", me.work, "tell"))
+        await bench.within(here, lambda me: me.schedule(DAY, me.work, "tell"))
+        await until(lambda: len(bench.log) == 2)
+        who = bench.log[1]
+
+        await world.crash()
+        await until(lambda: bench.log.count(who) == 2)
+        await world.crash()
+        await world.clock.advance(DAY)
+
+        assert bench.log.count(who) == 4
+        assert who.endswith(f"| {depth + 1} | {depth}")
+
+
+class Board(Agent[dict[str, int]]):
+    """An agent that has something of everything."""
+
+    initial_state: ClassVar[dict[str, int]] = {"moves": 0}
+    deps: Bench
+
+    async def play(self) -> None:
+        self.set_state({"moves": 7})
+        self.schedule(DAY, self.tick)
+        self.queue(self.tick)
+        self.start_fiber("game", self.game)
+
+    async def tick(self) -> None:
+        self.deps.log.append("tick")
+        await self.deps.go.wait()
+
+    async def game(self) -> None:
+        self.deps.log.append("game")
+        await self.deps.go.wait()
+
+    async def kept(self) -> tuple[dict[str, int], int, int, int]:
+        return self.state, len(self.list_schedules()), len(self.list_queue()), len(self.list_fibers("running"))
+
+
+async def test_after_a_crash_state_schedules_queue_and_fibers_are_there_again(run: Run, bench: Bench) -> None:
+    async with run(Board, deps=bench) as world:
+        await (await world.get_agent(Board, "b")).play()
+        await until(lambda: sorted(bench.log) == ["game", "tick"])
+
+        await world.crash()
+        await until(lambda: sorted(bench.log) == ["game", "game", "tick", "tick"])
+
+        assert await (await world.get_agent(Board, "b")).kept() == ({"moves": 7}, 1, 1, 1)
+        bench.go.set()
+        await world.clock.advance(DAY)
+        assert await (await world.get_agent(Board, "b")).kept() == ({"moves": 7}, 0, 0, 0)
 
 
 async def test_a_stop_is_not_held_up_by_hooks_that_hang(run: Run, bench: Bench) -> None:

@@ -257,7 +257,14 @@ class Alarms:
         pass
 
     def before_write(self, database: Database, sql: str) -> None:
-        self._loop.call_soon(self.commit)
+        self._loop.call_soon(self._commit_later)
+
+    def _commit_later(self) -> None:
+        try:
+            self.commit()
+        except SapwoodError:
+            # What is written without being waited for only says that something is over: it is looked for in vain.
+            log.exception("the node's index of alarms could not be kept")
 
     def whose_slice(self) -> object:
         return self

@@ -148,6 +148,7 @@ class DiskGate:
 
     def follows(self, database: Database, other: Database) -> None:
         if (first := self.wait(other)) is not None:
+            first.add_done_callback(lambda first: first.exception())  # this one may never be flushed, and never ask
             self._file(database).follows.append(first)
 
     def _flush(self, database: Database, file: _File) -> None:
