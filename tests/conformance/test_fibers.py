@@ -370,7 +370,7 @@ async def test_a_fiber_cancelled_before_it_begins_never_runs(run: Run, bench: Be
 
 
 async def test_whoever_waits_for_a_fiber_that_is_cancelled_before_it_begins_is_told(run: Run, bench: Bench) -> None:
-    async def both(me: Worker) -> list[Any]:
+    async def both(me: Worker) -> tuple[Any, ...]:
         me.start_fiber("key", me.work, "nothing")
         waiting = asyncio.ensure_future(me.fiber_result("key"))
         asyncio.get_running_loop().call_soon(me.cancel_fiber, "key")

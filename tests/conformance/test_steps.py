@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -283,7 +283,7 @@ async def test_a_result_is_the_same_the_first_time_and_whenever_it_is_remembered
             await me.step("datetime", moment),
             await me.step("none", nothing),
             await me.step("many", many),
-            await me.step("method", me.read_notes),
+            await me.step("method", cast(Noting, me).read_notes),
             await me.step("lambda", lambda: [1, "two"]),
         ]
         seen.append(results)
@@ -392,6 +392,7 @@ async def begun(world: World, bench: Bench, depth: int, length: timedelta) -> Wo
 
 @pytest.mark.parametrize("length", [30 * SECOND, DAY], ids=["in memory", "parked"])
 @pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("depth", [0, 3])
 async def test_a_sleep_ends_at_the_time_that_was_given_first(
     run: Run, bench: Bench, depth: int, length: timedelta, crash: bool
 ) -> None:
