@@ -71,12 +71,15 @@ class After:
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return now + self.delay.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"after": self.delay.total_seconds()}
 
 
@@ -98,12 +101,15 @@ class At:
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return self.time.timestamp()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"at": self.time.timestamp()}
 
 
@@ -128,15 +134,18 @@ class Every:
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return now + self.interval.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         seconds = self.interval.total_seconds()
         missed = max(int((now - due) // seconds), 0)
         following = due + (missed + 1) * seconds
         return following if following > now else now + seconds  # floats round
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"every": self.interval.total_seconds()}
 
 
@@ -163,12 +172,15 @@ class Cron:
         _check_cron(self.expression, self.tz)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return _following(self.expression, self.tz, now)
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return _following(self.expression, self.tz, max(due, now))
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"cron": self.expression, "tz": self.tz}
 
 

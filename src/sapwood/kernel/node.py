@@ -204,6 +204,8 @@ class Node:
                 )
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
             tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
+            # A root is of one of the app's classes, whichever others have the same type id.
+            tree.kinds.update({known.type: known for known in self.roots if known.type == root.steps[0].type})
             self.trees[root] = tree
         return tree
 
