@@ -30,7 +30,7 @@ class Agenda:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.calls = StoredCalls(actor, self._changed)
-        self.fibers = Fibers(actor, self.calls, self._changed)
+        self.fibers = Fibers(actor, self.calls, check_free=self.check_free, changed=self._changed)
         self._due, self._dead = actor.home.alarms.stored(actor.address)
         """What the index of the tree says."""
         self._wanted = FOREVER

@@ -100,6 +100,8 @@ class Home(Protocol):
 
     def drop(self, actor: Actor, error: SapwoodError) -> None: ...
 
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None: ...
+
     def resume_deletions(self, actor: Actor) -> None: ...
 
 
@@ -297,7 +299,7 @@ class Actor:
             log.warning(
                 "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
             )
-            self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
+            self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
         """This incarnation is over; whoever waits for its start or its release learns of it."""

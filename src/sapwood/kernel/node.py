@@ -398,6 +398,7 @@ class Node:
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
+            await self._end_all(self._stopped)
             for tree in list(self.trees.values()):
                 try:
                     await self._close_tree(tree, self._stopped)
@@ -415,6 +416,18 @@ class Node:
             self.trees.clear()
             self.alarms.close()
             self._close_threads()
+
+    async def _end_all(self, error: Unavailable) -> None:
+        """End every agent, and wait for their last words at the same time: one that goes on and on costs only once."""
+        tasks: set[Task[Any]] = set()
+        for tree in list(self.trees.values()):
+            tree.slices.commit()
+            root = tree.actors.get(tree.address)
+            if root is not None:
+                tasks.update(task for actor in tree.actors.values() for task in actor.calls.values())
+                tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
 
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""

@@ -217,6 +217,19 @@ class Tree:
             return None
         return self.actors.get(address) or await self._wake_child(parent, address, kind)
 
+    def has(self, address: Address) -> bool:
+        """Return whether an agent was made and not deleted; none is woken."""
+        stem = ROOT_STEM
+        for step in address.steps[1:]:
+            kind = self.kinds.get(step.type)
+            aliases = kind.aliases if kind is not None else ()
+            registry = Registry(self.database(stem, self.limits), self.host.clock)
+            row = registry.find((step.type, *aliases), step.name) if self.destroyed is None else None
+            if row is None:
+                return False
+            stem = child_stem(stem, row.generation)
+        return self.destroyed is None and self.root.exists
+
     @property
     def stays_awake(self) -> bool:
         """Whether somebody asked for it."""
@@ -325,6 +338,22 @@ class Tree:
                     reply.set_exception(again(error))
                     reply.exception()
                 one.cancel(call)
+
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None:
+        """End an incarnation that could not start. Those below it go on: an alarm may have woken them without it."""
+        children = dict(actor.children)
+        actor.children.clear()
+        self.drop(actor, error)
+        if not children:
+            return
+        # They need somebody above them, who is started when next asked for.
+        if actor.parent is None:
+            anew = self.make_root(actor.kind)
+        else:
+            anew = self.make_child(actor.parent, actor.kind, actor.address.name, actor.generation, actor.created_at)
+        anew.children = children
+        for child in children.values():
+            child.parent = anew
 
     def detach(self, actor: Actor) -> list[Actor]:
         """Make an agent and those below it unreachable, and return them; what runs in them runs on."""

@@ -58,6 +58,8 @@ class Waking:
         """The agents that are being woken."""
         self._failures: dict[Address, tuple[int, float]] = {}
         """Whom nobody could wake: how often, and when to try again."""
+        self._unseen: dict[Address, tuple[int, float]] = {}
+        """Trees nobody could look at, alike. Not the same: others may be woken in a tree whose root cannot be."""
         self.looking = 0
         """How many trees are being looked at."""
 
@@ -90,15 +92,15 @@ class Waking:
             if until is not None:
                 alarms.hold(root, until)
         except Exception as error:  # noqa: BLE001 - whatever it is, this tree must not take the others along
-            alarms.hold(root, self._later(root, error))
+            alarms.hold(root, self._later(self._unseen, root, error))
         finally:
             self.looking -= 1
 
     async def _wake_due(self, root: Address) -> float | None:
         """Wake whoever is due in a tree; return when to look at it again, None: when what is stored says."""
         now = self._woods.clock.now()
-        if self._failures.get(root, (0, 0.0))[1] > now:
-            return self._failures[root][1]
+        if self._unseen.get(root, (0, 0.0))[1] > now:
+            return self._unseen[root][1]
         known, kind = self.root_known_as(root)
         tree = self._woods.tree(known, kind)
         while tree.destroyed is not None:
@@ -125,27 +127,18 @@ class Waking:
                     self._busy[owner] = self._spawn(self._wake(tree, owner))
             after = (page[-1][1], page[-1][0])
             await asyncio.sleep(0)
-        self._failures.pop(root, None)
+        self._unseen.pop(root, None)
         if not after[1]:
             await tree.alarms.tell_node()
             return None
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root = self._woods.alarms, tree.address
+        alarms, root, known = self._woods.alarms, tree.address, owner
         try:
             known, kinds = self._known_as(owner, tree.kinds)
             _tell(tree, known, kinds)
-            try:
-                actor = await self._reach(known)
-            except NotFound:
-                if not _is_gone(tree, known):
-                    raise  # what it did not find is somebody else
-                # It was deleted, and nobody came to say so.
-                self._failures.pop(owner, None)
-                tree.alarms.forget_below(owner)
-                await tree.alarms.tell_node()
-                return
+            actor = await self._reach(known)
             following = self._woods.begin_due(actor)
             self._failures.pop(owner, None)
             if known != owner:
@@ -153,9 +146,19 @@ class Waking:
             if following is not None:
                 alarms.look_by(root, following)
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            alarms.look_by(root, self._later(owner, error))
+            if isinstance(error, NotFound) and not tree.has(known):
+                # It was deleted, and nobody came to say so.
+                self._failures.pop(owner, None)
+                await self._forget(tree, owner)
+            else:
+                alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
+
+    async def _forget(self, tree: Tree, owner: Address) -> None:
+        if tree.destroyed is None:  # else all of it goes
+            tree.alarms.forget_below(owner)
+            await tree.alarms.tell_node()
 
     async def _reach(self, owner: Address) -> Actor:
         reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())
@@ -166,11 +169,11 @@ class Waking:
         finally:
             reaching.cancel()
 
-    def _later(self, who: Address, error: BaseException) -> float:
-        failed = self._failures.get(who, (0, 0.0))[0] + 1
+    def _later(self, failures: dict[Address, tuple[int, float]], who: Address, error: BaseException) -> float:
+        failed = failures.get(who, (0, 0.0))[0] + 1
         wait = min(2.0 ** (failed - 1), LONGEST_BACK_OFF)
         until = self._woods.clock.now() + wait
-        self._failures[who] = (failed, until)
+        failures[who] = (failed, until)
         log.warning(
             "an alarm could not wake %s; it is tried again in %.0f s: %s",
             who,
@@ -211,15 +214,3 @@ def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
     for step, kind in zip(address.steps, kinds, strict=True):
         if kind is not None:
             tree.kinds.setdefault(step.type, kind)
-
-
-def _is_gone(tree: Tree, address: Address) -> bool:
-    """Return whether an agent, or one above it, has been deleted."""
-    above = address.parent
-    while above is not None:
-        parent, kind = tree.actors.get(above), tree.kinds.get(address.type)
-        ids = (address.type, *(kind.aliases if kind is not None else ()))
-        if parent is not None and not parent.registry.has(ids, address.name):
-            return True
-        address, above = above, above.parent
-    return False
