@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
+
+import msgspec
 
 from sapwood.errors import UsageError
 
@@ -57,16 +59,20 @@ class Retry:
 DEFAULT_RETRY = Retry()
 
 
-@dataclass(frozen=True, slots=True)
-class After:
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the four ways of saying when have in common."""
+
+    key: str | None = None
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = DEFAULT_RETRY
+    """What to do when it fails."""
+
+
+class After(Wish, frozen=True, tag=True):
     """Once, this long after now."""
 
     delay: timedelta
     """How long."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_span("After", self.delay, least=timedelta(0))
@@ -85,16 +91,11 @@ class After:
         return {"after": self.delay.total_seconds()}
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Wish, frozen=True, tag=True):
     """Once, at this time."""
 
     time: datetime
     """When; with a time zone."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         if not is_a(self.time, datetime):
@@ -116,8 +117,7 @@ class At:
         return {"at": self.time.timestamp()}
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Wish, frozen=True, tag=True):
     """Again and again, this long apart; the first time after one interval.
 
     However many times were missed, one call is owed; a call that takes longer than the
@@ -127,10 +127,6 @@ class Every:
 
     interval: timedelta
     """How long apart."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_span("Every", self.interval, least=timedelta(milliseconds=1))
@@ -152,8 +148,7 @@ class Every:
         return {"every": self.interval.total_seconds()}
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Wish, frozen=True, tag=True):
     """At the times of a cron expression, in a time zone.
 
     Where the clocks change, an expression that names minute and hour (`30 2 * * *`) keeps its
@@ -168,10 +163,6 @@ class Cron:
     """Five fields: minute, hour, day, month, weekday."""
     tz: str = "UTC"
     """The name of a time zone, such as `Europe/Berlin`."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_options(self)

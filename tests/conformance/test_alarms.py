@@ -315,14 +315,14 @@ async def test_an_on_start_that_does_not_find_somebody_else_loses_no_schedule(ru
         assert probe.log == ["said"]
 
 
-class Elm(Agent):
+class AlarmedElm(Agent):
     """Has another name tomorrow."""
 
     deps: Probe
 
     async def plan(self, child: bool) -> None:
         if child:
-            await (await self.sub_agent(Twig, "t")).plan()
+            await (await self.sub_agent(AlarmedTwig, "t")).plan()
         else:
             self.schedule(Every(timedelta(seconds=10), key="k"), self.say)
 
@@ -330,7 +330,7 @@ class Elm(Agent):
         self.deps.log.append(str(self.address))
 
 
-class Twig(Agent):
+class AlarmedTwig(Agent):
     deps: Probe
 
     async def plan(self) -> None:
@@ -346,7 +346,7 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> Any:
     from sapwood.kernel.classes import known
 
     with monkeypatch.context() as changed:
-        for cls, new in ((Elm, "Ulmus"), (Twig, "Ramus")):
+        for cls, new in ((AlarmedElm, "Ulmus"), (AlarmedTwig, "Ramus")):
             kind = known(cls)
             changed.setattr(kind, "type", kind.type)
             changed.setattr(kind, "aliases", kind.aliases)
@@ -359,8 +359,8 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_a_renamed_class_is_woken_under_its_new_name_and_loses_no_schedule(
     run: Run, probe: Probe, monkeypatch: pytest.MonkeyPatch, child: bool, lost: bool
 ) -> None:
-    async with run(Elm, deps=probe) as world:
-        await (await world.get_agent(Elm, "e")).plan(child)
+    async with run(AlarmedElm, deps=probe) as world:
+        await (await world.get_agent(AlarmedElm, "e")).plan(child)
         await world.app.__aexit__()
         if lost:
             remove_index(world)
@@ -374,7 +374,7 @@ async def test_a_renamed_class_is_woken_under_its_new_name_and_loses_no_schedule
             assert probe.log == ["Ulmus:e/Ramus:t" if child else "Ulmus:e"] * 3
             tree = world.node.tree(Address.root_of("Ulmus", "e"))
             assert [owner for owner, _ in tree.alarms.due(float("inf"), (-1.0, ""), 9)] == probe.log[:1]
-            assert world.node.alarms.stored(Address.root_of("Elm", "e")) is None
+            assert world.node.alarms.stored(Address.root_of("AlarmedElm", "e")) is None
             await world.app.__aexit__()
         probe.log.clear()
         await world.start()

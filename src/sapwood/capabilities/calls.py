@@ -248,7 +248,8 @@ class StoredCalls:
         again: float | None = None
         try:
             try:
-                if row.due_at is not None and row.due_at <= self._actor.host.born:
+                host = self._actor.host
+                if host.after_crash and row.due_at is not None and row.due_at <= host.born:
                     row = await self._count_death(row)
                 again = await self._attempt(row)
             except CancelledError:

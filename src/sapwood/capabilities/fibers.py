@@ -434,7 +434,11 @@ class Fibers:
         wait = min(2.0**row.recoveries, LONGEST_BACK_OFF)
         due = self._actor.host.clock.now() + random.uniform(wait / 2, wait)
         self._db.execute(
-            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, due_at = ? WHERE number = ?", due, row.number
+            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, failures = failures + ?, due_at = ?"
+            " WHERE number = ?",
+            int(not self._actor.host.after_crash),  # the process was ended: it did not die of this
+            due,
+            row.number,
         )
         return due
 

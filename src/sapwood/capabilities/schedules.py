@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -108,7 +108,7 @@ class Schedules:
             id=self._calls.id_of(row.number),
             method=row.method,
             arguments=shown(row.arguments),
-            when=replace(row.when(), key=key, retry=retry_of(row.retry)),
+            when=msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry)),
             due_at=time_of(row.due_at or 0.0),
             failed=row.failed,
             error=row.error,

@@ -70,6 +70,8 @@ class Host(Protocol):
     deps: object
     sockets: Sockets
     alarms: Alarms
+    after_crash: bool
+    """Whether the node before this one did not end in good order."""
     born: float
     """When the node began, by the wall clock."""
 

@@ -40,6 +40,8 @@ REMOVED = ".removed"
 COPYING = ".copying"
 RESTORED = ".restored"
 """A whole copy that waits to take a tree's place."""
+STOPPED = "stopped"
+"""A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
@@ -76,6 +78,8 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.born = clock.now()
+        self.after_crash = not (folder / STOPPED).exists()
+        files.remove(folder / STOPPED)
         self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
@@ -407,6 +411,7 @@ class Node:
                         "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
                     )
                     tree.die(self._stopped)
+            self.files.close(self.files.create(self.folder / STOPPED, b""))
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.
             self._stopped = self._stopped or Unavailable("The app is not running.")
