@@ -12,15 +12,15 @@ import inspect
 import logging
 import random
 from asyncio import CancelledError, Future
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from sapwood.capabilities.calls import StoredCalls, shown, time_of
-from sapwood.capabilities.steps import Steps, Work
+from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
+from sapwood.capabilities.steps import Steps, Work, is_msgpack
 from sapwood.errors import (
     FiberFailed,
     GaveUp,
@@ -36,6 +36,7 @@ from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import until_free
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.migrations import Schema
 from sapwood.when import is_a
 
@@ -58,6 +59,7 @@ ALL = (
     " created_at, ended_at FROM sapwood_fibers "
 )
 ANYTHING = Copier(Any, "The stash")
+NO_ARGUMENTS = b"\x80"
 OVER = ("completed", "failed", "cancelled", "interrupted")
 
 
@@ -322,7 +324,7 @@ class Fibers:
         actor = self._actor
         try:
             method = actor.kind.own(row.method or "")
-            args, kwargs = method.signature.unpack(row.arguments or b"\x80")
+            args, kwargs = method.signature.unpack(row.arguments or NO_ARGUMENTS)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             self._end(row, "failed", error=SignatureChanged(f"What was stored no longer fits the program: {error}"))
             return None
@@ -656,3 +658,18 @@ def _became(name: str, status: str, result: bytes | None) -> Any:
     if status == "cancelled":
         raise FiberFailed(f"The fiber {name!r} was cancelled.")
     return None if result is None else ANYTHING.unpack(result)
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
+    if not stored.file.has(FIBERS):
+        return
+    for number, key, method, arguments, stash in stored.file.rows(
+        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
+    ):
+        stored.counts["fibers"] += 1
+        wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
+        if wrong is not None:
+            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
+        elif stash is not None and not is_msgpack(stash):
+            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

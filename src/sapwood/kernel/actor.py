@@ -8,6 +8,7 @@ tasks are cancelled, and everything used through it raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
@@ -41,6 +42,11 @@ THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
 
 
+def row_id(number: int, address: Address, stem: str) -> str:
+    """Return how a row of an agent is called outside: no two agents use one id."""
+    return f"{number}-{hashlib.sha256(f'{address} {stem}'.encode()).hexdigest()[:10]}"
+
+
 class Offloading(Protocol):
     """Runs what must not hold up the loop."""
 
@@ -66,13 +72,15 @@ class Host(Protocol):
     alarms: Alarms
     born: float
     """When the node began, by the wall clock."""
-    when_started: Callable[[Actor], None]
-    """Called when an agent has started, before anything is delivered to it."""
 
     @property
     def offload(self) -> Offloading: ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def when_started(self, actor: Actor) -> None:
+        """Told when an agent has started, before anything is delivered to it."""
+        ...
 
     def check_deps(self, kind: AgentClass) -> None: ...
 

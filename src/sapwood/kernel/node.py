@@ -80,7 +80,7 @@ class Node:
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
-        self.when_started: Callable[[Actor], None] = lambda actor: None
+        self._woke: Callable[[Actor], None] = lambda actor: None
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -114,12 +114,7 @@ class Node:
         """Take up work: from now on trees are woken when they have something to do."""
         self.roots = roots
         self.begin_due = begin_due
-
-        def started(actor: Actor) -> None:
-            self.waking.forgive(actor.address)
-            when_started(actor)
-
-        self.when_started = started
+        self._woke = when_started
         if not self.alarms.is_whole:
             known = list(roots_in(self.folder))
             if known:
@@ -128,17 +123,27 @@ class Node:
                 self.alarms.complete()
         self.alarms.start(self.waking.look)
 
+    def when_started(self, actor: Actor) -> None:
+        """An agent has started: whatever kept an alarm from waking it is over."""
+        self.waking.forgive(actor.address)
+        self._woke(actor)
+
     async def _index(self, roots: Sequence[Address]) -> None:
         """Make the index of alarms anew from what the trees say."""
         for root in roots:
             try:
-                tree = self.tree(root)
+                known, kind = self.waking.root_known_as(root)
+            except UnknownAgent:
+                known, kind = root, None  # what it has to do waits for its class
+            try:
+                tree = self.tree(known, kind)
                 if tree.destroyed is None and tree.root.exists:
                     due, dead = tree.alarms.summary()
                     if due is not None or dead:
-                        self.alarms.earlier(root, due, dead)
+                        self.alarms.earlier(known, due, dead)
             except SapwoodError:
                 log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
             await asyncio.sleep(0)
         self.alarms.complete()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class Woods(Protocol):
     begin_due: Callable[[Actor], float | None]
     """Begins what an agent has to do by now; returns when it has more."""
 
-    def tree(self, address: Address) -> Tree: ...
+    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
 
     async def reach_alone(self, address: Address) -> Actor: ...
 
@@ -101,11 +101,12 @@ class Waking:
         now = self._woods.clock.now()
         if self._unseen.get(root, (0, 0.0))[1] > now:
             return self._unseen[root][1]
-        known = self._known_as(root)
-        tree = self._woods.tree(known)
+        known, kind = self.root_known_as(root)
+        tree = self._woods.tree(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known)
+            tree = self._woods.tree(known, kind)
+        _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.
             self._woods.alarms.earlier(known, now, 0)
@@ -114,9 +115,6 @@ class Waking:
         if not tree.root.exists:
             self._woods.alarms.forget(root)
             return None
-        for kind in self._woods.roots:
-            if kind.type == known.type:
-                tree.kinds.setdefault(kind.type, kind)  # whatever else may have this type id
         following = FOREVER
         after = (-FOREVER, "")
         while page := tree.alarms.due(now, after, PAGE):
@@ -136,10 +134,20 @@ class Waking:
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root, known = self._woods.alarms, tree.address, owner
+        alarms, root = self._woods.alarms, tree.address
         try:
-            known = self._known_as(owner)
-            actor = await self._reach(known)
+            known, kinds = self._known_as(owner, tree.kinds)
+            _tell(tree, known, kinds)
+            try:
+                actor = await self._reach(known)
+            except NotFound:
+                if not _is_gone(tree, known):
+                    raise  # what it did not find is somebody else
+                # It was deleted, and nobody came to say so.
+                self._failures.pop(owner, None)
+                tree.alarms.forget_below(owner)
+                await tree.alarms.tell_node()
+                return
             following = self._woods.begin_due(actor)
             self._failures.pop(owner, None)
             if known != owner:
@@ -147,19 +155,9 @@ class Waking:
             if following is not None:
                 alarms.look_by(root, following)
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            if isinstance(error, NotFound) and not tree.has(known):
-                # It was deleted, and nobody came to say so.
-                self._failures.pop(owner, None)
-                await self._forget(tree, owner)
-            else:
-                alarms.look_by(root, self._later(self._failures, owner, error))
+            alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
-
-    async def _forget(self, tree: Tree, owner: Address) -> None:
-        if tree.destroyed is None:  # else all of it goes
-            tree.alarms.forget_below(owner)
-            await tree.alarms.tell_node()
 
     async def _reach(self, owner: Address) -> Actor:
         reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())
@@ -189,14 +187,41 @@ class Waking:
         """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
         self._failures.pop(who, None)
 
-    def _known_as(self, address: Address) -> Address:
-        """Return an address with the type ids that its classes have now."""
+    def root_known_as(self, root: Address) -> tuple[Address, AgentClass | None]:
+        """Return the address of a root with the type id that its class has now, and that class."""
+        known, (kind,) = self._known_as(root, {})
+        return known, kind
+
+    def _known_as(self, address: Address, told: Mapping[str, AgentClass]) -> tuple[Address, list[AgentClass | None]]:
+        """Return an address with the type ids that its classes have now, and those classes."""
         steps: list[Step] = []
+        kinds: list[AgentClass | None] = []
         for step in address.steps:
             try:
-                steps.append(step._replace(type=resolve(step.type, self._woods.roots).type))
+                kind = told.get(step.type) or resolve(step.type, self._woods.roots)
             except UnknownAgent:
                 raise
             except UsageError:
-                steps.append(step)  # several classes have it, and the tree knows which it means
-        return Address(tuple(steps))
+                kind = None  # several classes have it
+            steps.append(step if kind is None else step._replace(type=kind.type))
+            kinds.append(kind)
+        return Address(tuple(steps)), kinds
+
+
+def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
+    """Have a tree know the classes on the way to an agent, which is stored under a former id perhaps."""
+    for step, kind in zip(address.steps, kinds, strict=True):
+        if kind is not None:
+            tree.kinds.setdefault(step.type, kind)
+
+
+def _is_gone(tree: Tree, address: Address) -> bool:
+    """Return whether an agent, or one above it, has been deleted."""
+    above = address.parent
+    while above is not None:
+        parent, kind = tree.actors.get(above), tree.kinds.get(address.type)
+        ids = (address.type, *(kind.aliases if kind is not None else ()))
+        if parent is not None and not parent.registry.has(ids, address.name):
+            return True
+        address, above = above, above.parent
+    return False
