@@ -657,6 +657,13 @@ class Fibers:
         )
 
 
+def _became(name: str, status: str, result: bytes | None) -> Any:
+    """Return what a fiber was resolved with, or raise if it was cancelled."""
+    if status == "cancelled":
+        raise FiberFailed(f"The fiber {name!r} was cancelled.")
+    return None if result is None else ANYTHING.unpack(result)
+
+
 def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
     if not stored.file.has(FIBERS):
@@ -670,10 +677,3 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
             yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
         elif stash is not None and not is_msgpack(stash):
             yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)
-
-
-def _became(name: str, status: str, result: bytes | None) -> Any:
-    """Return what a fiber was resolved with, or raise if it was cancelled."""
-    if status == "cancelled":
-        raise FiberFailed(f"The fiber {name!r} was cancelled.")
-    return None if result is None else ANYTHING.unpack(result)

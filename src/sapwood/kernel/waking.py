@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER, Alarms
 from sapwood.kernel.classes import AgentClass, resolve
@@ -134,7 +134,7 @@ class Waking:
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root, known = self._woods.alarms, tree.address, owner
+        alarms, root = self._woods.alarms, tree.address
         try:
             known, kinds = self._known_as(owner, tree.kinds)
             _tell(tree, known, kinds)
@@ -146,19 +146,9 @@ class Waking:
             if following is not None:
                 alarms.look_by(root, following)
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            if isinstance(error, NotFound) and not tree.has(known):
-                # It was deleted, and nobody came to say so.
-                self._failures.pop(owner, None)
-                await self._forget(tree, owner)
-            else:
-                alarms.look_by(root, self._later(self._failures, owner, error))
+            alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
-
-    async def _forget(self, tree: Tree, owner: Address) -> None:
-        if tree.destroyed is None:  # else all of it goes
-            tree.alarms.forget_below(owner)
-            await tree.alarms.tell_node()
 
     async def _reach(self, owner: Address) -> Actor:
         reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())
