@@ -83,9 +83,6 @@ class RecordingGate:
     def wait(self, database: Database) -> Future[None] | None:
         return None
 
-    def follows(self, database: Database, other: Database) -> None:
-        pass
-
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
         settle(leaving, None)
 
