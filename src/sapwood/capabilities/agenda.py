@@ -30,7 +30,7 @@ class Agenda:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.calls = StoredCalls(actor, self._changed)
-        self.fibers = Fibers(actor, self.calls, self._changed)
+        self.fibers = Fibers(actor, self.calls, check_free=self.check_free, changed=self._changed)
         self._due, self._dead = actor.home.alarms.stored(actor.address)
         """What the index of the tree says."""
         self._wanted = FOREVER
@@ -141,10 +141,12 @@ class Agenda:
 
     def woke(self) -> None:
         """The agent has started: if the indexes do not know what it has to do, tell them."""
-        due, actor = self.first_due(), self._actor
-        if due is not None and (self._due is None or due < self._due):
-            actor.home.alarms.earlier(actor.address, actor.database, due, self._dead)
-            self._due = due
+        due, dead, actor = self.first_due(), int(self.calls.has_dead()), self._actor
+        sooner = due is not None and (self._due is None or due < self._due)
+        if sooner or dead > self._dead:
+            actor.home.alarms.earlier(actor.address, actor.database, due if sooner else None, dead)
+            self._due = due if sooner else self._due
+            self._dead = max(dead, self._dead)
         if due is not None:
             actor.host.alarms.look_by(actor.address.root, due)
 

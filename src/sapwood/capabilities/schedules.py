@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -118,7 +118,7 @@ class Schedules:
 
 def _wish_of(row: Row) -> After | At | Every | Cron:
     key = row.same.removeprefix("key ") if row.same is not None and row.same.startswith("key ") else None
-    return replace(row.when(), key=key, retry=retry_of(row.retry))
+    return msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry))
 
 
 def _sameness(wish: After | At | Every | Cron, method: str, arguments: bytes) -> str | None:

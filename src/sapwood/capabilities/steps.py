@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import FunctionType
 from typing import Any
+
+import msgspec
 
 from sapwood.clock import sleep_until
 from sapwood.errors import InvalidResult, OverLimit, UsageError
@@ -22,6 +24,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import Signature
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.migrations import Schema
 from sapwood.when import Retry, aware, is_a
 
@@ -218,3 +221,22 @@ def _returned(function: Any) -> Any:
         return Signature(getattr(function, "__qualname__", "a step"), function, {}, bound=False).returned
     except (UsageError, ValueError, TypeError):
         return Any  # it has no signature, or names what cannot be found: then it is what msgpack has
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read what the steps of an agent that sleeps returned. Whether it still has the right type only its step knows."""
+    if not stored.file.has(STEPS):
+        return
+    for work, name, result in stored.file.rows("SELECT work, name, result FROM sapwood_steps"):
+        stored.counts["steps"] += 1
+        if not is_msgpack(result):
+            yield stored.misfit("step", f"What {name!r} of {work} returned is damaged.", RESTORE, id=f"{work}, {name}")
+
+
+def is_msgpack(stored: bytes) -> bool:
+    """Return whether something can be read at all."""
+    try:
+        msgspec.msgpack.decode(stored)
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -8,6 +8,7 @@ tasks are cancelled, and everything used through it raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
@@ -41,6 +42,11 @@ THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
 
 
+def row_id(number: int, address: Address, stem: str) -> str:
+    """Return how a row of an agent is called outside: no two agents use one id."""
+    return f"{number}-{hashlib.sha256(f'{address} {stem}'.encode()).hexdigest()[:10]}"
+
+
 class Offloading(Protocol):
     """Runs what must not hold up the loop."""
 
@@ -64,15 +70,19 @@ class Host(Protocol):
     deps: object
     sockets: Sockets
     alarms: Alarms
+    after_crash: bool
+    """Whether the node before this one did not end in good order."""
     born: float
     """When the node began, by the wall clock."""
-    when_started: Callable[[Actor], None]
-    """Called when an agent has started, before anything is delivered to it."""
 
     @property
     def offload(self) -> Offloading: ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def when_started(self, actor: Actor) -> None:
+        """Told when an agent has started, before anything is delivered to it."""
+        ...
 
     def check_deps(self, kind: AgentClass) -> None: ...
 
@@ -91,6 +101,8 @@ class Home(Protocol):
     def host(self) -> Host: ...
 
     def drop(self, actor: Actor, error: SapwoodError) -> None: ...
+
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None: ...
 
     def resume_deletions(self, actor: Actor) -> None: ...
 
@@ -289,7 +301,7 @@ class Actor:
             log.warning(
                 "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
             )
-            self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
+            self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
         """This incarnation is over; whoever waits for its start or its release learns of it."""

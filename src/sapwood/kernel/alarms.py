@@ -266,11 +266,17 @@ class Alarms:
             self._gate.committed(Commit(None, self.database, before + 1, self.database.frames))
         self.database.checkpoint_if_long()
 
+    def _commit_soon(self) -> None:
+        try:
+            self.commit()
+        except SapwoodError:
+            log.exception("the node's index of alarms could not be brought up to date; it says too early")
+
     def before_create(self, database: Database) -> None:
         pass
 
     def before_write(self, database: Database, sql: str) -> None:
-        self._loop.call_soon(self.commit)
+        self._loop.call_soon(self._commit_soon)
 
     def whose_slice(self) -> object:
         return self

@@ -41,6 +41,8 @@ REMOVED = ".removed"
 COPYING = ".copying"
 RESTORED = ".restored"
 """A whole copy that waits to take a tree's place."""
+STOPPED = "stopped"
+"""A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
@@ -77,11 +79,13 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.born = clock.now()
+        self.after_crash = not (folder / STOPPED).exists()
+        files.remove(folder / STOPPED)
         self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
-        self.when_started: Callable[[Actor], None] = lambda actor: None
+        self._woke: Callable[[Actor], None] = lambda actor: None
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -117,7 +121,7 @@ class Node:
         """Take up work: from now on trees are woken when they have something to do."""
         self.roots = roots
         self.begin_due = begin_due
-        self.when_started = when_started
+        self._woke = when_started
         if not self.alarms.is_whole:
             known = list(roots_in(self.folder))
             if known:
@@ -126,17 +130,27 @@ class Node:
                 self.alarms.complete()
         self.alarms.start(self.waking.look)
 
+    def when_started(self, actor: Actor) -> None:
+        """An agent has started: whatever kept an alarm from waking it is over."""
+        self.waking.forgive(actor.address)
+        self._woke(actor)
+
     async def _index(self, roots: Sequence[Address]) -> None:
         """Make the index of alarms anew from what the trees say."""
         for root in roots:
             try:
-                tree = self.tree(root)
+                known, kind = self.waking.root_known_as(root)
+            except UnknownAgent:
+                known, kind = root, None  # what it has to do waits for its class
+            try:
+                tree = self.tree(known, kind)
                 if tree.destroyed is None and tree.root.exists:
                     due, dead = tree.alarms.summary()
                     if due is not None or dead:
-                        self.alarms.earlier(root, due, dead)
+                        self.alarms.earlier(known, due, dead)
             except SapwoodError:
                 log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
             await asyncio.sleep(0)
         self.alarms.complete()
 
@@ -391,6 +405,7 @@ class Node:
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
+            await self._end_all(self._stopped)
             for tree in list(self.trees.values()):
                 try:
                     await self._close_tree(tree, self._stopped)
@@ -399,6 +414,7 @@ class Node:
                         "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
                     )
                     tree.die(self._stopped)
+            self.files.close(self.files.create(self.folder / STOPPED, b""))
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.
             self._stopped = self._stopped or Unavailable("The app is not running.")
@@ -408,6 +424,18 @@ class Node:
             self.trees.clear()
             self.alarms.close()
             self._close_threads()
+
+    async def _end_all(self, error: Unavailable) -> None:
+        """End every agent, and wait for their last words at the same time: one that goes on and on costs only once."""
+        tasks: set[Task[Any]] = set()
+        for tree in list(self.trees.values()):
+            tree.slices.commit()
+            root = tree.actors.get(tree.address)
+            if root is not None:
+                tasks.update(task for actor in tree.actors.values() for task in actor.calls.values())
+                tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
 
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""

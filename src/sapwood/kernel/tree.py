@@ -326,6 +326,22 @@ class Tree:
                     reply.exception()
                 one.cancel(call)
 
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None:
+        """End an incarnation that could not start. Those below it go on: an alarm may have woken them without it."""
+        children = dict(actor.children)
+        actor.children.clear()
+        self.drop(actor, error)
+        if not children:
+            return
+        # They need somebody above them, who is started when next asked for.
+        if actor.parent is None:
+            anew = self.make_root(actor.kind)
+        else:
+            anew = self.make_child(actor.parent, actor.kind, actor.address.name, actor.generation, actor.created_at)
+        anew.children = children
+        for child in children.values():
+            child.parent = anew
+
     def detach(self, actor: Actor) -> list[Actor]:
         """Make an agent and those below it unreachable, and return them; what runs in them runs on."""
         found = self.live_below(actor)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER, Alarms
 from sapwood.kernel.classes import AgentClass, resolve
@@ -45,7 +45,7 @@ class Woods(Protocol):
     begin_due: Callable[[Actor], float | None]
     """Begins what an agent has to do by now; returns when it has more."""
 
-    def tree(self, address: Address) -> Tree: ...
+    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
 
     async def reach_alone(self, address: Address) -> Actor: ...
 
@@ -104,6 +104,8 @@ class Waking:
         """The agents that are being woken."""
         self._failures: dict[Address, tuple[int, float]] = {}
         """Whom nobody could wake: how often, and when to try again."""
+        self._unseen: dict[Address, tuple[int, float]] = {}
+        """Trees nobody could look at, alike. Not the same: others may be woken in a tree whose root cannot be."""
         self.looking = 0
         """How many trees are being looked at."""
 
@@ -136,20 +138,21 @@ class Waking:
             if until is not None:
                 alarms.hold(root, until)
         except Exception as error:  # noqa: BLE001 - whatever it is, this tree must not take the others along
-            alarms.hold(root, self._later(root, error))
+            alarms.hold(root, self._later(self._unseen, root, error))
         finally:
             self.looking -= 1
 
     async def _wake_due(self, root: Address) -> float | None:
         """Wake whoever is due in a tree; return when to look at it again, None: when what is stored says."""
         now = self._woods.clock.now()
-        if self._failures.get(root, (0, 0.0))[1] > now:
-            return self._failures[root][1]
-        known = self._known_as(root)
-        tree = self._woods.tree(known)
+        if self._unseen.get(root, (0, 0.0))[1] > now:
+            return self._unseen[root][1]
+        known, kind = self.root_known_as(root)
+        tree = self._woods.tree(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known)
+            tree = self._woods.tree(known, kind)
+        _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.
             self._woods.alarms.earlier(known, now, 0)
@@ -170,7 +173,7 @@ class Waking:
                     self._busy[owner] = self._spawn(self._wake(tree, owner))
             after = (page[-1][1], page[-1][0])
             await asyncio.sleep(0)
-        self._failures.pop(root, None)
+        self._unseen.pop(root, None)
         if not after[1]:
             await tree.alarms.tell_node()
             return None
@@ -179,20 +182,16 @@ class Waking:
     async def _wake(self, tree: Tree, owner: Address) -> None:
         alarms, root = self._woods.alarms, tree.address
         try:
-            known = self._known_as(owner)
+            known, kinds = self._known_as(owner, tree.kinds)
+            _tell(tree, known, kinds)
             following = await self._begin(tree, known)
             self._failures.pop(owner, None)
             if known != owner:
                 tree.alarms.exactly(owner, None, 0)
             if following is not None:
                 alarms.look_by(root, following)
-        except NotFound:
-            # It was deleted, and nobody came to say so.
-            self._failures.pop(owner, None)
-            tree.alarms.forget_below(owner)
-            await tree.alarms.tell_node()
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            alarms.look_by(root, self._later(owner, error))
+            alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
 
@@ -219,11 +218,11 @@ class Waking:
         finally:
             reaching.cancel()
 
-    def _later(self, who: Address, error: BaseException) -> float:
-        failed = self._failures.get(who, (0, 0.0))[0] + 1
+    def _later(self, failures: dict[Address, tuple[int, float]], who: Address, error: BaseException) -> float:
+        failed = failures.get(who, (0, 0.0))[0] + 1
         wait = min(2.0 ** (failed - 1), LONGEST_BACK_OFF)
         until = self._woods.clock.now() + wait
-        self._failures[who] = (failed, until)
+        failures[who] = (failed, until)
         log.warning(
             "an alarm could not wake %s; it is tried again in %.0f s: %s",
             who,
@@ -238,14 +237,29 @@ class Waking:
         """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
         self._failures.pop(who, None)
 
-    def _known_as(self, address: Address) -> Address:
-        """Return an address with the type ids that its classes have now."""
+    def root_known_as(self, root: Address) -> tuple[Address, AgentClass | None]:
+        """Return the address of a root with the type id that its class has now, and that class."""
+        known, (kind,) = self._known_as(root, {})
+        return known, kind
+
+    def _known_as(self, address: Address, told: Mapping[str, AgentClass]) -> tuple[Address, list[AgentClass | None]]:
+        """Return an address with the type ids that its classes have now, and those classes."""
         steps: list[Step] = []
+        kinds: list[AgentClass | None] = []
         for step in address.steps:
             try:
-                steps.append(step._replace(type=resolve(step.type, self._woods.roots).type))
+                kind = told.get(step.type) or resolve(step.type, self._woods.roots)
             except UnknownAgent:
                 raise
             except UsageError:
-                steps.append(step)  # several classes have it, and the tree knows which it means
-        return Address(tuple(steps))
+                kind = None  # several classes have it
+            steps.append(step if kind is None else step._replace(type=kind.type))
+            kinds.append(kind)
+        return Address(tuple(steps)), kinds
+
+
+def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
+    """Have a tree know the classes on the way to an agent, which is stored under a former id perhaps."""
+    for step, kind in zip(address.steps, kinds, strict=True):
+        if kind is not None:
+            tree.kinds.setdefault(step.type, kind)
