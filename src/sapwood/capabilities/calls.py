@@ -8,10 +8,11 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,7 +44,9 @@ from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, fro
 log = logging.getLogger(__name__)
 
 CALLS = Schema("sapwood.capabilities", "calls")
-AT_ONCE = 200
+ONCE = ('{"after"', '{"at"')
+"""How the wishes begin, as they are stored, that nothing follows."""
+AT_ONCE = 100
 """How many calls of one agent are begun before everybody else has a turn."""
 LOOK_AGAIN = 1.0
 """Seconds after which to try again a call that could neither succeed nor fail."""
@@ -76,6 +79,16 @@ class Row(NamedTuple):
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
         return After(timedelta(0)) if self.wish is None else from_stored(msgspec.json.decode(self.wish))
+
+    @property
+    def work(self) -> str:
+        """What the steps of this call are remembered by: however often it is tried, until it is over."""
+        return f"call {self.number}"
+
+    @property
+    def is_once(self) -> bool:
+        """Whether nothing follows the call; False: that has to be worked out."""
+        return self.wish is None or self.wish.startswith(ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +175,7 @@ class StoredCalls:
     ) -> Row:
         """Store a call to come, with what else this slice writes."""
         self._db.ensure(CALLS)
-        stored = None if wish is None else msgspec.json.encode(wish.stored()).decode()
+        stored = None if wish is None else to_text(wish.stored()).decode()
         now, attempts = self._actor.host.clock.now(), _retry_text(retry)
         ((number,),) = self._db.execute(
             "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at)"
@@ -223,34 +236,38 @@ class StoredCalls:
         if not self.exist:
             return None
         most = AT_ONCE + len(self._running)
-        rows = self.find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
-        for row in rows:
+        due = self._db.execute(
+            "SELECT number FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?",
+            now,
+            most,
+        )
+        new = [number for (number,) in due if number not in self._running]
+        if new:
+            # Only these are read whole: what runs already may be much, and for long.
+            listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
             # One that was taken out of its lane while it ran is still in the way of the next.
-            if row.number not in self._running and (row.lane is None or row.lane not in self._lanes):
+            free = [row for row in self.find(listed, to_text(new).decode()) if row.lane not in self._lanes]
+            rows, counted = self._count_deaths(free)
+            for row in rows:
                 if row.lane is not None:
                     self._lanes.add(row.lane)
                 call = self._running[row.number] = Call(self._actor, row.method, None)
-                call.work = self.work_of(row)
-                self._actor.spawn(call, self._run(call, row))
-        if len(rows) == most:
+                call.work = Work(row.work)
+                self._actor.spawn(call, self._run(call, row, counted))
+        if len(due) == most:
             return now
         later = self._db.execute(
             "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT 1", now
         )
         return later[0][0] if later else None
 
-    def work_of(self, row: Row) -> Work:
-        """Return what the steps of a call are remembered by: however often it is tried, until it is over."""
-        return Work(f"call {row.number}")
-
-    async def _run(self, call: Call, row: Row) -> None:
+    async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
         current.set(call)
         again: float | None = None
         try:
             try:
-                host = self._actor.host
-                if host.after_crash and row.due_at is not None and row.due_at <= host.born:
-                    row = await self._count_death(row)
+                if counted is not None:
+                    await asyncio.shield(counted)  # others wait for it too
                 again = await self._attempt(row)
             except CancelledError:
                 raise
@@ -269,11 +286,22 @@ class StoredCalls:
             self._actor.finished(call)
             self._ended(again)
 
-    async def _count_death(self, row: Row) -> Row:
-        """It may have been what ended the process before this one: note it, so that it cannot do so for ever."""
-        self._db.execute("UPDATE sapwood_calls SET died = died + 1 WHERE number = ?", row.number)
-        await self._actor.leave()
-        return row._replace(died=row.died + 1)
+    def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
+        """Some may have been what ended the process before this one: note it, so that none can do so for ever.
+
+        Returns what to await before they are begun.
+        """
+        host = self._actor.host
+        old = {row.number for row in rows if host.after_crash and row.due_at is not None and row.due_at <= host.born}
+        if not old:
+            return rows, None
+        self._db.begin()
+        self._db.execute(
+            "UPDATE sapwood_calls SET died = died + 1 WHERE number IN (SELECT value FROM json_each(?))",
+            to_text(sorted(old)).decode(),
+        )
+        counted = self._actor.to_leave()
+        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], counted
 
     async def _attempt(self, row: Row) -> float | None:
         """Call a method; return when it is due again."""
@@ -320,14 +348,17 @@ class StoredCalls:
         self._db.keep()
         return following
 
-    def _move_on(self, row: Row) -> float | None:
-        """This call is over; return when the next one of the same row, or of the same lane, is due."""
-        now = self._actor.host.clock.now()
+    def _following(self, row: Row, now: float) -> float | None:
         wish = row.when()
         # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
         since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
-        following = wish.next(since, now)
-        self._actor.of(Steps).forget(self.work_of(row))
+        return wish.next(since, now)
+
+    def _move_on(self, row: Row) -> float | None:
+        """This call is over; return when the next one of the same row, or of the same lane, is due."""
+        now = self._actor.host.clock.now()
+        following = None if row.is_once else self._following(row, now)
+        self._actor.of(Steps).forget(row.work)
         if following is None:
             return self.remove(row)
         self._db.execute(
@@ -471,6 +502,11 @@ class StoredCalls:
         return rows[0] if rows else None
 
 
+shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+"""Returns what is stored as what msgpack has, for somebody to look at."""
+to_text = msgspec.json.Encoder().encode
+
+
 def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
     if not stored.file.has(CALLS):
@@ -508,11 +544,6 @@ def _wrong_time(wish: str | None, retry: str) -> str | None:
 
 NOT_CALLED = "Mend this machine, or cancel it. Until then it is not called."
 KEEP = "Keep a method of this name that takes what is stored."
-
-
-def shown(arguments: bytes) -> dict[str, Any]:
-    """Return stored arguments as what msgpack has, for somebody to look at."""
-    return msgspec.msgpack.decode(arguments)
 
 
 def time_of(seconds: float) -> datetime:

@@ -502,8 +502,8 @@ class Fibers:
 
     def _forget_steps(self, number: int) -> None:
         steps = self._actor.of(Steps)
-        steps.forget(Work(f"fiber {number}"))
-        steps.forget(Work(f"recovery {number}"))
+        steps.forget(f"fiber {number}")
+        steps.forget(f"recovery {number}")
 
     def _remove(self, row: Row) -> None:
         self._forget_steps(row.number)

@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 TREE = Schema("sapwood.kernel", "alarms")
 NODE = Schema("sapwood.kernel", "node")
 FILE = "alarms.db"
-AT_ONCE = 64
-"""How many trees to look at before everybody else has a turn."""
+AT_ONCE = 16
+"""How many trees to look at before everybody else has a turn: each may have to be opened."""
+BEGINNING = (float("-inf"), "")
 TROUBLED = 5.0
 """Seconds after which to read the index again that could not be read."""
 LARGEST = 1 << 40
@@ -57,6 +58,8 @@ class Alarms:
         that they are due, and stays so until all of it is done."""
         self._rings: list[tuple[float, str, Address]] = []
         """When to look again at those, earliest first; what `_held` does not confirm is void."""
+        self._from = BEGINNING
+        """A place in the order of due time and root, up to which all that is stored is held: nobody reads it again."""
         self._timer: Timer | None = None
         self._timer_at = FOREVER
 
@@ -135,6 +138,7 @@ class Alarms:
             known,
             max(dead, count),
         )
+        self._moved_to(known)
         self.commit()
         if due is not None:
             self.look_by(root, due)
@@ -149,7 +153,12 @@ class Alarms:
                 self.database.execute(
                     "UPDATE sapwood_node_alarms SET due_at = ?, dead = ? WHERE root = ?", due, dead, str(root)
                 )
+            self._moved_to(due)
             self._set_timer()
+
+    def _moved_to(self, due: float | None) -> None:
+        if due is not None:
+            self._from = min(self._from, (due, ""))
 
     def forget(self, root: Address) -> None:
         """The tree is no more."""
@@ -204,7 +213,7 @@ class Alarms:
         found: list[tuple[Address, float]] = []
         if not self.database.has(NODE):
             return found
-        after, last = -FOREVER, ""
+        after, last = self._from
         while len(found) < most:
             rows = self.database.execute(
                 "SELECT root, due_at FROM sapwood_node_alarms"
@@ -212,14 +221,18 @@ class Alarms:
                 until,
                 after,
                 last,
-                most + min(len(self._held), 200),
+                most + 4,  # some are held
             )
             if not rows:
                 break
             for text, due in rows:
                 root = Address.parse(text)
-                if root not in self._held and len(found) < most:
+                if root not in self._held:
                     found.append((root, due))
+                    if len(found) == most:
+                        break
+                elif not found:
+                    self._from = (due, text)
             last, after = rows[-1]
         return found
 
@@ -272,6 +285,7 @@ class Alarms:
         self._gate.opened(database)
 
     def lost(self, database: Database, error: BaseException) -> None:
+        self._from = BEGINNING
         log.error("the node's index of alarms lost a transaction", exc_info=error)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import threading
 import time
 from asyncio import Task
@@ -101,11 +102,13 @@ class Node:
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
-        for left in (folder / TREES).glob(f"*{RESTORED}"):
-            if not left.with_suffix("").exists():
-                files.rename(left, left.with_suffix(""))
-        for left in (folder / TREES).glob("*.*"):
-            self._in_background(self._remove(left))
+        # There may be many trees: they are listed once, and only the names are looked at.
+        names = os.listdir(folder / TREES)  # noqa: PTH208 - a path for each would take longer than all the rest
+        for one in [folder / TREES / name for name in names if "." in name]:
+            if one.suffix == RESTORED and not one.with_suffix("").exists():
+                files.rename(one, one.with_suffix(""))
+            else:
+                self._in_background(self._remove(one))
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
 
     def begin(

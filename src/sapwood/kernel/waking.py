@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 PAGE = 200
 AT_ONCE = 128
 """How many agents may be starting for an alarm at once."""
+BEGUN_AT_ONCE = 100
+"""How many calls may be begun for alarms before everybody else has a turn."""
 PATIENCE = 5.0
 """Seconds after which one that is still starting no longer counts among those."""
 LONGEST_BACK_OFF = 300.0
@@ -47,6 +50,48 @@ class Woods(Protocol):
     async def reach_alone(self, address: Address) -> Actor: ...
 
 
+class Turns:
+    """Lets only so much begin in one turn of the loop, first come, first served: others want their turn too."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self._loop = loop
+        self._most = self._left = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._renewing = False
+
+    async def wait(self) -> None:
+        """Return when something may begin; whoever was let in says with `take` how much it was."""
+        if self._left > 0 and not self._waiting:
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.take(0)  # perhaps it was let in just now: the next one is
+            raise
+
+    def take(self, much: int) -> None:
+        """So much has begun."""
+        self._left -= much
+        if not self._renewing:
+            self._renewing = True
+            self._loop.call_soon(self._renew)  # behind what has begun
+        self._let_in()
+
+    def _renew(self) -> None:
+        self._renewing = False
+        self._left = self._most
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._left > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+
+
 class Waking:
     """Answers the alarms of one node."""
 
@@ -54,6 +99,7 @@ class Waking:
         self._woods = woods
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(woods.loop, BEGUN_AT_ONCE)
         self._busy: dict[Address, asyncio.Task[None]] = {}
         """The agents that are being woken."""
         self._failures: dict[Address, tuple[int, float]] = {}
@@ -138,8 +184,7 @@ class Waking:
         try:
             known, kinds = self._known_as(owner, tree.kinds)
             _tell(tree, known, kinds)
-            actor = await self._reach(known)
-            following = self._woods.begin_due(actor)
+            following = await self._begin(tree, known)
             self._failures.pop(owner, None)
             if known != owner:
                 tree.alarms.exactly(owner, None, 0)
@@ -149,6 +194,20 @@ class Waking:
             alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
+
+    async def _begin(self, tree: Tree, owner: Address) -> float | None:
+        """Wake an agent and begin what it has to do, once it is its turn; return when it has more."""
+        while True:
+            actor = tree.actors.get(owner)
+            if actor is None or not actor.ready:
+                actor = await self._reach(owner)
+            await self._turns.wait()
+            before = len(actor.calls)
+            try:
+                if actor.ready:
+                    return self._woods.begin_due(actor)
+            finally:
+                self._turns.take(len(actor.calls) - before)
 
     async def _reach(self, owner: Address) -> Actor:
         reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())

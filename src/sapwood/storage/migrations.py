@@ -34,14 +34,14 @@ class Script:
         return hashlib.sha256(self.sql.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """The tables of one part of the framework: the numbered `.sql` files in its package's `schema/` folder."""
 
     package: str
     owner: str
 
-    @property
+    @functools.cached_property
     def scripts(self) -> tuple[Script, ...]:
         return _read(self.package, self.owner)
 
