@@ -248,7 +248,7 @@ class Fibers:
         return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
-        number, told = row.number, False
+        number = row.number
 
         def progressed() -> None:
             nonlocal told
