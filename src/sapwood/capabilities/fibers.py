@@ -248,7 +248,7 @@ class Fibers:
         return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
-        number = row.number
+        number, told = row.number, False
 
         def progressed() -> None:
             nonlocal told
