@@ -180,7 +180,7 @@ class Waking:
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root = self._woods.alarms, tree.address
+        alarms, root, known = self._woods.alarms, tree.address, owner
         try:
             known, kinds = self._known_as(owner, tree.kinds)
             _tell(tree, known, kinds)
@@ -191,9 +191,19 @@ class Waking:
             if following is not None:
                 alarms.look_by(root, following)
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            alarms.look_by(root, self._later(self._failures, owner, error))
+            if isinstance(error, NotFound) and not tree.has(known):
+                # It was deleted, and nobody came to say so.
+                self._failures.pop(owner, None)
+                await self._forget(tree, owner)
+            else:
+                alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
+
+    async def _forget(self, tree: Tree, owner: Address) -> None:
+        if tree.destroyed is None:  # else all of it goes
+            tree.alarms.forget_below(owner)
+            await tree.alarms.tell_node()
 
     async def _begin(self, tree: Tree, owner: Address) -> float | None:
         """Wake an agent and begin what it has to do, once it is its turn; return when it has more."""
