@@ -274,11 +274,12 @@ class StoredCalls:
             try:
                 if counted is not None:
                     await asyncio.shield(counted)  # others wait for it too
-                again = await self._attempt(row)
+                if counted is None or self.find("WHERE number = ?", row.number):  # or it was cancelled meanwhile
+                    again = await self._attempt(row)
             except CancelledError:
                 raise
             except SapwoodError:
-                if self._actor.dropped is None:
+                if not self._actor.detached:
                     raise
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)

@@ -315,7 +315,7 @@ class Fibers:
         except CancelledError:
             raise
         except SapwoodError:
-            if self._actor.dropped is None:
+            if not self._actor.detached:
                 log.exception("a fiber could not be ended: %s %s", self._actor.address, row.name)
                 self._look_again()
         finally:
@@ -413,7 +413,7 @@ class Fibers:
         except CancelledError:
             raise
         except SapwoodError:
-            if self._actor.dropped is None:
+            if not self._actor.detached:
                 log.exception("a fiber could not be recovered: %s %s", self._actor.address, row.name)
                 self._look_again()
         finally:

@@ -125,6 +125,7 @@ class Actor:
         "children",
         "created_at",
         "database",
+        "detached",
         "dropped",
         "generation",
         "home",
@@ -171,6 +172,9 @@ class Actor:
         """Called when a method has returned; what one raises is what the caller gets."""
         self.dropped: SapwoodError | None = None
         """Why this incarnation ended."""
+        self.detached = False
+        """Whether nobody finds it any more: it was dropped, or is about to be because it deletes itself. Another may
+        have its address."""
         self.asleep = False
         """Whether it ended by going to sleep: then the next call simply wakes it again."""
         self.ready = False

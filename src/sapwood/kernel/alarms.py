@@ -327,6 +327,18 @@ class TreeAlarms:
             self._slices.commit()
             self._gate.follows(database, self._root)
 
+    def is_known_by(self, due: float) -> bool:
+        """Return whether the node's index has this tree looked at by then."""
+        known = self._alarms.stored(self._tree)
+        return known is not None and known[0] is not None and known[0] <= due
+
+    def restore(self, owner: Address, database: Database, due: float | None, dead: int) -> None:
+        """As `earlier`, for what a loss of power left without an index: it is committed, and nobody may be told of
+        it before the index is kept."""
+        self.earlier(owner, database, due, dead)
+        if database is not self._root:
+            self._gate.committed(Commit(self._tree, database, database.frames + 1, database.frames))
+
     def exactly(self, owner: Address, due: float | None, dead: int) -> None:
         """An agent has nothing to do before then."""
         if not self._root.has(TREE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -18,7 +19,16 @@ from typing import Any, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
+from sapwood.errors import (
+    InvalidName,
+    NotFound,
+    Quarantined,
+    SapwoodError,
+    Unavailable,
+    UnknownAgent,
+    UsageError,
+    WrongThread,
+)
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms
 from sapwood.kernel.classes import AgentClass
@@ -468,7 +478,9 @@ def roots_in(data: Path) -> Iterator[Address]:
     """Return every tree that has data in a data folder."""
     for folder in sorted((data / TREES).iterdir()):
         if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
-            yield Address.parse((folder / LABEL).read_text())
+            # The power may have failed at its birth, before the disk had the label: then it holds nothing that counts.
+            with contextlib.suppress(InvalidName):
+                yield Address.parse((folder / LABEL).read_text())
 
 
 def tree_folder(data: Path, root: Address) -> Path:

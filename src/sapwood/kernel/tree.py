@@ -347,6 +347,7 @@ class Tree:
         found = self.live_below(actor)
         for one in found:
             one.ready = False
+            one.detached = True
             if self.actors.get(one.address) is one:
                 del self.actors[one.address]
         siblings = actor.parent.children if actor.parent is not None else {}
@@ -394,6 +395,15 @@ class Tree:
         database.close()
         self.host.gate.forget(database)
         return True
+
+    @contextmanager
+    def visited(self) -> Generator[None, None, None]:
+        """Keep the tree from being forgotten: whoever went on with it would open its files a second time."""
+        self.visitors += 1
+        try:
+            yield
+        finally:
+            self.visitors -= 1
 
     @property
     def is_quiet(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER, Alarms
 from sapwood.kernel.classes import AgentClass, resolve
@@ -161,6 +161,10 @@ class Waking:
         if not tree.root.exists:
             self._woods.alarms.forget(root)
             return None
+        with tree.visited():
+            return await self._wake_in(tree, now)
+
+    async def _wake_in(self, tree: Tree, now: float) -> float | None:
         following = FOREVER
         after = (-FOREVER, "")
         while page := tree.alarms.due(now, after, PAGE):
@@ -173,7 +177,9 @@ class Waking:
                     self._busy[owner] = self._spawn(self._wake(tree, owner))
             after = (page[-1][1], page[-1][0])
             await asyncio.sleep(0)
-        self._unseen.pop(root, None)
+            if tree.destroyed is not None:
+                return now  # whatever comes after it is looked at then
+        self._unseen.pop(tree.address, None)
         if not after[1]:
             await tree.alarms.tell_node()
             return None
@@ -184,16 +190,15 @@ class Waking:
         try:
             known, kinds = self._known_as(owner, tree.kinds)
             _tell(tree, known, kinds)
-            following = await self._begin(tree, known)
+            with tree.visited():
+                following = await self._begin(tree, known)
             self._failures.pop(owner, None)
-            if known != owner:
+            if known != owner and tree.destroyed is None:
                 tree.alarms.exactly(owner, None, 0)
             if following is not None:
                 alarms.look_by(root, following)
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
             if isinstance(error, NotFound) and not tree.has(known):
-                # It was deleted, and nobody came to say so.
-                self._failures.pop(owner, None)
                 await self._forget(tree, owner)
             else:
                 alarms.look_by(root, self._later(self._failures, owner, error))
@@ -201,7 +206,9 @@ class Waking:
             self._busy.pop(owner, None)
 
     async def _forget(self, tree: Tree, owner: Address) -> None:
-        if tree.destroyed is None:  # else all of it goes
+        """It was deleted, and nobody came to say so; unless it was made again since."""
+        self._failures.pop(owner, None)
+        if tree.destroyed is None and owner not in tree.actors:
             tree.alarms.forget_below(owner)
             await tree.alarms.tell_node()
 
