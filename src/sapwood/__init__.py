@@ -3,12 +3,19 @@
 from sapwood.address import Address, Step
 from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
+from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection
+from sapwood.capabilities.fibers import Fiber
+from sapwood.capabilities.keep_alive import KeepAlive
+from sapwood.capabilities.queue import Lane, QueuedCall
+from sapwood.capabilities.schedules import Schedule
+from sapwood.capabilities.steps import StepOptions
 from sapwood.errors import (
     Aborted,
     ChildFailed,
     Crashed,
+    FiberFailed,
     NotFound,
     OverLimit,
     Refused,
@@ -23,26 +30,40 @@ from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
+from sapwood.when import After, At, Cron, Every, Retry
 
 __all__ = [
     "Aborted",
     "Address",
+    "After",
     "Agent",
     "ApiKeys",
     "App",
+    "At",
     "Callback",
     "ChildFailed",
     "Connection",
     "Crashed",
+    "Cron",
+    "DeadLetter",
     "Durability",
+    "Every",
+    "Fiber",
+    "FiberFailed",
     "JwtAuth",
+    "KeepAlive",
+    "Lane",
     "Limits",
     "NotFound",
     "OverLimit",
+    "QueuedCall",
     "Refused",
+    "Retry",
     "SapwoodError",
+    "Schedule",
     "Settings",
     "Step",
+    "StepOptions",
     "StoredDataError",
     "SubAgent",
     "SubAgentStatus",

@@ -6,8 +6,9 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
@@ -15,11 +16,18 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections
 from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
+from sapwood.capabilities.fibers import Fiber
+from sapwood.capabilities.keep_alive import KeepAlive
+from sapwood.capabilities.queue import NO_NAME, Lane, Queue, QueuedCall
+from sapwood.capabilities.schedules import Schedule, Schedules
 from sapwood.capabilities.state import State
+from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
@@ -27,6 +35,7 @@ from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
+from sapwood.when import After, At, Cron, Every
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
@@ -40,11 +49,14 @@ P = ParamSpec("P")
 R = PlainTypeVar("R")
 M = PlainTypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncIterable[Any]])
 
+When = After | At | Every | Cron
+
 HOOKS = frozenset(
     {"on_start", "upgrade_state", "validate_state", "on_state_changed"}
     | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
     | {"on_before_request", "on_before_connect", "on_before_sub_agent"}
     | {"connection_tags", "is_readonly", "wants_protocol"}
+    | {"on_fiber_recovered"}
 )
 """What a subclass may override of what `Agent` defines."""
 SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity"})
@@ -156,6 +168,14 @@ class Agent(Generic[S]):
         """Return whether a new connection is told identity and state. Override it for clients that are not ours."""
         return True
 
+    async def on_fiber_recovered(self, fiber: Fiber) -> None:
+        """Called when a fiber was interrupted by the end of the process, before its method is called again.
+
+        To have it be over instead, call `resolve_fiber` or `cancel_fiber`. If this raises or takes
+        too long it is tried again later. A function that is no method of this agent cannot be called
+        again: go on from `fiber.stash` here. Override it.
+        """
+
     @property
     def name(self) -> str:
         """This agent's own name."""
@@ -205,6 +225,137 @@ class Agent(Generic[S]):
     def connections(self, tag: str | None = None) -> list[Connection]:
         """Return this agent's open connections, oldest first; with `tag`, those that have it."""
         return self._actor.of(Connections).all(tag)
+
+    def schedule(
+        self, when: timedelta | datetime | When, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Schedule:
+        """Have a method of this agent called later, even if it sleeps till then or the process dies.
+
+        `when` is a timedelta, a datetime with a time zone, `After`, `At`, `Every` or `Cron`. The
+        schedule is stored with what else is written before the next await, the arguments as they
+        are now. A method without awaits happens exactly once; one with awaits, at least once.
+        """
+        return self._actor.of(Schedules).add(when, method, args, kwargs)
+
+    def cancel_schedule(self, id: str) -> bool:
+        """Cancel one of this agent's own schedules, by its id or its key; return whether there was one."""
+        return self._actor.of(Schedules).cancel(id)
+
+    def get_schedule(self, id: str) -> Schedule | None:
+        """Return one of this agent's own schedules, by its id or its key."""
+        return self._actor.of(Schedules).get(id)
+
+    def list_schedules(self, *, limit: int = 1000) -> list[Schedule]:
+        """Return this agent's own schedules, in the order they are due."""
+        return self._actor.of(Schedules).list(limit)
+
+    @overload
+    def queue(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall: ...
+    @overload
+    def queue(self, lane: Lane, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall: ...
+    def queue(self, *args: Any, **kwargs: Any) -> QueuedCall:
+        """Have a method of this agent called as soon as those queued before it are done.
+
+        One call after the other, each kept until it is done. Begin with a `Lane` to have
+        it wait for nothing but what is in the same lane.
+        """
+        lane, method, *rest = args if isinstance(args[0], Lane) else (NO_NAME, *args)
+        return self._actor.of(Queue).add(lane, method, tuple(rest), kwargs)
+
+    def list_queue(self, lane: str | None = None, *, limit: int = 1000) -> list[QueuedCall]:
+        """Return what is queued, first in first; with `lane`, only what is in that one."""
+        return self._actor.of(Queue).list(lane, limit)
+
+    def dequeue(self, id: str) -> bool:
+        """Take a call out of the queue; return whether it was there."""
+        return self._actor.of(Queue).remove(id)
+
+    def list_dead_letters(self) -> list[DeadLetter]:
+        """Return this agent's scheduled and queued calls that were given up, oldest first."""
+        self._actor.check_use()
+        return self._actor.of(Agenda).calls.dead_letters()
+
+    def replay_dead_letter(self, id: str) -> bool:
+        """Call once more, now, what was given up; return whether there was such a dead letter."""
+        return self._actor.of(Agenda).replay(id)
+
+    def delete_dead_letter(self, id: str) -> bool:
+        """Forget a call that was given up; return whether there was such a dead letter."""
+        return self._actor.of(Agenda).forget_dead_letter(id)
+
+    def keep_alive(self) -> KeepAlive:
+        """Keep this agent's whole tree in memory until `release()` is called, or the ``with`` block ends."""
+        return KeepAlive(self._actor)
+
+    @asynccontextmanager
+    async def keep_alive_while(self) -> AsyncGenerator[None, None]:
+        """Keep this agent's whole tree in memory while the ``async with`` block runs."""
+        with KeepAlive(self._actor):
+            yield
+
+    async def run_fiber(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function as a fiber, here and now, and return what it returns.
+
+        If the process dies meanwhile `on_fiber_recovered` is told in the next life; a method of
+        this agent is then called again with the same arguments.
+        """
+        return cast(R, await self._actor.of(Agenda).fibers.run(name, function, args, kwargs))
+
+    def start_fiber(self, key: str, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Fiber:
+        """Start a method of this agent as a fiber of its own; it goes on after a crash until it is over.
+
+        Starting it again under the same key returns the one there is, whatever became of it.
+        """
+        return self._actor.of(Agenda).fibers.start(key, method, args, kwargs)
+
+    @property
+    def fiber(self) -> Fiber:
+        """The fiber that is running now, with what it has stashed."""
+        return self._actor.of(Agenda).fibers.current()
+
+    async def stash(self, value: object) -> None:
+        """Keep where the running fiber is, to be found in `self.fiber.stash` after a crash; kept when this returns."""
+        await self._actor.of(Agenda).fibers.stash(value)
+
+    def get_fiber(self, fiber: str) -> Fiber | None:
+        """Return a fiber of this agent by its key or id."""
+        return self._actor.of(Agenda).fibers.get(fiber)
+
+    def list_fibers(self, status: str | None = None, *, limit: int = 1000) -> list[Fiber]:
+        """Return this agent's fibers, oldest first."""
+        return self._actor.of(Agenda).fibers.list(status, limit)
+
+    async def fiber_result(self, fiber: str) -> Any:
+        """Wait until a fiber is over, and return what it returned; `FiberFailed` if it did not."""
+        return await self._actor.of(Agenda).fibers.result(fiber)
+
+    def cancel_fiber(self, fiber: str) -> bool:
+        """Cancel a fiber, for good; return whether there was one to cancel."""
+        return self._actor.of(Agenda).fibers.cancel(fiber)
+
+    def resolve_fiber(self, fiber: str, result: object = None) -> bool:
+        """Have a fiber be completed with this result; what still runs of it is cancelled."""
+        return self._actor.of(Agenda).fibers.resolve(fiber, result)
+
+    def delete_fibers(self, fiber: str | None = None, *, status: str | None = None) -> int:
+        """Forget fibers that are over: this one, those of this status, or all. Return how many."""
+        return self._actor.of(Agenda).fibers.delete(fiber, status)
+
+    async def step(
+        self, name: str | StepOptions, function: Callable[P, Awaitable[R] | R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function once, and return what it returned: now, and whenever this work is begun again.
+
+        In a fiber, or in a method that was scheduled or queued. Give `StepOptions` for
+        retries and a timeout.
+        """
+        return cast(R, await self._actor.of(Steps).run(name, function, args, kwargs))
+
+    async def sleep_until(self, time: datetime) -> None:
+        """Sleep, also through restarts: the time given first counts. In a fiber, or where `step` may be used."""
+        await self._actor.of(Steps).sleep_until(time)
 
     async def durable(self) -> None:
         """Return when everything written so far is kept. For I/O that sapwood cannot see."""

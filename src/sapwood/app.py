@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from sapwood.address import Address, kebab
 from sapwood.agent import Agent
+from sapwood.capabilities.agenda import begin_due, when_started
 from sapwood.capabilities.connections import Connections
 from sapwood.errors import UsageError
-from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree, roots
+from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
-from sapwood.kernel.node import Node
+from sapwood.kernel.node import Node, roots_in
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
@@ -106,9 +107,10 @@ class App:
             node = await self._runtime.start(deps)
             stack.callback(self._runtime.release)
             stack.push_async_callback(node.stop)
-            node.roots = tuple(known(cls) for cls in self.agents)
-            for root in node.roots:
+            roots = tuple(known(cls) for cls in self.agents)
+            for root in roots:
                 node.check_deps(root)
+            node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
             self._stack = stack.pop_all()
         return self
@@ -222,7 +224,7 @@ class App:
         Calls to a tree wait while it is put back; what ran in it is cancelled. Trees that the
         backup does not have stay as they are. Returns the number of trees.
         """
-        wanted = [Address.root_of(known(cls).type, name)] if cls is not None else list(roots(Path(folder)))
+        wanted = [Address.root_of(known(cls).type, name)] if cls is not None else list(roots_in(Path(folder)))
         for root in wanted:
             await restore_tree(self.node, root, Path(folder))
         return len(wanted)

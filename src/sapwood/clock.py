@@ -6,15 +6,30 @@ test owns the time.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+LOOK_AGAIN = 15.0
+"""Seconds after which to look at the wall clock again, at the latest: it may be set while somebody waits for it."""
+
+
+class Timer(Protocol):
+    """Something that will happen, unless it is cancelled."""
+
+    def cancel(self) -> object: ...
 
 
 class Clock(Protocol):
-    """Wall-clock time, for what is stored and shown."""
+    """Wall-clock time, for what is stored, shown and waited for."""
 
     def now(self) -> float:
         """Return seconds since the epoch, UTC."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` on the running loop once it is this late; it may have to look itself whether it is."""
         ...
 
 
@@ -23,3 +38,18 @@ class SystemClock:
 
     def now(self) -> float:
         return time.time()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        wait = min(max(when - time.time(), 0.0), LOOK_AGAIN)
+        return asyncio.get_running_loop().call_later(wait, callback)
+
+
+async def sleep_until(clock: Clock, when: float) -> None:
+    """Return once it is this late."""
+    while clock.now() < when:
+        reached = asyncio.get_running_loop().create_future()
+        timer = clock.call_at(when, lambda reached=reached: reached.done() or reached.set_result(None))
+        try:
+            await reached
+        finally:
+            timer.cancel()

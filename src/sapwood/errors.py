@@ -160,6 +160,12 @@ class StoredDataError(SapwoodError):
     code = "stored_data"
 
 
+class SignatureChanged(StoredDataError):
+    """A stored call no longer fits the program: its method is gone, or takes other arguments."""
+
+    code = "signature_changed"
+
+
 class ChildFailed(SapwoodError):
     """A call to another agent did not succeed."""
 
@@ -217,6 +223,18 @@ class NotFound(ChildFailed):
     """No such agent exists, or it was deleted."""
 
     code = "not_found"
+
+
+class GaveUp(ChildFailed):
+    """Something was tried again and again, and is not tried any more."""
+
+    code = "gave_up"
+
+
+class FiberFailed(ChildFailed):
+    """The fiber did not complete: it failed, was cancelled, or could not be recovered."""
+
+    code = "fiber_failed"
 
 
 class Gated(ChildFailed):

@@ -79,6 +79,8 @@ class Settings:
     """Seconds one statement may run on the loop; `long_sql` has no such limit."""
     threads: int = 16
     """How many threads `in_thread` may use."""
+    recovery_timeout: float = 30.0
+    """Seconds `on_fiber_recovered` may take; then it is tried again later."""
     prefix: str = "agents"
     """The first segment of every URL; mounted in another app, the mount point takes its place."""
     origins: tuple[str, ...] = ()

@@ -12,8 +12,7 @@ from tests.conformance.worlds import Probe, Run, happens, until
 
 from sapwood import Agent, App, NotFound, Settings, Unavailable, UsageError
 from sapwood.kernel import backup
-from sapwood.kernel.backup import roots
-from sapwood.kernel.node import RESTORED, tree_folder
+from sapwood.kernel.node import RESTORED, roots_in, tree_folder
 from sapwood.storage.copies import Order, copy_elsewhere
 from sapwood.testing import World, running
 from sapwood.testing.faults import CountingFiles
@@ -89,7 +88,7 @@ async def test_more_commits_than_a_checkpoint_waits_for_do_not_spoil_a_backup(ru
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
         await library.put(0)
-        tree = world.node.tree(next(roots(world.data)))
+        tree = world.node.tree(next(roots_in(world.data)))
 
         with tree.kept_still():
             before = (tree.folder / "root.db").read_bytes()
@@ -143,7 +142,7 @@ async def test_a_crash_between_the_two_renames_of_a_restore_is_finished_at_the_n
         await library.put(1)
         await world.app.back_up(tmp_path, Library, "l")
         await library.put(2)
-        (root,) = roots(world.data)
+        (root,) = roots_in(world.data)
         folder = tree_folder(world.data, root)
         await world.node.die()
         tree_folder(tmp_path, root).rename(folder.with_name(folder.name + RESTORED))
@@ -306,7 +305,7 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
 async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
     async with asyncio.timeout(5), run(Library) as world:
         library = await one_book(world, tmp_path)
-        tree = world.node.tree(next(roots(world.data)))
+        tree = world.node.tree(next(roots_in(world.data)))
         with tree.kept_still():  # as by a backup: the restore has to wait
             restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
             await happens(lambda: tree.destroyed is not None)
@@ -362,7 +361,7 @@ async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end
         await one_book(world, tmp_path)
         await world.restart()
         library = await world.get_agent(Library, "l")
-        tree = world.node.tree(next(roots(world.data)))
+        tree = world.node.tree(next(roots_in(world.data)))
         await happens(lambda: world.node.gate.is_quiet(tree.databases["root"]))
         slow_disk.clear()
         writing = asyncio.create_task(library.put(3))

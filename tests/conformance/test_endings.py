@@ -27,7 +27,7 @@ from sapwood import (
     UsageError,
     deadline,
 )
-from sapwood.kernel.backup import roots
+from sapwood.kernel.node import roots_in
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database
 from sapwood.testing import World
@@ -58,7 +58,7 @@ def fail_next_commit(database: Database) -> None:
 
 
 def only_tree(world: World) -> Tree:
-    return world.node.tree(next(roots(world.data)))
+    return world.node.tree(next(roots_in(world.data)))
 
 
 def databases(world: World) -> set[str]:

@@ -8,6 +8,7 @@ tasks are cancelled, and everything used through it raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
+from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import AS_IS, Copies
@@ -38,6 +40,11 @@ C = TypeVar("C")
 THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process or the loop; nobody is left to be told."""
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
+
+
+def row_id(number: int, address: Address, stem: str) -> str:
+    """Return how a row of an agent is called outside: no two agents use one id."""
+    return f"{number}-{hashlib.sha256(f'{address} {stem}'.encode()).hexdigest()[:10]}"
 
 
 class Offloading(Protocol):
@@ -62,11 +69,20 @@ class Host(Protocol):
     settings: Settings
     deps: object
     sockets: Sockets
+    alarms: Alarms
+    after_crash: bool
+    """Whether the node before this one did not end in good order."""
+    born: float
+    """When the node began, by the wall clock."""
 
     @property
     def offload(self) -> Offloading: ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def when_started(self, actor: Actor) -> None:
+        """Told when an agent has started, before anything is delivered to it."""
+        ...
 
     def check_deps(self, kind: AgentClass) -> None: ...
 
@@ -75,11 +91,18 @@ class Home(Protocol):
     """What an agent asks of the tree it belongs to."""
 
     slices: Slices
+    alarms: TreeAlarms
+    root: Database
+    """The database of the root."""
+    kept_awake: dict[object, Actor]
+    """Who asked that the tree stay awake, by what they hold."""
 
     @property
     def host(self) -> Host: ...
 
     def drop(self, actor: Actor, error: SapwoodError) -> None: ...
+
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None: ...
 
     def resume_deletions(self, actor: Actor) -> None: ...
 
@@ -102,6 +125,7 @@ class Actor:
         "children",
         "created_at",
         "database",
+        "detached",
         "dropped",
         "generation",
         "home",
@@ -148,6 +172,9 @@ class Actor:
         """Called when a method has returned; what one raises is what the caller gets."""
         self.dropped: SapwoodError | None = None
         """Why this incarnation ended."""
+        self.detached = False
+        """Whether nobody finds it any more: it was dropped, or is about to be because it deletes itself. Another may
+        have its address."""
         self.asleep = False
         """Whether it ended by going to sleep: then the next call simply wakes it again."""
         self.ready = False
@@ -266,6 +293,7 @@ class Actor:
         if self.dropped is None:
             self.ready = self._held is None
             self._start.set_result(None)
+            self.host.when_started(self)
 
     def _failed_to_start(self, error: BaseException) -> None:
         assert self._start is not None
@@ -277,7 +305,7 @@ class Actor:
             log.warning(
                 "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
             )
-            self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
+            self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
         """This incarnation is over; whoever waits for its start or its release learns of it."""
@@ -466,7 +494,8 @@ class Actor:
 
     @property
     def is_idle(self) -> bool:
-        return self.ready and not self.calls and not self.children
+        awake_for_nobody = self.ready or self._start is None  # not started: only those below it were needed
+        return awake_for_nobody and not self.calls and not self.children
 
 
 def again(error: SapwoodError) -> SapwoodError:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
-from sapwood.kernel.node import COPYING, TREES, Node, tree_folder
-from sapwood.kernel.tree import DESTROYED, LABEL, Tree
+from sapwood.kernel.node import COPYING, Node, roots_in, tree_folder
+from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
 from sapwood.storage.database import wal_bytes
 
@@ -55,20 +54,13 @@ def _cut(tree: Tree) -> list[Part]:
 async def back_up_all(node: Node, target: Path) -> int:
     """Copy every tree of the node into the new data folder `target`; return how many there were."""
     count = 0
-    for root in list(roots(node.folder)):
+    for root in list(roots_in(node.folder)):
         try:
             await back_up_tree(node, root, target)
         except NotFound:
             continue  # destroyed meanwhile
         count += 1
     return count
-
-
-def roots(data: Path) -> Iterator[Address]:
-    """Return every tree that has data in a data folder."""
-    for folder in sorted((data / TREES).iterdir()):
-        if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
-            yield Address.parse((folder / LABEL).read_text())
 
 
 async def restore_tree(node: Node, root: Address, source: Path) -> None:

@@ -17,10 +17,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
 from sapwood.kernel.context import Call
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.copying import SCALARS, Copier
 from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
 
@@ -42,6 +44,8 @@ class Signature:
         self._copiers = {p.name: Copier(hints.get(p.name, Any), f"{name}() argument {p.name!r}") for p in parameters}
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
+        self._names = [p.name for p in positional]
+        self._all = frozenset(self._names)
         self._required = sum(p.default is p.empty for p in positional)
         self._most = len(positional) if len(positional) == len(parameters) else -1
         """How many arguments may be given by position, where none can come otherwise."""
@@ -72,6 +76,56 @@ class Signature:
                 copied[at] = self._positional[at].copy(value, limit)
         return copied, kwargs
 
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
+        """Return arguments as they are stored, by the names of the parameters; refuse what would not fit later."""
+        packed: dict[str, Any] = {}
+        if not kwargs and self._required <= len(args) <= self._most:
+            for name, copier, value in zip(self._names, self._positional, args, strict=False):
+                packed[name] = msgspec.Raw(_stored(copier, value, limit))
+            return _pack_named(packed)
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArguments(f"{self._name}(): {error}.") from None
+        for parameter in self.parameters:
+            if parameter.name not in bound:
+                continue
+            value, copier = bound[parameter.name], self._copiers[parameter.name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                packed[parameter.name] = [msgspec.Raw(_stored(copier, one, limit)) for one in value]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                packed[parameter.name] = {key: msgspec.Raw(_stored(copier, one, limit)) for key, one in value.items()}
+            else:
+                packed[parameter.name] = msgspec.Raw(_stored(copier, value, limit))
+        return _pack_named(packed)
+
+    def unpack(self, stored: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Return arguments that `pack` stored; `InvalidArguments` if they do not fit any more."""
+        found = _unpack_named(stored)
+        if len(found) == self._most and found.keys() >= self._all:
+            return [copier.unpack(found[name]) for name, copier in zip(self._names, self._positional, strict=True)], {}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for place, parameter in enumerate(self.parameters):
+            raw, copier = found.pop(parameter.name, None), self._copiers[parameter.name]
+            if raw is None:
+                if parameter.default is parameter.empty and parameter.kind not in VARIABLE:
+                    raise InvalidArguments(f"{self._name}() has an argument {parameter.name!r} that was not stored.")
+                if parameter.kind is parameter.POSITIONAL_ONLY:
+                    args.append(parameter.default)
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                args += [copier.unpack(one) for one in msgspec.msgpack.decode(raw, type=list[msgspec.Raw])]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named = _unpack_named(raw)
+                kwargs |= {key: copier.unpack(one) for key, one in named.items()}
+            elif parameter.kind is parameter.KEYWORD_ONLY or len(args) < place:
+                kwargs[parameter.name] = copier.unpack(raw)
+            else:
+                args.append(copier.unpack(raw))
+        if found:
+            raise InvalidArguments(f"{self._name}() has no argument {', '.join(map(repr, found))} any more.")
+        return args, kwargs
+
     def _copy_bound(
         self,
         args: tuple[Any, ...],
@@ -99,6 +153,22 @@ class Signature:
             else:
                 bound.arguments[name] = copy(name, value)
         return list(bound.args), bound.kwargs
+
+
+_pack_named: Callable[[dict[str, Any]], bytes] = msgspec.msgpack.Encoder().encode
+_unpack_named: Callable[[bytes | msgspec.Raw], dict[str, msgspec.Raw]] = msgspec.msgpack.Decoder(
+    dict[str, msgspec.Raw]
+).decode
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _stored(copier: Copier, value: Any, limit: int) -> bytes:
+    packed = copier.pack(value)
+    if type(value) not in SCALARS or len(packed) > limit:
+        copier.copy(value, limit)  # what would not fit when it is due is refused now
+    elif not copier.takes(value):
+        copier.unpack(packed)
+    return packed
 
 
 def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +234,7 @@ class AgentClass:
         self.limits: Limits | None = getattr(cls, "limits", None)
         self.overrides_start = self.overrides("on_start", base)
         self._names = names
+        self._own: dict[str, Method] = {}
         self.base = base
 
     def overrides(self, hook: str, base: type | None = None) -> bool:
@@ -200,6 +271,16 @@ class AgentClass:
                 except NameError:
                     return None  # imported for the type checker only
         return None
+
+    def own(self, name: str) -> Method:
+        """Return any method that the agent itself may call later, the framework's and private ones too."""
+        found = self.methods.get(name) or self._own.get(name)
+        if found is None:
+            function = inspect.getattr_static(self.cls, name, None)
+            if not inspect.isfunction(function):
+                raise NoSuchMethod(f"{self.cls.__name__} has no method {name!r}.")
+            found = self._own[name] = Method(self.cls.__name__, name, function, self._names)
+        return found
 
     def method(self, name: str) -> Method:
         try:

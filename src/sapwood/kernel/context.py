@@ -35,7 +35,7 @@ class Running(Protocol):
 class Call:
     """One method running, or about to run, in one agent."""
 
-    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "is_start", "method", "reply")
+    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "is_start", "method", "reply", "work")
 
     def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
         self.actor = actor
@@ -45,6 +45,8 @@ class Call:
         """What the caller waits for; None for work nobody waits for."""
         self.client: object = None
         """The connection that caused it, if a client did."""
+        self.work: object = None
+        """The durable work it is part of, if any: what its steps are remembered by."""
         self.is_start = False
         """Whether it is the start of its agent."""
         self.ended = False

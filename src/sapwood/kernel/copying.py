@@ -142,6 +142,29 @@ class Copier:
         self._base: type | None = annotation if isinstance(annotation, type) and is_dataclass(annotation) else None
         """A dataclass is rebuilt as what was declared: an instance of a subclass would lose its own fields."""
 
+    def takes(self, value: object) -> bool:
+        """Return whether the annotation takes this value as it is; False: that has to be tried."""
+        return type(value) in self._as_is
+
+    def pack(self, value: Any) -> bytes:
+        """Return a value as it is stored."""
+        if self._base is not None:
+            self._refuse_subclass(type(value))  # pyright: ignore[reportUnknownArgumentType]
+        try:
+            return _pack(value)
+        except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+            raise NotCopyable(f"{self._what} cannot be stored: {error}") from None
+
+    def unpack(self, packed: bytes | msgspec.Raw) -> Any:
+        """Return what `pack` was given; `InvalidArguments` or `InvalidResult` if it does not fit the annotation."""
+        unpack = self._unpack or self._prepare()
+        try:
+            return unpack(packed)  # pyright: ignore[reportArgumentType] - a buffer
+        except msgspec.ValidationError as error:
+            raise self._unfit(f"{self._what} does not fit: {error}.") from None
+        except NotImplementedError:
+            raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
+
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""
         kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
@@ -150,11 +173,7 @@ class Copier:
             if kind in SIZED and len(value) * 4 > limit:
                 self._check_size(value, limit)
             return value
-        if self._base is not None and kind is not self._base and issubclass(kind, self._base):
-            raise self._unfit(
-                f"{self._what} is a {kind.__name__}, and declared as {self._base.__name__}: what only the subclass "
-                "has would be lost. Declare both, as a union."
-            )
+        self._refuse_subclass(kind)
         unpack = self._unpack or self._prepare()
         try:
             packed = _pack(value)
@@ -168,6 +187,13 @@ class Copier:
             raise self._unfit(f"{self._what} does not fit: {error}.") from None
         except NotImplementedError:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
+
+    def _refuse_subclass(self, kind: type) -> None:
+        if self._base is not None and kind is not self._base and issubclass(kind, self._base):
+            raise self._unfit(
+                f"{self._what} is a {kind.__name__}, and declared as {self._base.__name__}: what only the subclass "
+                "has would be lost. Declare both, as a union."
+            )
 
     def _check_size(self, value: str | bytes, limit: int) -> None:
         size = len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode(errors="surrogatepass"))

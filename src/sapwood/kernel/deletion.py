@@ -15,6 +15,7 @@ from typing import Protocol
 
 from sapwood.errors import StoredDataError
 from sapwood.kernel.actor import Host
+from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
@@ -45,6 +46,7 @@ class Yard(Protocol):
     files: Files
     slices: Slices
     ledger: Ledger
+    alarms: TreeAlarms
     databases: dict[str, Database]
 
     @property
@@ -64,6 +66,8 @@ class Deletion:
     async def finish(self, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
         """Remove the child of this generation, whose tombstone is durable."""
         await self._durable(parent)
+        await until_free(self._yard.databases["root"])
+        await self._yard.alarms.tell_node()
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
         await until_free(parent)
@@ -93,6 +97,8 @@ class Deletion:
         self._yard.slices.commit()
         await self._durable(database)
         await self._yard.may_remove()
+        if database.removed:
+            return  # by the deletion of its own parent, or of itself, which went on meanwhile
         database.removed = True
         database.close()
         self._yard.host.gate.forget(database)
@@ -102,6 +108,8 @@ class Deletion:
         self._yard.ledger.freed()
 
     def _generations(self, registry: Registry, database: Database, after: int) -> list[int]:
+        if database.removed:
+            return []
         try:
             return [generation for generation, _ in registry.generations(after, PAGE)]
         except StoredDataError as error:

@@ -39,6 +39,9 @@ class ProcessGate:
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
         settle(leaving, None)
 
+    def follows(self, database: Database, other: Database) -> None:
+        pass
+
     def is_quiet(self, database: Database) -> bool:
         return True
 
@@ -58,7 +61,7 @@ class ProcessGate:
 class _File:
     """How far one database is on its way to the disk."""
 
-    __slots__ = ("committed", "descriptor", "durable", "flushing", "waiters", "wal")
+    __slots__ = ("committed", "descriptor", "durable", "flushing", "follows", "waiters", "wal")
 
     def __init__(self, wal: Path) -> None:
         self.wal = wal
@@ -67,6 +70,8 @@ class _File:
         self.committed = 0
         self.durable = 0
         self.flushing = False
+        self.follows: list[Future[None]] = []
+        """What has to be durable before this is flushed again."""
         self.waiters: list[tuple[int, list[Future[None]]]] = []
 
 
@@ -109,12 +114,16 @@ class DiskGate:
         self._written(commit.database)
 
     def _written(self, database: Database) -> None:
-        file = self._known.get(database)
-        if file is None:
-            file = self._known[database] = _File(database.wal)
+        file = self._file(database)
         file.committed += 1
         if not file.flushing:
             self._flush(database, file)
+
+    def _file(self, database: Database) -> _File:
+        file = self._known.get(database)
+        if file is None:
+            file = self._known[database] = _File(database.wal)
+        return file
 
     def wait(self, database: Database) -> Future[None] | None:
         if self._broken and database.path in self._broken:
@@ -137,8 +146,24 @@ class DiskGate:
         else:
             file.waiters.append((file.committed, leaving))
 
+    def follows(self, database: Database, other: Database) -> None:
+        if (first := self.wait(other)) is not None:
+            # If it fails and nothing is flushed any more, nobody else looks at it.
+            first.add_done_callback(lambda first: first.cancelled() or first.exception())
+            self._file(database).follows.append(first)
+
     def _flush(self, database: Database, file: _File) -> None:
         file.flushing = True
+        while file.follows:
+            first = file.follows[-1]
+            if not first.done():
+                first.add_done_callback(lambda _: self._flush(database, file))
+                return
+            if (error := first.exception()) is not None:
+                file.follows.clear()
+                self._flushed(database, file, file.committed, OSError(str(error)))
+                return
+            file.follows.pop()
         self._jobs.put(partial(self._sync, database, file, file.committed))
 
     def _sync(self, database: Database, file: _File, target: int) -> None:

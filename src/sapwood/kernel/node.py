@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
+import os
 import threading
 import time
 from asyncio import Task
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
@@ -17,15 +19,26 @@ from typing import Any, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
+from sapwood.errors import (
+    InvalidName,
+    NotFound,
+    Quarantined,
+    SapwoodError,
+    Unavailable,
+    UnknownAgent,
+    UsageError,
+    WrongThread,
+)
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.alarms import Alarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
-from sapwood.kernel.tree import DESTROYED, Tree
+from sapwood.kernel.tree import DESTROYED, LABEL, Tree
+from sapwood.kernel.waking import Waking
 from sapwood.kernel.watchdog import Strikes, Watchdog
 from sapwood.settings import Settings
 from sapwood.storage.database import Database
@@ -38,6 +51,8 @@ REMOVED = ".removed"
 COPYING = ".copying"
 RESTORED = ".restored"
 """A whole copy that waits to take a tree's place."""
+STOPPED = "stopped"
+"""A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
@@ -73,6 +88,14 @@ class Node:
         self.roots: Sequence[AgentClass] = ()
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
+        self.born = clock.now()
+        self.after_crash = not (folder / STOPPED).exists()
+        files.remove(folder / STOPPED)
+        self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
+        """When its trees have something to do."""
+        self.waking = Waking(self)
+        self.begin_due: Callable[[Actor], float | None] = lambda actor: None
+        self._woke: Callable[[Actor], None] = lambda actor: None
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -89,12 +112,57 @@ class Node:
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
-        for left in (folder / TREES).glob(f"*{RESTORED}"):
-            if not left.with_suffix("").exists():
-                files.rename(left, left.with_suffix(""))
-        for left in (folder / TREES).glob("*.*"):
-            self._in_background(self._remove(left))
+        # There may be many trees: they are listed once, and only the names are looked at.
+        names = os.listdir(folder / TREES)  # noqa: PTH208 - a path for each would take longer than all the rest
+        for one in [folder / TREES / name for name in names if "." in name]:
+            if one.suffix == RESTORED and not one.with_suffix("").exists():
+                files.rename(one, one.with_suffix(""))
+            else:
+                self._in_background(self._remove(one))
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
+
+    def begin(
+        self,
+        roots: Sequence[AgentClass],
+        *,
+        begin_due: Callable[[Actor], float | None],
+        when_started: Callable[[Actor], None],
+    ) -> None:
+        """Take up work: from now on trees are woken when they have something to do."""
+        self.roots = roots
+        self.begin_due = begin_due
+        self._woke = when_started
+        if not self.alarms.is_whole:
+            known = list(roots_in(self.folder))
+            if known:
+                self._in_background(self._index(known))
+            else:
+                self.alarms.complete()
+        self.alarms.start(self.waking.look)
+
+    def when_started(self, actor: Actor) -> None:
+        """An agent has started: whatever kept an alarm from waking it is over."""
+        self.waking.forgive(actor.address)
+        self._woke(actor)
+
+    async def _index(self, roots: Sequence[Address]) -> None:
+        """Make the index of alarms anew from what the trees say."""
+        for root in roots:
+            try:
+                known, kind = self.waking.root_known_as(root)
+            except UnknownAgent:
+                known, kind = root, None  # what it has to do waits for its class
+            try:
+                tree = self.tree(known, kind)
+                if tree.destroyed is None and tree.root.exists:
+                    due, dead = tree.alarms.summary()
+                    if due is not None or dead:
+                        self.alarms.earlier(known, due, dead)
+            except SapwoodError:
+                log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
+            await asyncio.sleep(0)
+        self.alarms.complete()
 
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
@@ -116,7 +184,13 @@ class Node:
             )
         self._checked.add(kind)
 
-    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor:
+    async def reach_alone(self, address: Address) -> Actor:
+        """Return the live, started agent at this address, without starting those above it."""
+        return await self.reach(address, None, None, alone=True)
+
+    async def reach(
+        self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False
+    ) -> Actor:
         """Return the live, started agent at this address."""
         given: dict[str, AgentClass] = {}
         while True:
@@ -130,7 +204,7 @@ class Node:
                 continue
             tree.visitors += 1
             try:
-                actor = await tree.reach(address, kind, caller)
+                actor = await tree.reach(address, kind, caller, alone=alone)
             finally:
                 tree.visitors -= 1
             if actor is not None:
@@ -152,6 +226,8 @@ class Node:
                 )
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
             tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
+            # A root is of one of the app's classes, whichever others have the same type id.
+            tree.kinds.update({known.type: known for known in self.roots if known.type == root.steps[0].type})
             self.trees[root] = tree
         return tree
 
@@ -212,8 +288,8 @@ class Node:
         """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
         before = time.monotonic() - idle_for
         for root, tree in list(self.trees.items()):
-            if tree.deletions:
-                continue  # they still write to the databases of parents
+            if tree.deletions or tree.stays_awake:
+                continue  # deletions still write to the databases of parents
             for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
@@ -249,6 +325,7 @@ class Node:
                 await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
                 if tree.folder.exists():
                     self._move_away(tree.folder)
+                self.alarms.forget(tree.address)
             finally:
                 # Also when it failed: whoever asks for the tree next finds the tombstone, and goes on with it.
                 self.trees.pop(tree.address, None)
@@ -272,6 +349,7 @@ class Node:
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self._close_tree(tree, error)
+            self.alarms.earlier(root, self.clock.now(), 0)  # whatever the other one has to do
             whole = tree.folder.with_suffix(RESTORED)
             self.files.rename(folder, whole)
             if tree.folder.exists():
@@ -282,6 +360,7 @@ class Node:
         finally:
             self.trees.pop(tree.address, None)
             done.set_result(None)
+        self.alarms.look_by(root, self.clock.now())
 
     async def _close_tree(self, tree: Tree, error: SapwoodError) -> None:
         tree.slices.commit()
@@ -327,12 +406,16 @@ class Node:
         if self._stopped is not None:
             return
         self._sweep.cancel()
+        self.alarms.stop()
         for socket in self.sockets.everyone():
             socket.close(RESTARTING, "The server stops")
         try:
+            if waking := self.waking.stop():
+                await asyncio.wait(waking, timeout=LAST_WORDS)
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
+            await self._end_all(self._stopped)
             for tree in list(self.trees.values()):
                 try:
                     await self._close_tree(tree, self._stopped)
@@ -341,6 +424,7 @@ class Node:
                         "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
                     )
                     tree.die(self._stopped)
+            self.files.close(self.files.create(self.folder / STOPPED, b""))
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.
             self._stopped = self._stopped or Unavailable("The app is not running.")
@@ -348,7 +432,20 @@ class Node:
                 tree.slices.commit()
                 tree.die(self._stopped)
             self.trees.clear()
+            self.alarms.close()
             self._close_threads()
+
+    async def _end_all(self, error: Unavailable) -> None:
+        """End every agent, and wait for their last words at the same time: one that goes on and on costs only once."""
+        tasks: set[Task[Any]] = set()
+        for tree in list(self.trees.values()):
+            tree.slices.commit()
+            root = tree.actors.get(tree.address)
+            if root is not None:
+                tasks.update(task for actor in tree.actors.values() for task in actor.calls.values())
+                tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
 
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
@@ -357,6 +454,8 @@ class Node:
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self._stopped)
         self.trees.clear()
+        self.alarms.die()
+        self._dying.update(self.waking.stop())
         for task in (*self._dying, *self._background):
             task.cancel()
 
@@ -373,6 +472,15 @@ class Node:
         self.watchdog.stop()
         self.offload.close()
         self.gate.close()
+
+
+def roots_in(data: Path) -> Iterator[Address]:
+    """Return every tree that has data in a data folder."""
+    for folder in sorted((data / TREES).iterdir()):
+        if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
+            # The power may have failed at its birth, before the disk had the label: then it holds nothing that counts.
+            with contextlib.suppress(InvalidName):
+                yield Address.parse((folder / LABEL).read_text())
 
 
 def tree_folder(data: Path, root: Address) -> Path:

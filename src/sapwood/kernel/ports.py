@@ -20,7 +20,8 @@ from sapwood.storage.database import Database
 class Commit(NamedTuple):
     """One commit of one agent."""
 
-    root: Address
+    root: Address | None
+    """The tree it belongs to; None: the node's own."""
     database: Database
     first_frame: int
     last_frame: int
@@ -48,6 +49,10 @@ class Gate(Protocol):
 
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
         """Settle these as soon as everything committed so far in the database is durable."""
+        ...
+
+    def follows(self, database: Database, other: Database) -> None:
+        """What is committed in `database` from now on becomes durable only after what is committed in `other` now."""
         ...
 
     def is_quiet(self, database: Database) -> bool:

@@ -17,6 +17,7 @@ from sapwood.errors import (
     Unavailable,
 )
 from sapwood.kernel.actor import Actor, Host, again
+from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
@@ -37,6 +38,8 @@ DESTROYED = "destroyed"
 """A file of this name in a tree's folder is the tombstone of the whole tree."""
 MEASURE_EVERY = 16
 """How many pages a database may write before it is measured again."""
+LOOK_AGAIN = 1.0
+"""Seconds after which to look again at an agent that ended while it did what was due."""
 NEW_DATABASE = 8 * PAGE_SIZE
 
 
@@ -73,8 +76,12 @@ class Tree:
         self._measured: dict[Database, tuple[int, int]] = {}
         self._written: Database | None = None
         """The database that was written last."""
-        self.root_registry = Registry(self.database(ROOT_STEM, host.settings.limits), host.clock)
-        self.ledger = Ledger(self.database(ROOT_STEM, host.settings.limits), self._estimate, self._measure_all)
+        self.root = self.database(ROOT_STEM, host.settings.limits)
+        self.root_registry = Registry(self.root, host.clock)
+        self.ledger = Ledger(self.root, self._estimate, self._measure_all)
+        self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
+        self.kept_awake: dict[object, Actor] = {}
+        """Who asked that the tree stay awake, by what they hold."""
 
     def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database:
         """Return the database of the agent with this file stem; one object each, whoever is alive."""
@@ -183,25 +190,52 @@ class Tree:
                     actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
 
-    async def reach(self, address: Address, kind: AgentClass | None, caller: Call | None) -> Actor | None:
+    async def reach(
+        self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False
+    ) -> Actor | None:
         """Return the live, started agent at this address; wake it, parents first, if it sleeps.
 
-        None: the tree was destroyed or replaced meanwhile, and whoever asks has to find the one that comes next.
+        `alone`: those above it are in memory then, but not started. None: the tree was destroyed or
+        replaced meanwhile, and whoever asks has to find the one that comes next.
         """
         while self.destroyed is None:
-            actor = self.actors.get(address)
-            if actor is None:
-                parent_address = address.parent
-                if parent_address is None:
-                    actor = self.make_root(kind)
-                else:
-                    parent = await self.reach(parent_address, None, caller)
-                    if parent is None:
-                        return None
-                    actor = self.actors.get(address) or await self._wake_child(parent, address, kind)
+            actor = self.actors.get(address) or await self._load(address, kind, caller, alone)
             if actor is not None and (actor.ready or await actor.started(caller)):
                 return actor
         return None
+
+    async def _load(self, address: Address, kind: AgentClass | None, caller: Call | None, alone: bool) -> Actor | None:
+        """Return the agent at this address, about to start; None if the world may have changed meanwhile."""
+        parent_address = address.parent
+        if parent_address is None:
+            return self.make_root(kind)
+        if alone:
+            parent = self.actors.get(parent_address) or await self._load(parent_address, None, caller, alone)
+        else:
+            parent = await self.reach(parent_address, None, caller)
+        if parent is None or parent.dropped is not None:
+            return None
+        return self.actors.get(address) or await self._wake_child(parent, address, kind)
+
+    def has(self, address: Address) -> bool:
+        """Return whether an agent was made and not deleted; none is woken."""
+        stem = ROOT_STEM
+        for step in address.steps[1:]:
+            kind = self.kinds.get(step.type)
+            aliases = kind.aliases if kind is not None else ()
+            registry = Registry(self.database(stem, self.limits), self.host.clock)
+            row = registry.find((step.type, *aliases), step.name) if self.destroyed is None else None
+            if row is None:
+                return False
+            stem = child_stem(stem, row.generation)
+        return self.destroyed is None and self.root.exists
+
+    @property
+    def stays_awake(self) -> bool:
+        """Whether somebody asked for it."""
+        for hold in [hold for hold, actor in self.kept_awake.items() if actor.dropped is not None]:
+            del self.kept_awake[hold]
+        return bool(self.kept_awake)
 
     def make_root(self, kind: AgentClass | None) -> Actor:
         kind = kind or self.kind_of(self.address.type)
@@ -289,6 +323,9 @@ class Tree:
         for one in doomed:
             one.end(error)
             one.children.clear()
+        if any(call.work is not None for one in doomed for call in one.calls):
+            # What they did is due still, if they are not gone for good.
+            self.host.alarms.look_by(self.address, self.host.clock.now() + LOOK_AGAIN)
         me = self.whose_slice()
         # First all are marked, then all are told: nobody unwinds into a neighbour that still believes it lives.
         for one in doomed:
@@ -302,11 +339,28 @@ class Tree:
                     reply.exception()
                 one.cancel(call)
 
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None:
+        """End an incarnation that could not start. Those below it go on: an alarm may have woken them without it."""
+        children = dict(actor.children)
+        actor.children.clear()
+        self.drop(actor, error)
+        if not children:
+            return
+        # They need somebody above them, who is started when next asked for.
+        if actor.parent is None:
+            anew = self.make_root(actor.kind)
+        else:
+            anew = self.make_child(actor.parent, actor.kind, actor.address.name, actor.generation, actor.created_at)
+        anew.children = children
+        for child in children.values():
+            child.parent = anew
+
     def detach(self, actor: Actor) -> list[Actor]:
         """Make an agent and those below it unreachable, and return them; what runs in them runs on."""
         found = self.live_below(actor)
         for one in found:
             one.ready = False
+            one.detached = True
             if self.actors.get(one.address) is one:
                 del self.actors[one.address]
         siblings = actor.parent.children if actor.parent is not None else {}
@@ -354,6 +408,15 @@ class Tree:
         database.close()
         self.host.gate.forget(database)
         return True
+
+    @contextmanager
+    def visited(self) -> Generator[None, None, None]:
+        """Keep the tree from being forgotten: whoever went on with it would open its files a second time."""
+        self.visitors += 1
+        try:
+            yield
+        finally:
+            self.visitors -= 1
 
     @property
     def is_quiet(self) -> bool:

@@ -36,7 +36,7 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.storage.files import Files
-from sapwood.storage.migrations import Schema, Script
+from sapwood.storage.migrations import APPLIED, Schema, Script, to_come
 from sapwood.storage.rows import Rows, SqlValue
 
 log = logging.getLogger(__name__)
@@ -137,6 +137,13 @@ def empty_image() -> bytes:
     return bytes(image)
 
 
+def is_cut(content: bytes) -> bool:
+    """Return whether a file is the empty image with sectors missing."""
+    image = empty_image()
+    sectors = [(content[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
+    return content != image and all(whole.startswith(left) or not any(left) for left, whole in sectors)
+
+
 class Owner(Protocol):
     """Whoever runs the slices that write to a database."""
 
@@ -166,6 +173,7 @@ class Database:
 
     __slots__ = (
         "__weakref__",
+        "_attempt",
         "_beginning",
         "_broken_blocks",
         "_connection",
@@ -241,6 +249,8 @@ class Database:
         self._beginning = False
         self._savepoints = 0
         self._in_block: object = None
+        self._attempt = False
+        """Whether what was written since `attempt` can still be undone."""
         self._broken_blocks: set[object] = set()
 
     @property
@@ -317,11 +327,7 @@ class Database:
         file away.
         """
         image = empty_image()
-        if self.path.stat().st_size > len(image):
-            return
-        found = self.path.read_bytes()
-        sectors = [(found[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
-        if found != image and all(whole.startswith(left) or not any(left) for left, whole in sectors):
+        if self.path.stat().st_size <= len(image) and is_cut(self.path.read_bytes()):
             self._files.overwrite(self.path, image)
 
     def close(self) -> None:
@@ -485,7 +491,7 @@ class Database:
         # A statement that runs elsewhere has a transaction of its own, and whoever awaits it cleans up.
         lost = self.in_transaction and not self._connection.in_transaction and not self.busy_elsewhere
         if lost:
-            self.in_transaction = False
+            self.in_transaction = self._attempt = False
             self._forget_blocks()
             self._all_undone()
             self._owner.lost(self, error)
@@ -550,7 +556,7 @@ class Database:
     def commit(self) -> None:
         """End the open transaction; what it wrote is now in the WAL."""
         assert self._connection is not None
-        self.in_transaction = False
+        self.in_transaction = self._attempt = False
         try:
             self._connection.execute("COMMIT", prepare_flags=OWN_FLAGS)
         except apsw.Error as error:
@@ -570,7 +576,7 @@ class Database:
     def rollback(self) -> None:
         """Forget the open transaction, if there is one."""
         if self.in_transaction and self._connection is not None and not self.busy_elsewhere:
-            self.in_transaction = False
+            self.in_transaction = self._attempt = False
             self._forget_blocks()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
@@ -612,6 +618,33 @@ class Database:
                 connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
             else:
                 raise UsageError(SUSPENDED)
+
+    def attempt(self) -> None:
+        """Make what is written from here on undoable, until `keep`, `undo` or the next commit."""
+        connection = self._ready()
+        if not self.in_transaction:
+            self._begin("")
+        connection.execute("SAVEPOINT sapwood_attempt", prepare_flags=OWN_FLAGS)
+        self._attempt = True
+
+    def keep(self) -> None:
+        """Let what was written since `attempt` stay."""
+        if self._attempt:
+            assert self._connection is not None
+            self.break_block()
+            self._attempt = False
+            self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
+
+    def undo(self) -> None:
+        """Undo what was written since `attempt`, unless it was kept meanwhile."""
+        if self._attempt:
+            assert self._connection is not None
+            self._forget_blocks()
+            self._attempt = False
+            self._connection.execute("ROLLBACK TO sapwood_attempt", prepare_flags=OWN_FLAGS)
+            self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
+            self._read_versions(self._connection)
+            self.undone += 1
 
     def refuse_in_block(self, what: str) -> None:
         """Refuse what reaches beyond this database, and could not be undone with a block."""
@@ -688,19 +721,8 @@ class Database:
 
     def migrate(self, scripts: Sequence[Script]) -> None:
         """Apply the user's migrations that this file has not seen, and refuse edited ones."""
-        applied = self.execute("SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number")
-        for (number, digest), script in zip(applied, scripts, strict=False):
-            if bytes(digest) != script.digest:
-                raise MigrationFailed(
-                    f"migration {number} ({script.name}) was edited after it ran here. Put the old text back and add "
-                    "a new one. While you develop, you may delete the data folder instead."
-                )
-        if len(applied) > len(scripts):
-            raise MigrationFailed(
-                f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
-                "what was removed, or run the newer version of the program that wrote it."
-            )
-        self._apply(scripts[len(applied) :], lambda sql: self.run(sql, ()))
+        applied = self.execute(APPLIED)
+        self._apply(to_come(applied, scripts), lambda sql: self.run(sql, ()))
 
     def _apply(self, scripts: Sequence[Script], execute: Callable[[str], object]) -> None:
         for script in scripts:

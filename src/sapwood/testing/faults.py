@@ -154,6 +154,9 @@ class CountingGate:
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
         self._below.let_go(database, leaving)
 
+    def follows(self, database: Database, other: Database) -> None:
+        self._below.follows(database, other)
+
     def is_quiet(self, database: Database) -> bool:
         return self._below.is_quiet(database)
 

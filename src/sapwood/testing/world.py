@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +13,8 @@ from typing import Any, TypeVar, overload
 
 from sapwood.agent import Agent
 from sapwood.app import App
+from sapwood.capabilities.agenda import SETTLING
+from sapwood.errors import UsageError
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.watchdog import SlowSlice
@@ -22,6 +26,9 @@ from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dea
 
 A = TypeVar("A", bound=Agent[Any])
 
+PATIENCE = 0.2
+"""Real seconds to wait for something that may wait for the test itself."""
+
 
 class World:
     """A running app, and what a test may do to it."""
@@ -29,6 +36,7 @@ class World:
     def __init__(self, app: App, settings: Settings, *, slow_slices: str) -> None:
         self.clock = FakeClock()
         """The clock of the app; it stands still until the test moves it."""
+        self.clock.settled = self.settled
         self.points = CrashPoints()
         """The places where the app may be made to crash; they are counted anew after every crash and restart."""
         self.slow: list[SlowSlice] = []
@@ -106,6 +114,26 @@ class World:
             raise Dead(f"The process crashed at {point!r}.")
 
         points.arm(point, nth, die)
+
+    async def settled(self) -> None:
+        """Return when nobody does anything because of the clock any more, or waits for something else.
+
+        `clock.advance` awaits it after every step.
+        """
+        idle, end = 0, time.monotonic() + PATIENCE
+        while idle < 3 and time.monotonic() < end:
+            await asyncio.sleep(0 if idle < 2 else 0.0005)
+            idle = 0 if self._something_due() else idle + 1
+
+    def _something_due(self) -> bool:
+        try:
+            node = self.node
+        except UsageError:  # not running
+            return False
+        if not node.waking.is_quiet:
+            return True
+        actors = [actor for tree in node.trees.values() for actor in tree.actors.values()]
+        return any(call.work is not None or call.method == SETTLING for actor in actors for call in actor.calls)
 
     async def restart(self) -> None:
         """End the app in good order, and start it again."""

@@ -1,0 +1,168 @@
+"""What one agent has to do by the clock, and how those who sleep beside it come to know.
+
+The calls and fibers of an agent are its own. Whoever writes one says here when it is
+due: before the commit the indexes above are told, and after it is done they are told
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from sapwood.capabilities.calls import CALLS, StoredCalls, retry_of
+from sapwood.capabilities.fibers import FIBERS, Fibers
+from sapwood.errors import SapwoodError, Unavailable
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.alarms import FOREVER
+from sapwood.kernel.context import Call, current
+from sapwood.when import After
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = After(timedelta(0))
+SETTLING = "settle"
+
+
+class Agenda:
+    """What one agent has to do."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.calls = StoredCalls(actor, self._changed)
+        self.fibers = Fibers(actor, self.calls, check_free=self.check_free, changed=self._changed)
+        self._due, self._dead = actor.home.alarms.stored(actor.address)
+        """What the index of the tree says."""
+        self._wanted = FOREVER
+        self._noted = 0
+        """How often something was written."""
+        self._settling = self._to_settle = False
+
+    def check_free(self) -> None:
+        """Refuse while the index cannot be written."""
+        if self._actor.home.root.busy_elsewhere and self._actor.parent is not None:
+            raise Unavailable("The root of this tree is busy with long_sql(), and keeps the tree's alarms. Try again.")
+
+    def note(self, due: float | None) -> None:
+        """Something was written in this slice that is due then: have it known before it is committed."""
+        self._noted += 1
+        if due is not None:
+            self._wanted = min(self._wanted, due)
+        self._actor.home.slices.before_commit(f"alarm {self._actor.stem}", self._index)
+
+    def _index(self) -> None:
+        actor = self._actor
+        due, self._wanted = self._wanted, FOREVER
+        dead = int(self.calls.has_dead())
+        sooner = due < (FOREVER if self._due is None else self._due)
+        if sooner or dead > self._dead:
+            actor.home.alarms.earlier(actor.address, actor.database, due if sooner else None, dead)
+            self._due = due if sooner else self._due
+            self._dead = max(dead, self._dead)
+        if due < FOREVER:
+            actor.host.alarms.look_by(actor.address.root, due)
+
+    def begin_due(self) -> float | None:
+        """Begin what is due, and return when there is more."""
+        now = self._actor.host.clock.now()
+        more = [self.calls.begin_due(now), self.fibers.begin_due(now)]
+        self.settle_soon()
+        return min((due for due in more if due is not None), default=None)
+
+    def _changed(self, due: float | None) -> None:
+        """A call or a fiber began, or ended and is due again then."""
+        if self._actor.dropped is None:
+            self.note(due)
+            self.settle_soon()
+
+    def replay(self, id: str) -> bool:
+        """Call once more what was given up; return whether there was such a dead letter."""
+        self._actor.check_use()
+        letter = self.calls.take_dead_letter(id)
+        if letter is None:
+            return False
+        method, arguments, lane, retry = letter
+        now = self._actor.host.clock.now()
+        if lane is None:
+            row = self.calls.add(method, arguments, due=now, retry=retry_of(retry), wish=AT_ONCE)
+        else:
+            row = self.calls.enqueue(method, arguments, lane, retry_of(retry))
+        self.note(row.due_at)
+        self.settle_soon()
+        return True
+
+    def forget_dead_letter(self, id: str) -> bool:
+        """Forget what was given up; return whether there was such a dead letter."""
+        self._actor.check_use()
+        found = self.calls.take_dead_letter(id) is not None
+        self.settle_soon()
+        return found
+
+    def settle_soon(self) -> None:
+        """Have the indexes say when there is more to do, once what was done is kept."""
+        self._to_settle = True
+        if not self._settling:
+            self._settling = True
+            call = Call(self._actor, SETTLING, None)
+            call.deadline = None
+            self._actor.spawn(call, self._settle(call))
+
+    async def _settle(self, call: Call) -> None:
+        current.set(call)
+        try:
+            while self._to_settle:
+                self._to_settle = False
+                await self._settle_once()
+        except SapwoodError:
+            pass  # the indexes say too early, and somebody will look in vain
+        finally:
+            self._settling = False
+            self._actor.finished(call)
+
+    async def _settle_once(self) -> None:
+        actor = self._actor
+        actor.home.slices.commit()
+        noted, due, dead = self._noted, self.first_due(), int(self.calls.has_dead())
+        if (waiting := actor.to_leave()) is not None:
+            await waiting
+        if noted != self._noted:
+            self._to_settle = True  # more was written meanwhile, and is not kept yet
+            return
+        if actor.detached:
+            return  # it deletes itself, and the entry may be of one that was made in its place
+        late = due is not None and due <= actor.host.clock.now()
+        if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
+            actor.home.alarms.exactly(actor.address, due, dead)
+            self._due, self._dead = due, dead
+            await actor.home.alarms.tell_node()
+
+    def first_due(self) -> float | None:
+        """Return when the first thing is due, what is under way included."""
+        both = [self.calls.first_due(), self.fibers.first_due()]
+        return min((due for due in both if due is not None), default=None)
+
+    def woke(self) -> None:
+        """The agent has started: if the indexes do not know what it has to do, tell them."""
+        due, dead, actor = self.first_due(), int(self.calls.has_dead()), self._actor
+        sooner = due is not None and (self._due is None or due < self._due or not actor.home.alarms.is_known_by(due))
+        if sooner or dead > self._dead:
+            actor.home.alarms.restore(actor.address, actor.database, due if sooner else None, dead)
+            self._due = min((one for one in (due, self._due) if one is not None), default=None)
+            self._dead = max(dead, self._dead)
+        if due is not None:
+            actor.host.alarms.look_by(actor.address.root, due)
+
+
+def begin_due(actor: Actor) -> float | None:
+    """Begin what an agent has to do by now, and return when it has more."""
+    return actor.of(Agenda).begin_due()
+
+
+def when_started(actor: Actor) -> None:
+    """See what an agent has to do, if it ever had anything."""
+    database = actor.database
+    try:
+        if database.exists and (database.has(CALLS) or database.has(FIBERS)):
+            actor.of(Agenda).woke()
+    except SapwoodError:
+        log.exception("nobody could see what %s has to do", actor.address, extra={"address": str(actor.address)})

@@ -1,0 +1,27 @@
+"""Keeps a tree in memory while somebody needs it there."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from sapwood.kernel.actor import Actor
+
+
+class KeepAlive:
+    """Holds a tree awake until it is released; releasing it twice does nothing."""
+
+    def __init__(self, actor: Actor) -> None:
+        actor.check_use()
+        self._held = actor.home.kept_awake
+        self._held[self] = actor
+
+    def release(self) -> None:
+        """Let the tree go to sleep when it has nothing to do."""
+        self._held.pop(self, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()

@@ -1,0 +1,104 @@
+"""What an agent is to do as soon as it can, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.calls import Row, StoredCalls, shown, time_of
+from sapwood.errors import UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.when import DEFAULT_RETRY, Retry, is_a
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A queue of its own: what is in it keeps its order, and waits for nothing in another lane."""
+
+    key: str = ""
+    """What the lane is called; the one without a name is where everything else is queued."""
+    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
+    """What to do when this call fails. The lane waits meanwhile."""
+
+    def __post_init__(self) -> None:
+        if not is_a(self.key, str):
+            raise UsageError(f"Lane({self.key!r}): a key is a text.")
+        if not is_a(self.retry, Retry):
+            raise UsageError(f"retry={self.retry!r}: it takes Retry(…).")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedCall:
+    """One call that waits in a queue."""
+
+    id: str
+    """What to give to `dequeue`."""
+    method: str
+    """The method that will be called."""
+    arguments: dict[str, Any]
+    """What it will be called with."""
+    lane: str
+    """The key of its lane."""
+    failed: int
+    """How often it has failed so far."""
+    error: str | None
+    """What it raised last."""
+    created_at: datetime
+    """When it was queued."""
+
+
+NO_NAME = Lane()
+
+
+class Queue:
+    """The queue of one agent, lane by lane."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._calls = actor.of(Agenda).calls
+
+    def add(
+        self, lane: Lane, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> QueuedCall:
+        """Store a call, with what else this slice writes."""
+        self._actor.check_use()
+        method = self._calls.method_of(function, "queue()")
+        arguments = self._calls.pack(method, args, kwargs)
+        agenda = self._actor.of(Agenda)
+        agenda.check_free()
+        row = self._calls.enqueue(method.name, arguments, lane.key, lane.retry)
+        agenda.note(row.due_at)
+        return _shown(self._calls, row)
+
+    def remove(self, id: str) -> bool:
+        """Forget a call that waits; return whether there was one."""
+        self._actor.check_use()
+        number = self._calls.number_of(id)
+        rows = [] if number is None else self._calls.find("WHERE number = ? AND lane IS NOT NULL", number)
+        if rows:
+            agenda = self._actor.of(Agenda)
+            agenda.note(self._calls.remove(rows[0]))
+            agenda.settle_soon()
+        return bool(rows)
+
+    def list(self, lane: str | None, limit: int) -> list[QueuedCall]:
+        """Return what waits, first in first."""
+        self._actor.check_use()
+        where = "lane IS NOT NULL" if lane is None else "lane = ?"
+        rows = self._calls.find(f"WHERE {where} ORDER BY number LIMIT ?", *(() if lane is None else (lane,)), limit)
+        return [_shown(self._calls, row) for row in rows]
+
+
+def _shown(calls: StoredCalls, row: Row) -> QueuedCall:
+    return QueuedCall(
+        id=calls.id_of(row.number),
+        method=row.method,
+        arguments=shown(row.arguments),
+        lane=row.lane or "",
+        failed=row.failed,
+        error=row.error,
+        created_at=time_of(row.created_at),
+    )

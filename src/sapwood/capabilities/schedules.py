@@ -1,0 +1,140 @@
+"""What an agent wishes to be called on itself later: once, at intervals, or by the calendar."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.calls import Row, retry_of, shown, time_of
+from sapwood.kernel.actor import Actor
+from sapwood.when import After, At, Cron, Every, wished
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One call to come, as its agent sees it."""
+
+    id: str
+    """What to give to `cancel_schedule` and `get_schedule`."""
+    method: str
+    """The method that will be called."""
+    arguments: dict[str, Any]
+    """What it will be called with."""
+    when: After | At | Every | Cron
+    """What was wished."""
+    due_at: datetime
+    """When it is due next; after a failure, when it is tried again."""
+    failed: int
+    """How often this call has failed so far."""
+    error: str | None
+    """What it raised last."""
+    created_at: datetime
+    """When it was wished."""
+
+
+class Schedules:
+    """The schedules of one agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._calls = actor.of(Agenda).calls
+
+    def add(
+        self, when: object, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Schedule:
+        """Store a call to come, with what else this slice writes."""
+        self._actor.check_use()
+        wish = wished(when)  # pyright: ignore[reportArgumentType] - unchecked programs exist
+        method = self._calls.method_of(function, "schedule()")
+        arguments = self._calls.pack(method, args, kwargs)
+        same = _sameness(wish, method.name, arguments)
+        agenda = self._actor.of(Agenda)
+        agenda.check_free()
+        if same is not None:
+            for row in self._calls.find("WHERE same = ?", same):
+                if self._calls.is_running(row.number) and isinstance(row.when(), After | At):
+                    self._calls.release_key(row.number)  # this one is about to be over: the wish is for another
+                elif _is_same(row, wish, method.name, arguments):
+                    return self._shown(row)
+                else:
+                    self._calls.remove(row)
+        due = wish.first(self._actor.host.clock.now())
+        row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, same=same)
+        agenda.note(due)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("scheduled", extra={"address": str(self._actor.address), "method": method.name, "due": due})
+        return self._shown(row, wish)
+
+    def cancel(self, id: str) -> bool:
+        """Forget a call to come; return whether there was one."""
+        found = self._find(id)
+        if found is None:
+            return False
+        self._calls.remove(found)
+        self._actor.of(Agenda).settle_soon()
+        log.debug("schedule cancelled", extra={"address": str(self._actor.address), "method": found.method})
+        return True
+
+    def get(self, id: str) -> Schedule | None:
+        """Return one call to come."""
+        found = self._find(id)
+        return None if found is None else self._shown(found)
+
+    def list(self, limit: int) -> list[Schedule]:
+        """Return calls to come, in the order they are due."""
+        self._actor.check_use()
+        rows = self._calls.find("WHERE wish IS NOT NULL AND due_at IS NOT NULL ORDER BY due_at, number LIMIT ?", limit)
+        return [self._shown(row) for row in rows]
+
+    def _find(self, id: str) -> Row | None:
+        self._actor.check_use()
+        number = self._calls.number_of(id)
+        rows = [] if number is None else self._calls.find("WHERE number = ? AND wish IS NOT NULL", number)
+        if not rows:
+            rows = self._calls.find("WHERE same = ?", f"key {id}")
+        return rows[0] if rows else None
+
+    def _shown(self, row: Row, wish: After | At | Every | Cron | None = None) -> Schedule:
+        return Schedule(
+            self._calls.id_of(row.number),
+            row.method,
+            shown(row.arguments),
+            wish or _wish_of(row),
+            time_of(row.due_at or 0.0),
+            row.failed,
+            row.error,
+            time_of(row.created_at),
+        )
+
+
+def _wish_of(row: Row) -> After | At | Every | Cron:
+    key = row.same.removeprefix("key ") if row.same is not None and row.same.startswith("key ") else None
+    return msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry))
+
+
+def _sameness(wish: After | At | Every | Cron, method: str, arguments: bytes) -> str | None:
+    """Return what makes a wish the same as another: its key, or for one that repeats all that it says."""
+    if wish.key is not None:
+        return f"key {wish.key}"
+    if isinstance(wish, After | At):
+        return None
+    said = msgspec.json.encode([wish.stored(), method, arguments])
+    return f"said {hashlib.sha256(said).hexdigest()}"
+
+
+def _is_same(row: Row, wish: After | At | Every | Cron, method: str, arguments: bytes) -> bool:
+    return (
+        row.method == method
+        and row.arguments == arguments
+        and row.when().stored() == wish.stored()
+        and retry_of(row.retry) == wish.retry
+    )

@@ -1,0 +1,242 @@
+"""Functions that run once, however often the work they are part of is begun again.
+
+What a step returned is stored, by the work and the step's name, before anybody sees it.
+When the work is begun again after a crash it comes by the same steps, and is given what
+they returned the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import FunctionType
+from typing import Any
+
+import msgspec
+
+from sapwood.clock import sleep_until
+from sapwood.errors import InvalidResult, OverLimit, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import Signature
+from sapwood.kernel.context import Call, current
+from sapwood.kernel.copying import Copier
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.storage.migrations import Schema
+from sapwood.when import Retry, aware, is_a
+
+STEPS = Schema("sapwood.capabilities", "steps")
+NO_RETRY = Retry(attempts=1)
+TIMES = Copier(float, "The time of a sleep", InvalidResult)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What a step is called, how often it is tried, and how long each attempt may take."""
+
+    name: str
+    """The step's name, once in its work."""
+    retry: Retry = field(default=NO_RETRY, kw_only=True)
+    """What to do when it raises; by default the work fails."""
+    timeout: timedelta | None = field(default=None, kw_only=True)
+    """How long one attempt may take."""
+
+    def __post_init__(self) -> None:
+        _checked(self.name)
+        if not is_a(self.retry, Retry):
+            raise UsageError(f"retry={self.retry!r}: it takes Retry(…).")
+        if self.timeout is not None and not is_a(self.timeout, timedelta):
+            raise UsageError(f"timeout={self.timeout!r}: it takes a timedelta.")
+
+
+class Work:
+    """One run of something durable: what its steps are remembered by, and which it came by."""
+
+    __slots__ = ("fiber", "id", "known", "names", "park", "progressed", "sleeps")
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        fiber: int | None = None,
+        progressed: Callable[[], None] = lambda: None,
+        park: Callable[[float], BaseException | None] = lambda until: None,
+    ) -> None:
+        self.id = id
+        self.fiber = fiber
+        """The number of the fiber, if it is one."""
+        self.names: set[str] = set()
+        """The steps this run came by."""
+        self.known: set[str] | None = None
+        """The steps that were remembered when this run came by its first; None: it has not yet."""
+        self.sleeps = 0
+        self.progressed = progressed
+        """Called in the slice that stores what a step returned."""
+        self.park = park
+        """Returns what to raise to have the work begun again then; None: it cannot be."""
+
+
+class Steps:
+    """The steps of one agent's unfinished work."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._db = actor.database
+
+    async def run(
+        self, how: str | StepOptions, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return what `function` returned the first time."""
+        self._actor.check_use()
+        options = how if isinstance(how, StepOptions) else None
+        name = _checked(how) if options is None else options.name
+        work = self._work("step()")
+        if name in work.names:
+            raise UsageError(
+                f"The step {name!r} comes twice. Its name is what its result is remembered by: give each its "
+                "own, in a loop with a number."
+            )
+        work.names.add(name)
+        copier = _copier_of(function)
+        stored = self._stored(work, name)
+        if stored is not None:
+            return copier.unpack(stored)
+        if options is not None:
+            value = await self._tried(options, function, args, kwargs)
+        else:
+            value = function(*args, **kwargs)
+            if not copier.takes(value) and inspect.isawaitable(value):
+                value = await value
+        self._actor.check_live()
+        packed = copier.pack(value)
+        if len(packed) > self._actor.limits.payload_bytes:
+            raise OverLimit(
+                f"The step {name!r} returned {len(packed)} bytes; {self._actor.limits.payload_bytes} can be "
+                "remembered. Store it in a table, and return where.",
+                limit="payload_bytes",
+            )
+        self._store(work, name, packed)
+        if (waiting := self._actor.to_leave()) is not None:
+            await waiting
+        return value if copier.takes(value) else copier.unpack(packed)
+
+    async def sleep_until(self, time: datetime) -> None:
+        """Return once it is this late; what was asked for the first time counts."""
+        self._actor.check_use()
+        work = self._work("sleep_until()")
+        when = aware(time).timestamp()
+        work.sleeps += 1
+        name = f"sleep_until {work.sleeps}"
+        stored = self._stored(work, name)
+        if stored is not None:
+            when = TIMES.unpack(stored)
+        else:
+            self._store(work, name, TIMES.pack(when))
+        await self._actor.leave()
+        parked = work.park(when)
+        if parked is not None:
+            raise parked
+        await sleep_until(self._actor.host.clock, when)
+
+    def forget(self, work: str) -> None:
+        """Forget what the steps of a work returned: it is over."""
+        if self._db.has(STEPS):
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work)
+
+    def _work(self, what: str) -> Work:
+        call: Call | None = current.get()
+        if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
+            raise UsageError(
+                f"{what} belongs into a fiber, or into a method that was scheduled or queued: only those are begun "
+                "again after a crash. Start one with start_fiber() or run_fiber()."
+            )
+        return call.work
+
+    def _stored(self, work: Work, name: str) -> bytes | None:
+        if work.known is None:
+            there = self._db.has(STEPS)
+            rows = self._db.execute("SELECT name FROM sapwood_steps WHERE work = ?", work.id) if there else []
+            work.known = {name for (name,) in rows}
+        if name not in work.known:
+            return None
+        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", work.id, name)
+        return rows[0][0] if rows else None
+
+    def _store(self, work: Work, name: str, packed: bytes) -> None:
+        self._db.ensure(STEPS)
+        self._db.execute("INSERT INTO sapwood_steps VALUES (?, ?, ?)", work.id, name, packed)
+        work.progressed()
+
+    async def _tried(
+        self, options: StepOptions, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        failed = 0
+        while True:
+            try:
+                return await _called(options, function, args, kwargs)
+            except Exception:
+                failed += 1
+                if failed >= options.retry.attempts or self._actor.dropped is not None:
+                    raise
+            await asyncio.sleep(options.retry.wait(failed))
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"A step has a name, and {name!r} is none.")
+    return name
+
+
+async def _called(
+    options: StepOptions, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    value = function(*args, **kwargs)
+    if not inspect.isawaitable(value):
+        return value
+    if options.timeout is None:
+        return await value
+    async with asyncio.timeout(options.timeout.total_seconds()):
+        return await value
+
+
+def _copier_of(function: Callable[..., Any]) -> Copier:
+    """Return what stores and reads back the results of a function, by its annotation."""
+    plain = function if type(function) is FunctionType else getattr(function, "__func__", function)
+    copier = getattr(plain, "__dict__", {}).get(KEPT)
+    if copier is None:
+        copier = Copier(_returned(plain), f"What {getattr(plain, '__qualname__', 'a step')}() returned", InvalidResult)
+        with contextlib.suppress(AttributeError, TypeError):  # a builtin, or a stub's method: made again the next time
+            setattr(plain, KEPT, copier)
+    return copier
+
+
+KEPT = "_sapwood_step"
+
+
+def _returned(function: Any) -> Any:
+    try:
+        return Signature(getattr(function, "__qualname__", "a step"), function, {}, bound=False).returned
+    except (UsageError, ValueError, TypeError):
+        return Any  # it has no signature, or names what cannot be found: then it is what msgpack has
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read what the steps of an agent that sleeps returned. Whether it still has the right type only its step knows."""
+    if not stored.file.has(STEPS):
+        return
+    for work, name, result in stored.file.rows("SELECT work, name, result FROM sapwood_steps"):
+        stored.counts["steps"] += 1
+        if not is_msgpack(result):
+            yield stored.misfit("step", f"What {name!r} of {work} returned is damaged.", RESTORE, id=f"{work}, {name}")
+
+
+def is_msgpack(stored: bytes) -> bool:
+    """Return whether something can be read at all."""
+    try:
+        msgspec.msgpack.decode(stored)
+    except msgspec.MsgspecError:
+        return False
+    return True
