@@ -193,8 +193,8 @@ class Waking:
             with tree.visited():
                 try:
                     following = await self._begin(tree, known)
-                except NotFound as error:
-                    if not _is_gone(known, error):
+                except NotFound:
+                    if tree.destroyed is None and not _is_gone(tree, known):
                         raise
                     await self._forget(tree, owner)
                     return
@@ -211,7 +211,10 @@ class Waking:
     async def _forget(self, tree: Tree, owner: Address) -> None:
         """It was deleted, and nobody came to say so; unless it was made again since."""
         self._failures.pop(owner, None)
-        if tree.destroyed is None and owner not in tree.actors:
+        if tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+            self._woods.alarms.look_by(tree.address, self._woods.clock.now())  # there may be another in its place
+        elif owner not in tree.actors:
             tree.alarms.forget_below(owner)
             await tree.alarms.tell_node()
 
@@ -224,6 +227,8 @@ class Waking:
             await self._turns.wait()
             before = len(actor.calls)
             try:
+                if tree.destroyed is not None:
+                    raise NotFound(path=tree.address.steps)
                 if actor.ready:
                     return self._woods.begin_due(actor)
             finally:
@@ -285,6 +290,15 @@ def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
             tree.kinds.setdefault(step.type, kind)
 
 
-def _is_gone(owner: Address, error: NotFound) -> bool:
-    """Return whether this was said of the agent itself, or of one above it, and not by its on_start of another."""
-    return bool(error.path) and owner.steps[: len(error.path)] == tuple(error.path)
+def _is_gone(tree: Tree, owner: Address) -> bool:
+    """Return whether a registry says so of an agent or of one above it: its on_start may say NotFound of anything."""
+    for depth in range(2, len(owner.steps) + 1):
+        address = Address(owner.steps[:depth])
+        parent = tree.actors.get(Address(owner.steps[: depth - 1]))
+        if parent is None:
+            return False  # nobody here knows
+        kind = tree.kinds.get(address.type)
+        aliases = kind.aliases if kind is not None else ()
+        if not parent.registry.has((address.type, *aliases), address.name):
+            return True
+    return False
