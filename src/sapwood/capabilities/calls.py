@@ -245,12 +245,9 @@ class StoredCalls:
         if new:
             # Only these are read whole: what runs already may be much, and for long.
             listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
-            # One that was taken out of its lane while it ran is still in the way of the next.
-            free = [row for row in self.find(listed, to_text(new).decode()) if row.lane not in self._lanes]
-            rows, counted = self._count_deaths(free)
+            found = [row for row in self.find(listed, to_text(new).decode()) if self._enters(row.lane)]
+            rows, counted = self._count_deaths(found)
             for row in rows:
-                if row.lane is not None:
-                    self._lanes.add(row.lane)
                 call = self._running[row.number] = Call(self._actor, row.method, None)
                 call.work = Work(row.work)
                 self._actor.spawn(call, self._run(call, row, counted))
@@ -260,6 +257,15 @@ class StoredCalls:
             "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT 1", now
         )
         return later[0][0] if later else None
+
+    def _enters(self, lane: str | None) -> bool:
+        """Return whether a lane lets the next one begin: one taken out of it while it ran is still in the way."""
+        if lane is None:
+            return True
+        if lane in self._lanes:
+            return False
+        self._lanes.add(lane)
+        return True
 
     async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
         current.set(call)
@@ -297,8 +303,8 @@ class StoredCalls:
         Returns what to await before they are begun.
         """
         host = self._actor.host
-        old = {row.number for row in rows if host.after_crash and row.due_at is not None and row.due_at <= host.born}
-        if not old:
+        old = {row.number for row in rows if row.due_at is not None and row.due_at <= host.born}
+        if not old or not host.after_crash:
             return rows, None
         self._db.begin()
         self._db.execute(
@@ -317,7 +323,8 @@ class StoredCalls:
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             return self._give_up(row, SignatureChanged(f"What was stored no longer fits the program: {error}"))
         try:
-            row.when()
+            if not row.is_once:
+                row.when()
         except UsageError as error:
             return self._put_off(row, error)
         if row.died > MOST_DEATHS:
@@ -353,17 +360,16 @@ class StoredCalls:
         self._db.keep()
         return following
 
-    def _following(self, row: Row, now: float) -> float | None:
-        wish = row.when()
-        # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
-        since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
-        return wish.next(since, now)
-
     def _move_on(self, row: Row) -> float | None:
         """This call is over; return when the next one of the same row, or of the same lane, is due."""
         now = self._actor.host.clock.now()
-        following = None if row.is_once else self._following(row, now)
         self._actor.of(Steps).forget(row.work)
+        following = None
+        if not row.is_once:
+            wish = row.when()
+            # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
+            since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
+            following = wish.next(since, now)
         if following is None:
             return self.remove(row)
         self._db.execute(
@@ -507,11 +513,6 @@ class StoredCalls:
         return rows[0] if rows else None
 
 
-shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
-"""Returns what is stored as what msgpack has, for somebody to look at."""
-to_text = msgspec.json.Encoder().encode
-
-
 def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
     if not stored.file.has(CALLS):
@@ -549,6 +550,11 @@ def _wrong_time(wish: str | None, retry: str) -> str | None:
 
 NOT_CALLED = "Mend this machine, or cancel it. Until then it is not called."
 KEEP = "Keep a method of this name that takes what is stored."
+
+
+shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+"""Returns what is stored as what msgpack has, for somebody to look at."""
+to_text = msgspec.json.Encoder().encode
 
 
 def time_of(seconds: float) -> datetime:

@@ -248,7 +248,13 @@ class Fibers:
         return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
-        number = row.number
+        number, told = row.number, False
+
+        def progressed() -> None:
+            nonlocal told
+            if not told:
+                told = True
+                self._progressed(number)
 
         def park(until: float) -> Suspended | None:
             long = until - self._actor.host.clock.now() > PARKED_AFTER
@@ -257,7 +263,7 @@ class Fibers:
             own = call is not None and self._actor.calls.get(call) is asyncio.current_task()
             return Suspended(until) if parks and long and own else None
 
-        return Work(f"fiber {number}", fiber=number, progressed=lambda: self._progressed(number), park=park)
+        return Work(f"fiber {number}", fiber=number, progressed=progressed, park=park)
 
     def _progressed(self, number: int) -> None:
         """A fiber got further: the next recovery of it is the first again, and comes at once."""

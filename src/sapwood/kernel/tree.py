@@ -217,6 +217,19 @@ class Tree:
             return None
         return self.actors.get(address) or await self._wake_child(parent, address, kind)
 
+    def has(self, address: Address) -> bool:
+        """Return whether an agent was made and not deleted; none is woken."""
+        stem = ROOT_STEM
+        for step in address.steps[1:]:
+            kind = self.kinds.get(step.type)
+            aliases = kind.aliases if kind is not None else ()
+            registry = Registry(self.database(stem, self.limits), self.host.clock)
+            row = registry.find((step.type, *aliases), step.name) if self.destroyed is None else None
+            if row is None:
+                return False
+            stem = child_stem(stem, row.generation)
+        return self.destroyed is None and self.root.exists
+
     @property
     def stays_awake(self) -> bool:
         """Whether somebody asked for it."""

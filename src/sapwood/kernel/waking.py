@@ -186,27 +186,26 @@ class Waking:
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root = self._woods.alarms, tree.address
-        try:
-            known, kinds = self._known_as(owner, tree.kinds)
-            _tell(tree, known, kinds)
-            with tree.visited():
-                try:
-                    following = await self._begin(tree, known)
-                except NotFound:
-                    if tree.destroyed is None and not _is_gone(tree, known):
-                        raise
+        with tree.visited():
+            try:
+                await self._wake_one(tree, owner)
+            except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
+                if isinstance(error, NotFound) and not tree.has(self._known_as(owner, tree.kinds)[0]):
                     await self._forget(tree, owner)
-                    return
-            self._failures.pop(owner, None)
-            if known != owner and tree.destroyed is None:
-                tree.alarms.exactly(owner, None, 0)
-            if following is not None:
-                alarms.look_by(root, following)
-        except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            alarms.look_by(root, self._later(self._failures, owner, error))
-        finally:
-            self._busy.pop(owner, None)
+                else:
+                    self._woods.alarms.look_by(tree.address, self._later(self._failures, owner, error))
+            finally:
+                self._busy.pop(owner, None)
+
+    async def _wake_one(self, tree: Tree, owner: Address) -> None:
+        known, kinds = self._known_as(owner, tree.kinds)
+        _tell(tree, known, kinds)
+        following = await self._begin(tree, known)
+        self._failures.pop(owner, None)
+        if known != owner and tree.destroyed is None:
+            tree.alarms.exactly(owner, None, 0)
+        if following is not None:
+            self._woods.alarms.look_by(tree.address, following)
 
     async def _forget(self, tree: Tree, owner: Address) -> None:
         """It was deleted, and nobody came to say so; unless it was made again since."""
@@ -288,17 +287,3 @@ def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
     for step, kind in zip(address.steps, kinds, strict=True):
         if kind is not None:
             tree.kinds.setdefault(step.type, kind)
-
-
-def _is_gone(tree: Tree, owner: Address) -> bool:
-    """Return whether a registry says so of an agent or of one above it: its on_start may say NotFound of anything."""
-    for depth in range(2, len(owner.steps) + 1):
-        address = Address(owner.steps[:depth])
-        parent = tree.actors.get(Address(owner.steps[: depth - 1]))
-        if parent is None:
-            return False  # nobody here knows
-        kind = tree.kinds.get(address.type)
-        aliases = kind.aliases if kind is not None else ()
-        if not parent.registry.has((address.type, *aliases), address.name):
-            return True
-    return False
