@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sapwood.address import Address
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import Row, StoredCalls
 from sapwood.capabilities.steps import Steps, Work
-from sapwood.errors import SapwoodError
+from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.alarms import TreeAlarms
+from sapwood.kernel.deletion import Deletion
 from sapwood.kernel.gate import DiskGate
+from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database
 from sapwood.when import Retry
@@ -73,20 +77,20 @@ def no_index_first() -> None:
 
 
 def deleted_goes_on() -> None:
-    """An agent that deletes itself still begins what is due."""
-    detach, end = Tree.detach, Actor.end
+    """A deletion writes its tombstone, and leaves everything else as it was."""
+    drop = Tree.drop
 
-    def keep(self: Tree, actor: Actor) -> list[Actor]:
-        found = detach(self, actor)
-        for one in found:
-            one.detached = False
-        return found
+    def forget_below(self: TreeAlarms, address: Address) -> None:
+        pass
 
-    def end_whole(self: Actor, error: SapwoodError) -> None:
-        self.detached = True
-        end(self, error)
+    async def finish(self: Deletion, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
+        pass
 
-    Tree.detach, Actor.end = keep, end_whole
+    def drop_others(self: Tree, actor: Actor, error: SapwoodError) -> None:
+        if not isinstance(error, NotFound):
+            drop(self, actor, error)
+
+    TreeAlarms.forget_below, Deletion.finish, Tree.drop = forget_below, finish, drop_others
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
