@@ -12,7 +12,6 @@ from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.deletion import Deletion
-from sapwood.kernel.gate import DiskGate
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database
@@ -67,15 +66,6 @@ def no_lanes() -> None:
     StoredCalls.enqueue = enqueue
 
 
-def no_index_first() -> None:
-    """The disk may have a row before it has the index that finds it."""
-
-    def follows(self: DiskGate, database: Database, other: Database) -> None:
-        pass
-
-    DiskGate.follows = follows
-
-
 def deleted_goes_on() -> None:
     """A deletion writes its tombstone, and leaves everything else as it was."""
     drop = Tree.drop
@@ -99,6 +89,5 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no-steps": no_steps,
     "too-early": too_early,
     "no-lanes": no_lanes,
-    "no-index-first": no_index_first,
     "deleted-goes-on": deleted_goes_on,
 }
