@@ -1,6 +1,7 @@
 """Measure everything, print a table, and write the page in the docs.
 
     python benchmarks/run.py            measure, print, write the page
+    python benchmarks/run.py time.py    the same for one program; the other lines of the last run stay
     python benchmarks/run.py --page     write the page again from the last run
     python benchmarks/run.py --quick    leave out what takes minutes
 
@@ -14,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,9 @@ QUICK = {
 Line = dict[str, Any]
 
 
-def measure(*, quick: bool) -> list[Line]:
+def measure(*, quick: bool, only: Sequence[str]) -> list[Line]:
     lines: list[Line] = [machine()]
-    for program in QUICK if quick else PROGRAMS:
+    for program in only or (QUICK if quick else PROGRAMS):
         command = [sys.executable, str(HERE / program), *(QUICK[program] if quick else ())]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -72,9 +74,14 @@ def row(line: Line) -> str:
 def main() -> None:
     if "--page" not in sys.argv:
         print(f"{'metric':<72} {'ours':>14} {'reference':>14} {'ratio':>8}  {'bar':<15}")
-        lines = measure(quick="--quick" in sys.argv)
+        only = [argument for argument in sys.argv[1:] if argument in PROGRAMS]
+        lines = measure(quick="--quick" in sys.argv, only=only)
         if "--quick" in sys.argv:
             return
+        if only:
+            new = {line.get("name") for line in lines}
+            before = [json.loads(text) for text in LAST.read_text().splitlines()]
+            lines = [*lines[:1], *(line for line in before if line.get("name", None) not in {*new, None}), *lines[1:]]
         LAST.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     PAGE.write_text(page([json.loads(text) for text in LAST.read_text().splitlines()]))
 
