@@ -40,10 +40,10 @@ LIMITS = """## What limits what
 - **A restart** reads the node's index, lists the folder of trees once, and opens those that are due. Each costs what
   opening a database costs.
 - **A durable step** is one commit with one row; on disk it waits as any durable write does. What a commit of ours has
-  beside a bare one is the count of its log frames, the check of every statement against what users may do, and the guard
-  against statements that run too long: together as much as the row itself.
-- **A schedule among a million** costs what it costs among none if it is due near others, as most are. Due at any time of
-  a year, each one changes a page of the index of its own, and every changed page goes into the log whole.
+  beside a bare one is the count of its log frames, the check of every statement against what users may do, and the
+  guard against statements that run too long: together as much as the row itself.
+- **A schedule among a million** costs what it costs among none if it is due near others, as most are. Due at any time
+  of a year, each one changes a page of the index of its own, and every changed page goes into the log whole.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 
