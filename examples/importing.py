@@ -71,8 +71,10 @@ def make_file(path: Path, lines: int) -> int:
     """Write a file to import, as from some instrument, and return its size."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="ascii") as file:
+        half = path.with_suffix(".half")  # whole or not at all, whenever it is killed
+        with half.open("w", encoding="ascii") as file:
             file.writelines(f"{n},{n * 7919 % 10007 / 100}\n" for n in range(lines))
+        half.rename(path)
     return path.stat().st_size
 
 

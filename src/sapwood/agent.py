@@ -335,6 +335,10 @@ class Agent(Generic[S]):
         """Cancel a fiber, for good; return whether there was one to cancel."""
         return self._actor.of(Agenda).fibers.cancel(fiber)
 
+    def resume_fiber(self, fiber: str) -> bool:
+        """Have a fiber that failed go on: its completed steps are not done again. Return whether there was one."""
+        return self._actor.of(Agenda).fibers.resume(fiber)
+
     def resolve_fiber(self, fiber: str, result: object = None) -> bool:
         """Have a fiber be completed with this result; what still runs of it is cancelled."""
         return self._actor.of(Agenda).fibers.resolve(fiber, result)

@@ -628,3 +628,30 @@ async def test_a_fiber_that_no_longer_fits_the_program_fails_and_says_so(
 
         assert status == "failed"
         assert "no longer fits the program" in error
+
+
+async def test_a_fiber_that_failed_is_resumed_and_does_no_completed_step_again(run: Run, bench: Bench) -> None:
+    paid: list[int] = []
+
+    async def pay_and_ship(me: Worker) -> str:
+        await me.step("pay", lambda: paid.append(1))
+        if not bench.go.is_set():
+            raise ValueError("no lorry")
+        return "shipped"
+
+    async with run(Worker, deps=bench) as world:
+        here = await worker(world, 1)
+        bench.works["ship"] = pay_and_ship
+        await bench.within(here, lambda me: me.start_fiber("order", me.work, "ship"))
+        with pytest.raises(FiberFailed, match="no lorry"):
+            await bench.within(here, lambda me: me.fiber_result("order"))
+        await world.crash()
+        bench.go.set()
+        here = await worker(world, 1)
+
+        resumed = await bench.within(here, lambda me: me.resume_fiber("order"))
+
+        assert resumed
+        assert await bench.within(here, lambda me: me.fiber_result("order")) == "shipped"
+        assert paid == [1]
+        assert not await bench.within(here, lambda me: me.resume_fiber("order"))

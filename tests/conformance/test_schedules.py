@@ -14,7 +14,7 @@ from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner, 
 from tests.conformance.served import served
 from tests.conformance.worlds import Probe, Run, happens
 
-from sapwood import Address, After, Agent, App, At, Connection, Every, Retry, Settings, UsageError
+from sapwood import Address, After, Agent, App, At, Connection, Cron, Every, Retry, Settings, UsageError
 from sapwood.errors import InvalidArguments, NotCopyable
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
@@ -956,3 +956,50 @@ async def test_in_real_time_a_call_that_came_due_while_nobody_ran_happens_at_the
         await happens(lambda: probe.log.count("root: tick") >= 2)
 
     assert probe.log.count("root: later") == 1
+
+
+class Rostered(Agent):
+    """Has a daily call whose method gets another name with a deploy."""
+
+    async def plan(self, method: str) -> None:
+        self.schedule(Cron("0 8 * * *", key="daily"), getattr(self, method))
+
+    async def report(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS done (what TEXT)")
+        self.sql("INSERT INTO done VALUES ('report')")
+
+    async def summary(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS done (what TEXT)")
+        self.sql("INSERT INTO done VALUES ('summary')")
+
+    async def done(self) -> list[str]:
+        self.sql("CREATE TABLE IF NOT EXISTS done (what TEXT)")
+        return [str(row["what"]) for row in self.sql("SELECT what FROM done")]
+
+    async def misused(self) -> None:
+        self.schedule(timedelta(1), self.summary())  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    async def misqueued(self) -> None:
+        self.queue("bob", self.summary)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def test_a_call_that_is_owed_is_owed_still_when_its_key_gets_another_method(run: Run) -> None:
+    async with run(Rostered) as world:
+        agent = await world.get_agent(Rostered, "r")
+        await agent.plan("report")
+        world.clock.jump(world.clock.now() + 3 * 86_400)
+
+        await agent.plan("summary")
+        await world.clock.advance(1)
+
+        assert await agent.done() == ["summary"]
+
+
+async def test_a_method_that_was_called_and_a_text_are_refused_with_what_to_write(run: Run) -> None:
+    async with run(Rostered) as world:
+        agent = await world.get_agent(Rostered, "r")
+
+        with pytest.raises(UsageError, match="without parentheses"):
+            await agent.misused()
+        with pytest.raises(UsageError, match=r"Lane\('bob'\)"):
+            await agent.misqueued()

@@ -144,6 +144,17 @@ class StoredCalls:
     def method_of(self, method: Callable[..., Any], what: str) -> Method:
         """Return the agent's own method that a user means."""
         agent = self._actor.agent
+        if inspect.iscoroutine(method):
+            method.close()
+            raise UsageError(
+                f"{what} was given what {method.__qualname__}() returned. Give it the method, without parentheses, and "
+                "its arguments behind it."
+            )
+        if isinstance(method, str):
+            raise UsageError(
+                f"{what} takes a method, such as self.remind, not the text {method!r}. For a lane of the "
+                f"queue, write Lane({method!r})."
+            )
         if getattr(method, "__self__", None) is not agent:
             name = getattr(method, "__qualname__", repr(method))
             raise UsageError(
@@ -472,7 +483,7 @@ class StoredCalls:
             lane,
             retry or _retry_text(DEFAULT_RETRY),
             code,
-            describe(error),
+            str(error) if isinstance(error, SapwoodError) else describe(error),
             attempts,
             created_at,
             self._actor.host.clock.now(),

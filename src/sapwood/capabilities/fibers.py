@@ -332,7 +332,9 @@ class Fibers:
             method = actor.kind.own(row.method or "")
             args, kwargs = method.signature.unpack(row.arguments or NO_ARGUMENTS)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
-            self._end(row, "failed", error=SignatureChanged(f"What was stored no longer fits the program: {error}"))
+            changed = SignatureChanged(f"What was stored no longer fits the program: {error}")
+            self._tell_failed(row, changed)
+            self._end(row, "failed", error=changed)
             return None
         try:
             value = method.function(actor.agent, *args, **kwargs)
@@ -492,18 +494,28 @@ class Fibers:
 
     def _end(self, row: Row, status: str, *, result: bytes | None = None, error: BaseException | None = None) -> None:
         """A fiber is over, in this slice, unless it was before: what became of it first counts."""
-        self._forget_steps(row.number)
         if row.key is None:
-            self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
+            self._remove(row)
             return
-        self._db.execute(
+        ended = self._db.execute(
             "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"
-            " WHERE number = ? AND due_at IS NOT NULL",
+            " WHERE number = ? AND due_at IS NOT NULL RETURNING number",
             status,
             result,
             None if error is None else describe(error),
             self._actor.host.clock.now(),
             row.number,
+        )
+        if status != "failed" or not ended:  # one that failed may be resumed, and must not do again what it has done
+            self._forget_steps(row.number)
+
+    def _tell_failed(self, row: Row, error: BaseException) -> None:
+        log.error(
+            "the fiber %s of %s failed: %s",
+            row.name,
+            self._actor.address,
+            error,
+            extra={"address": str(self._actor.address), "fiber": row.name},
         )
 
     def _forget_steps(self, number: int) -> None:
@@ -596,7 +608,27 @@ class Fibers:
             None if row is None else row.number,
             status,
         )
+        for (number,) in gone:
+            self._forget_steps(number)
         return len(gone)
+
+    def resume(self, fiber: str) -> bool:
+        """Have a fiber that failed go on, with its steps and its stash; return whether there was one."""
+        self._actor.check_use()
+        row = self._find(fiber)
+        if row is None or row.status != "failed" or row.number in self._alive:
+            return False
+        self._check_free()
+        now = self._actor.host.clock.now()
+        self._db.execute(
+            "UPDATE sapwood_fibers SET status = 'running', due_at = ?, ended_at = NULL, recoveries = 0, failures = 0"
+            " WHERE number = ?",
+            now,
+            row.number,
+        )
+        self._begin(row, self._go)
+        self._changed(now)
+        return True
 
     async def result(self, fiber: str) -> Any:
         """Return what a fiber returned, once it has."""

@@ -59,6 +59,7 @@ class Schedules:
         same = _sameness(wish, method.name, arguments)
         agenda = self._actor.of(Agenda)
         agenda.check_free()
+        due = wish.first(self._actor.host.clock.now())
         if same is not None:
             for row in self._calls.find("WHERE same = ?", same):
                 if self._calls.is_running(row.number) and isinstance(row.when(), After | At):
@@ -66,8 +67,13 @@ class Schedules:
                 elif _is_same(row, wish, method.name, arguments):
                     return self._shown(row)
                 else:
+                    if (
+                        row.due_at is not None
+                        and row.when().stored() == wish.stored()
+                        and wish.next(due, due) is not None
+                    ):
+                        due = min(due, row.due_at)  # the same times: what is owed is owed still, by another method
                     self._calls.remove(row)
-        due = wish.first(self._actor.host.clock.now())
         row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, same=same)
         agenda.note(due)
         if log.isEnabledFor(logging.DEBUG):
