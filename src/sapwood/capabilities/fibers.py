@@ -192,6 +192,14 @@ class Fibers:
         self._changed(row.due_at)
         return self._shown(row)
 
+    def launch(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it."""
+        self._actor.check_use()
+        method = self._calls.method_of(function, "launch()")
+        row = self._insert(name, None, method, self._calls.pack(method, args, kwargs))
+        self._begin(row, self._go(row))
+        self._changed(row.due_at)
+
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
         return self._calls.method_of(function, "run_fiber()") if own else None
