@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Future
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -308,6 +308,17 @@ class Conversation:
                 row = self.turns.of(number)
                 self.cancel(None if row is None else row.id)
             raise
+
+    async def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Yield what a turn streams, as JSON, until it is over or waits for somebody."""
+        while self._of(number).status == "queued":
+            await self.stream.begun(number)
+        if self._of(number).status == "running":
+            async for chunk in self.stream.listen(number):
+                yield chunk
+        row = self._of(number)
+        if row.status == "error":
+            yield msgspec.json.encode({"type": "error", "errorText": row.error})
 
     def shown(self, row: Row) -> Turn:
         """Return a turn as users see it."""

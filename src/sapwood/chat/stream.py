@@ -8,7 +8,7 @@ it takes the offer it gets nothing, then all of it from the beginning, then what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -44,6 +44,9 @@ class ChatStream:
         """Clients that were offered a replay and have not taken it."""
         self.parked: dict[Socket, object] = {}
         """Clients that wait for a stream to begin, with what they want to be answered by."""
+        self._beginning: dict[int, list[asyncio.Future[None]]] = {}
+        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        """Those without a socket, who are told from now on."""
         self.on_chunk: Callable[[Chunk], None] | None = None
 
     def begin(self, row: Row) -> None:
@@ -53,6 +56,15 @@ class ChatStream:
         self._seq = max(row.next_seq, self._last(row.number) + 1)
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
+        for waiting in self._beginning.pop(row.number, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def begun(self, number: int) -> None:
+        """Return when a turn begins to stream."""
+        waiting: asyncio.Future[None] = self._actor.host.loop.create_future()
+        self._beginning.setdefault(number, []).append(waiting)
+        await waiting
 
     @property
     def next_seq(self) -> int:
@@ -107,6 +119,9 @@ class ChatStream:
         )
         row = self.active
         continues = bool(row.continues)
+        for listener in self._listeners:
+            for text in texts:
+                listener.put_nowait(text)
         for at, text in enumerate(texts):
             self.tell(wire.chunk(row.stream, text, first + at, continuation=continues))
 
@@ -120,6 +135,21 @@ class ChatStream:
         self.flush()
         self.active = None
         self._offered.clear()
+        for listener in self._listeners:
+            listener.put_nowait(None)
+
+    async def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Yield all that a turn streams, from its beginning, as JSON."""
+        heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+        for chunk in self.stored(number):
+            heard.put_nowait(msgspec.json.encode(chunk))
+        self._listeners.add(heard)
+        try:
+            while (text := await heard.get()) is not None:
+                await self._actor.leave()
+                yield text
+        finally:
+            self._listeners.discard(heard)
 
     def stored(self, number: int) -> list[Chunk]:
         """Return what a turn has streamed so far."""

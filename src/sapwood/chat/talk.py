@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
 from sapwood.chat.conversation import Conversation
+from sapwood.chat.turns import Row
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
 from sapwood.wire import chat as wire
+
+
+class Init(msgspec.Struct):
+    """What a client would send to a server that answers by HTTP."""
+
+    method: str = ""
+    body: str = ""
 
 
 class Talk:
@@ -65,31 +74,26 @@ class Talk:
             )
 
     def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
-        init: dict[str, Any] = frame.init if type(frame.init) is dict else {}
-        body = init.get("body")
-        if init.get("method") != "POST" or not isinstance(body, str) or not body:
-            return
         try:
-            said = msgspec.json.decode(body)
+            init = msgspec.convert(frame.init, Init)
+            body = msgspec.json.decode(init.body, type=dict[str, Any])
         except msgspec.DecodeError:
             return
-        if not isinstance(said, dict) or not isinstance(frame.id, str):
+        if init.method != "POST" or not isinstance(frame.id, str):
             return
-        said = cast("dict[str, Any]", said)
-        messages: list[Any] = said.pop("messages", None) or []
-        trigger = said.pop("trigger", "submit-message")
-        client_tools = said.pop("clientTools", None)
         try:
-            self._conversation.ask(
-                messages,
-                id=frame.id,
-                body=said,
-                client_tools=client_tools,
-                regenerate=trigger == "regenerate-message",
-                sender=socket,
-            )
+            self._accept(body, frame.id, socket)
         except Refused as error:
             self._conversation.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
+
+    def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None) -> Row:
+        """Have something answered that came as the AI SDK sends it."""
+        said: list[Any] = body.pop("messages", None) or []
+        regenerate = body.pop("trigger", "") == "regenerate-message"
+        client_tools = body.pop("clientTools", None)
+        return self._conversation.ask(
+            said, id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
+        )
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
@@ -102,4 +106,26 @@ class Talk:
             from starlette.responses import Response
 
             return Response(self._conversation.transcript.text(), media_type="application/json")
+        if request.method == "POST" and last == "chat":
+            return await self._answer(request)
         return None
+
+    async def _answer(self, request: Any) -> Any:
+        """Answer what was posted with the AI SDK's stream of server-sent events, for clients without a socket."""
+        from starlette.responses import PlainTextResponse, StreamingResponse
+
+        try:
+            body = msgspec.json.decode(await request.body(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            return PlainTextResponse(f"The body has to be JSON: {error}", 400)
+        row = self._accept(body, None, None)
+        return StreamingResponse(
+            self._events(row.number),
+            media_type="text/event-stream",
+            headers={"x-vercel-ai-ui-message-stream": "v1", "cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+    async def _events(self, number: int) -> AsyncIterator[bytes]:
+        async for chunk in self._conversation.listen(number):
+            yield b"data: " + chunk + b"\n\n"
+        yield b"data: [DONE]\n\n"
