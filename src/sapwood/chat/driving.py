@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 from asyncio import CancelledError
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
-from sapwood.chat.loop import Acted, PydanticLoop
+from sapwood.chat.loop import Acted, Asked, PydanticLoop, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
+from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
@@ -26,6 +28,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
+from sapwood.when import Retry
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
+PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
+"""How often a provider is asked that cannot answer now."""
 CANCELLED = "cancelled"
 """What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
 
@@ -165,9 +170,7 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         self._row(row.number)
-        assert self._token is not None
-        projection = Projection(step)
-        asked = await LOOP.ask(turn, history, self._token, lambda event: talks.stream.put(*projection.event(event)))
+        asked = await self._asked(row, turn, history, Projection(step))
         row = self._row(row.number)
         self._actor.check_live()
         talks.stream.flush()
@@ -175,6 +178,35 @@ class Driver:
         talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
         self._progressed()
         await self._actor.leave()
+
+    async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
+        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        stream = self._talks.stream
+        limiter = self._actor.host.shared(Providers).of(turn.model)
+        said = 0
+
+        def hear(event: Any) -> None:
+            nonlocal said
+            said += 1
+            stream.put(*projection.event(event))
+
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                async with limiter.request(self._waits):
+                    self._row(row.number)
+                    assert self._token is not None
+                    return await LOOP.ask(turn, history, self._token, hear)
+            except Exception as error:
+                wait = retry_after(error, PROVIDER.wait(failed))
+                if wait is None or said or failed == PROVIDER.attempts:
+                    raise
+                limiter.close_for(wait)
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait, error)
+        raise AssertionError
+
+    def _waits(self, seconds: float | None) -> None:
+        self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
+        self._talks.stream.flush()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> bool:
         """Run the tools the model asked for; return whether the turn is over, or waits."""

@@ -235,3 +235,19 @@ def _cost(response: ModelResponse) -> float | None:
         return float(response.cost().total_price)
     except (LookupError, AssertionError, ValueError, AttributeError, TypeError):
         return None  # nobody knows the price
+
+
+def retry_after(error: BaseException, otherwise: float) -> float | None:
+    """Return how long to wait before a provider is asked again; None: it is no use."""
+    from pydantic_ai.exceptions import (
+        ModelAPIError,
+        ModelConnectionError,
+        ModelRateLimitError,
+        ModelServerError,
+        ModelUnavailableError,
+    )
+
+    if not isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
+        return None
+    assert isinstance(error, ModelAPIError)
+    return otherwise if error.retry_after is None else error.retry_after
