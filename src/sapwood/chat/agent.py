@@ -24,6 +24,7 @@ O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
 
 HOOKS = frozenset(
     {"before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
+    | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
     | {"respond", "get_model", "get_instructions"}
 )
 SETTINGS = frozenset(
@@ -106,6 +107,15 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def on_turn_end(self, turn: Turn) -> None:
         """Called when a turn is over. Override it."""
+
+    async def on_agent_start(self, turn: Turn) -> None:
+        """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
+
+    async def on_agent_complete(self, turn: Turn) -> None:
+        """Called when the agent has completed a turn. Override it."""
+
+    async def on_agent_fail(self, turn: Turn) -> None:
+        """Called when a turn failed or was cancelled. Override it."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str | Chunk]:
         """Answer without a model of Pydantic AI's: yield text, or chunks of an AI SDK stream. Override it."""

@@ -247,7 +247,14 @@ class Conversation:
             self._maybe_go_on(number)
         else:
             self.begin_next()
-            await self._agent.on_turn_end(self.shown(self._of(number)))
+            await self._tell_agent(self.shown(self._of(number)))
+
+    async def _tell_agent(self, turn: Turn) -> None:
+        await self._agent.on_turn_end(turn)
+        if turn.status == "completed":
+            await self._agent.on_agent_complete(turn)
+        elif turn.status in ("error", "aborted"):
+            await self._agent.on_agent_fail(turn)
 
     def _tell_done(self, row: Row, outcome: str, error: str | None) -> None:
         text, is_error = ("", False) if error is None else (error, True)

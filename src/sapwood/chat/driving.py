@@ -8,7 +8,7 @@ process died is asked for again, a tool that had returned is not called again.
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,11 +69,15 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._stopped: Future[None] = actor.host.loop.create_future()
+        """Done when the turn is cancelled; ends its waiting for a provider."""
 
     def cut_off(self) -> None:
         """Stop what is going on, at once."""
         if self._token is not None:
             self._token.cancel()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
@@ -83,6 +87,7 @@ class Driver:
         if row is None or row.status != "running":
             return
         self._token = CancellationToken()
+        self._stopped = self._actor.host.loop.create_future()
         self._talks.stream.begin(row)
         try:
             await self._go(row)
@@ -120,6 +125,7 @@ class Driver:
         said = talks.stream.stored(number)
         if not row.continues and not row.steps and not said:
             await self._agent.before_turn(talks.shown(row))
+            await self._agent.on_agent_start(talks.shown(row))
         if not said:
             talks.stream.begin_step(row.steps)
             talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
@@ -192,7 +198,7 @@ class Driver:
 
         for failed in range(1, PROVIDER.attempts + 1):
             try:
-                async with limiter.request(self._waits):
+                async with limiter.request(self._waits, self._stopped):
                     self._row(row.number)
                     assert self._token is not None
                     return await LOOP.ask(turn, history, self._token, hear)

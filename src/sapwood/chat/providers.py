@@ -52,17 +52,22 @@ class Limiter:
         return max(wait, 0.0)
 
     @asynccontextmanager
-    async def request(self, must_wait: Callable[[float | None], None]) -> AsyncGenerator[None, None]:
-        """Let one request through when it may go; `must_wait` is told, once, that it has to wait, and how long."""
+    async def request(
+        self, must_wait: Callable[[float | None], None], stopped: asyncio.Future[None]
+    ) -> AsyncGenerator[None, None]:
+        """Let one request through when it may go, or when it is `stopped`.
+
+        `must_wait` is told, once, that it has to wait, and how long: None if nobody knows.
+        """
         told = False
-        while (wait := self._wait()) != 0.0:
+        while (wait := self._wait()) != 0.0 and not stopped.done():
             if not told:
                 must_wait(wait)
                 told = True
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                await asyncio.wait({turn}, timeout=wait)
+                await asyncio.wait({turn, stopped}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
