@@ -341,6 +341,14 @@ class Conversation:
             usage=msgspec.json.decode(row.usage),
         )
 
+    def export(self) -> dict[str, Any]:
+        """Return everything that is known of the conversation, as what JSON has."""
+        return {
+            "messages": self.transcript.messages(),
+            "model_messages": self.transcript.exported(),
+            "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+        }
+
     def cancel(self, id: str | None = None) -> bool:
         """Cancel a turn, for good; return whether there was one to cancel."""
         row = self.turns.running() if id is None else self._named(id)

@@ -17,6 +17,7 @@ import msgspec
 
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
+from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.loop import Acted, Asked, PydanticLoop, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
@@ -140,7 +141,8 @@ class Driver:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
             answers = [call for call in talks.turns.calls(number) if call.answer is not None]
             if history[-1].kind == "request" and not answers:
-                await self._ask(row, turn, history)
+                await self._shorten(turn, history)
+                await self._ask(self._row(number), turn, talks.transcript.history())
             elif await self._act(row, turn, history):
                 return
 
@@ -183,6 +185,20 @@ class Driver:
         talks.transcript.add(row.message, asked.response)
         talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
         self._progressed()
+        await self._actor.leave()
+
+    async def _shorten(self, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Have what is old summarised, if the conversation has grown too long for the model."""
+        allowed: int | None = self._agent.compact_above
+        cut = 0 if allowed is None else cut_of(history, allowed)
+        if not cut:
+            return
+        summary = await self._agent.compact(list(history[:cut]))
+        if summary is None:
+            assert self._token is not None
+            summary = await LOOP.summarise(turn, history[:cut], self._token)
+        self._actor.check_live()
+        self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
 
     async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:

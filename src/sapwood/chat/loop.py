@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from sapwood.chat.chunks import json_of
+from sapwood.chat.compaction import SUMMARISE
 from sapwood.chat.tools import Toolbox
 
 if TYPE_CHECKING:
@@ -143,6 +144,19 @@ class PydanticLoop:
             usage.output_tokens,
             _cost(response),
         )
+
+    async def summarise(self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken) -> str:
+        """Have the model say in short what was said."""
+        from pydantic_ai import Agent
+
+        result = await Agent(turn.model).run(SUMMARISE, message_history=history, cancellation_token=token)
+        return result.output
+
+    def said_by_user(self, text: str) -> ModelRequest:
+        """Return a message that tells the model something."""
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        return ModelRequest(parts=[UserPromptPart(text)])
 
     async def act(
         self,

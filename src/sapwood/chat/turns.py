@@ -133,6 +133,9 @@ class Turns:
         rows = self._find("WHERE status = 'waiting' ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
+    def all(self) -> list[Row]:
+        return self._find("ORDER BY number")
+
     def queued(self) -> list[Row]:
         return self._find("WHERE status = 'queued' ORDER BY number")
 
