@@ -32,17 +32,8 @@ SETTINGS = frozenset(
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above"}
 )
 SHOWN = frozenset(
-    {
-        "send",
-        "save_messages",
-        "continue_last_turn",
-        "cancel_turn",
-        "clear",
-        "transcript",
-        "approvals",
-        "approve",
-        "deny",
-    }
+    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    | {"approvals", "approve", "deny"}
 )
 
 
