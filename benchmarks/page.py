@@ -33,6 +33,13 @@ LIMITS = """## What limits what
   they are. That is about 4 µs.
 - **A call over a socket** is the echo of a bare server, and a call: reading the frame, checking the arguments, a task,
   writing the answer. Three turns of the loop instead of one.
+- **A call to come** is a row and its place in an index: most of `schedule()` is checking and packing the arguments. The
+  indexes of the tree and of the node are told once before the commit, however many were written.
+- **Calls that are due together** are each a task, a savepoint and a row that goes. So many begin in one turn of the
+  loop, and then everybody else has a turn: more at once would fire no faster, and hold up the door.
+- **A restart** reads the node's index, lists the folder of trees once, and opens those that are due. Each costs what
+  opening a database costs.
+- **A durable step** is one commit with one row; on disk it waits as any durable write does.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 

@@ -24,8 +24,12 @@ from page import page
 HERE = Path(__file__).parent
 LAST = HERE / "last.jsonl"
 PAGE = HERE.parent / "docs/explanation/measured.md"
-PROGRAMS = ("tree.py", "anchor.py", "door.py", "costs.py")
-QUICK = {"tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"), "costs.py": ()}
+PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "costs.py")
+QUICK = {
+    "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
+    "time.py": ("--small", "grow", "storm", "restart", "step"),
+    "costs.py": (),
+}
 """What is measured with `--quick`: all metrics of a program, or these."""
 
 Line = dict[str, Any]

@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from sapwood.errors import UsageError
 
 LONGEST_WAIT = timedelta(days=366 * 50)
+NO_TIME = timedelta(0)
+TOO_FAR = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def is_a(value: object, kind: type) -> bool:
@@ -55,60 +59,65 @@ class Retry:
 DEFAULT_RETRY = Retry()
 
 
-@dataclass(frozen=True, slots=True)
-class After:
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the four ways of saying when have in common."""
+
+    key: str | None = None
+    """The same again under the same key changes nothing; something else under it takes its place."""
+    retry: Retry = DEFAULT_RETRY
+    """What to do when it fails."""
+
+
+class After(Wish, frozen=True, tag=True):
     """Once, this long after now."""
 
     delay: timedelta
     """How long."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_span("After", self.delay, least=timedelta(0))
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return now + self.delay.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"after": self.delay.total_seconds()}
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Wish, frozen=True, tag=True):
     """Once, at this time."""
 
     time: datetime
     """When; with a time zone."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         if not is_a(self.time, datetime):
             raise UsageError(f"At({self.time!r}): it takes a datetime with a time zone.")
-        aware(self.time)
+        if aware(self.time).timestamp() >= TOO_FAR:
+            raise UsageError(f"At({self.time.isoformat(' ')}): that is too far away; the year has to be below 9999.")
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return self.time.timestamp()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"at": self.time.timestamp()}
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Wish, frozen=True, tag=True):
     """Again and again, this long apart; the first time after one interval.
 
     However many times were missed, one call is owed; a call that takes longer than the
@@ -118,57 +127,57 @@ class Every:
 
     interval: timedelta
     """How long apart."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_span("Every", self.interval, least=timedelta(milliseconds=1))
         _check_options(self)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return now + self.interval.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         seconds = self.interval.total_seconds()
         missed = max(int((now - due) // seconds), 0)
         following = due + (missed + 1) * seconds
         return following if following > now else now + seconds  # floats round
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"every": self.interval.total_seconds()}
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Wish, frozen=True, tag=True):
     """At the times of a cron expression, in a time zone.
 
-    Where the clocks change, a time that is skipped happens right after the gap, and one
-    that comes twice happens once. Without a key, the same wish for the same call is the
-    same schedule.
+    Where the clocks change, an expression that names minute and hour (`30 2 * * *`) keeps its
+    number of calls: a time that is skipped happens right after the gap, several of them as
+    one, and a time that comes twice happens the first time only. One whose minute or hour
+    begins with `*` (`*/15 * * * *`, `0 * * * *`) follows the clock on the wall: what is skipped
+    does not happen, and what comes twice happens twice. Without a key, the same wish for the
+    same call is the same schedule.
     """
 
     expression: str
     """Five fields: minute, hour, day, month, weekday."""
     tz: str = "UTC"
     """The name of a time zone, such as `Europe/Berlin`."""
-    key: str | None = field(default=None, kw_only=True)
-    """The same again under the same key changes nothing; something else under it takes its place."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when it fails."""
 
     def __post_init__(self) -> None:
         _check_options(self)
         _check_cron(self.expression, self.tz)
 
     def first(self, now: float) -> float:
+        """Return when the first call is due."""
         return _following(self.expression, self.tz, now)
 
     def next(self, due: float, now: float) -> float | None:
+        """Return when the call after the one that was due then is due; None: there is none."""
         return _following(self.expression, self.tz, max(due, now))
 
     def stored(self) -> Mapping[str, Any]:
+        """Return the wish as what JSON has."""
         return {"cron": self.expression, "tz": self.tz}
 
 
@@ -249,18 +258,24 @@ def _check_options(when: When) -> None:
         raise UsageError(f"retry={when.retry!r}: it takes Retry(…).")
 
 
-@functools.lru_cache(maxsize=1000)
 def _check_cron(expression: object, tz: object) -> None:
-    from cronsim import CronSimError
-
     if not isinstance(expression, str):
         raise UsageError(f"Cron({expression!r}): it takes a text of five fields.")
     if isinstance(tz, tzinfo):
         raise UsageError(f"Cron(tz={tz!r}): it takes the name of a time zone, such as {str(tz)!r}, to be stored.")
+    if not isinstance(tz, str):
+        raise UsageError(f"Cron(tz={tz!r}): it takes the name of a time zone.")
+    _check_expression(expression, tz)
+
+
+@functools.lru_cache(maxsize=1000)
+def _check_expression(expression: str, tz: str) -> None:
+    from cronsim import CronSimError
+
     if len(expression.split()) != 5:
         raise UsageError(f"Cron({expression!r}): it has five fields: minute, hour, day, month, weekday.")
     try:
-        _following(expression, str(tz), 0.0)
+        _following(expression, tz, 0.0)
     except CronSimError as error:
         raise UsageError(
             f"Cron({expression!r}) is no cron expression: {error}. Write minute, hour, day, month, weekday."
@@ -268,13 +283,54 @@ def _check_cron(expression: object, tz: object) -> None:
 
 
 def _following(expression: str, tz: str, after: float) -> float:
+    """Return when an expression comes next.
+
+    The expression is followed as if clocks never changed, and its times are then found in the
+    zone: cronsim by itself loses some where the clocks change by half an hour, and goes back in
+    time when it begins in an hour that comes twice.
+    """
     from cronsim import CronSim
 
-    try:
-        times = CronSim(expression, datetime.fromtimestamp(after, zone(tz)))
-        return next(times).timestamp()
-    except StopIteration:
-        raise UsageError(f"Cron({expression!r}) never comes again.") from None
+    place = zone(tz)
+    here = datetime.fromtimestamp(after, place)
+    wall, again = here.replace(tzinfo=None, fold=0), here.replace(fold=1)
+    minute, hour = expression.split()[:2]
+    is_fixed = not minute.startswith("*") and not hour.startswith("*")
+    starts = [wall]
+    if not is_fixed and again.utcoffset() != here.utcoffset():
+        # This hour comes a second time, and with it times that are earlier on the wall.
+        starts.append(wall - ((here.utcoffset() or NO_TIME) - (again.utcoffset() or NO_TIME)))
+    found: list[float] = []
+    for start in starts:
+        for time in CronSim(expression, start):
+            later = [at for at in _occurrences(time, place, is_fixed=is_fixed) if at > after]
+            if later:
+                found.append(min(later))
+                break
+    if not found:
+        raise UsageError(f"Cron({expression!r}) never comes again.")
+    return min(found)
+
+
+def _occurrences(wall: datetime, place: ZoneInfo, *, is_fixed: bool) -> list[float]:
+    """Return when clocks in a zone show this time: once, twice, or never."""
+    first, second = (wall.replace(tzinfo=place, fold=fold) for fold in (0, 1))
+    before, after = first.utcoffset() or NO_TIME, second.utcoffset() or NO_TIME
+    if before == after:
+        return [first.timestamp()]
+    if before > after:
+        return [first.timestamp()] if is_fixed else [first.timestamp(), second.timestamp()]
+    if not is_fixed:
+        return []
+    # Skipped: by the clocks of before the gap it is this long after the beginning of it.
+    low, high = second.timestamp(), first.timestamp()
+    while high - low > 1.0:
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle, place).utcoffset() == before:
+            low = middle
+        else:
+            high = middle
+    return [high]
 
 
 @functools.lru_cache(maxsize=100)

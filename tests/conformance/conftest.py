@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.conformance.works import Bench
 from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, App
@@ -33,3 +34,15 @@ def run(level: str) -> Run:
 def probe() -> Probe:
     """Return what agents of a test write to and wait for; hand it to the app as deps."""
     return Probe()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Return what the workers of a test do; hand it to the app as deps."""
+    return Bench()
+
+
+@pytest.fixture(params=[0, 1, 2, 3])
+def depth(request: pytest.FixtureRequest) -> int:
+    """How far below the root the agent of this test is."""
+    return request.param

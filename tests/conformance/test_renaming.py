@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from tests.conformance.worlds import Branch, Run
 
 from sapwood import Agent, App, UsageError, agent
 from sapwood.errors import UnknownAgent
+from sapwood.testing import running
 
 
 class Ledger(Agent):
@@ -222,3 +225,30 @@ async def test_the_newest_class_of_one_module_and_name_wins(run: Run) -> None:
 
         cell = await world.get_agent(Notebook, "n", sub=[(new, "c")])
         assert await cell.notes() == ["new"]
+
+
+async def test_an_alarm_wakes_the_apps_own_class_whichever_others_have_its_type_id(tmp_path: Path) -> None:
+    @agent(type="Twin")
+    class Before(Agent):
+        migrations = ("CREATE TABLE rung (by TEXT NOT NULL) STRICT",)
+
+        async def set(self) -> None:
+            self.schedule(timedelta(hours=1), self.ring)
+
+        async def ring(self) -> None:
+            self.sql("INSERT INTO rung VALUES (?)", type(self).__name__)
+
+        async def rung(self) -> list[str]:
+            return [str(row["by"]) for row in self.sql("SELECT by FROM rung")]
+
+    @agent(type="Twin")
+    class After(Before):
+        pass
+
+    async with running(App(agents=[Before]), data=tmp_path) as world:
+        await (await world.get_agent(Before, "a")).set()
+
+    async with running(App(agents=[After]), data=tmp_path) as world:
+        await world.clock.advance(timedelta(hours=1))
+
+        assert await (await world.get_agent(After, "a")).rung() == ["After"]

@@ -31,6 +31,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["visits: 1", "balance: 250", "after the restore: 250"],
         ["visits: 2", "balance: 500", "after the restore: 500"],
     ),
+    "library.py": (
+        [
+            "to ann, Mill Lane 1: we miss Walden",
+            "given up: ['send after 3 attempts: ",
+            "counting L to Z",
+            "books: 1200",
+        ],
+        ["to ann, Mill Lane 1: we miss Walden", "given up: []", "taking stock\nbooks: 1200"],
+    ),
     "limits.py": (
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
         ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
@@ -65,11 +74,19 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["items: 1\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
         ["items: 3\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
     ),
+    "reports.py": (
+        ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
+        ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
+    ),
     "todo.py": (
         ["found:   Todo(title='untitled', tasks=())", "tries:   2"],
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],
     ),
     "todo_v2.py": (["untitled", "[ ] plant a tree"], ["[ ] plant a tree\n[ ] plant a tree"]),
+    "trips.py": (
+        ["a flight to Oslo", "  tomorrow: Oslo\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
+        ["planning\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
+    ),
     "vault.py": (
         [
             "Emil",
@@ -104,7 +121,7 @@ def code_of(file: str) -> str:
 def test_every_example_is_run_here() -> None:
     programs = {file.name for file in EXAMPLES.glob("*.py") if not file.name.startswith("test_")}
 
-    assert programs == {*SAID, "endless.py"}
+    assert programs == {*SAID, "endless.py", "importing.py"}
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -126,6 +143,7 @@ SHOWN = {
     "tutorial/state.md": ["todo.py", "todo.py", "todo_v2.py"],
     "tutorial/children.md": ["newsroom.py"],
     "tutorial/errors.md": ["bank.py"],
+    "tutorial/later.md": ["library.py"],
     "how-to/serve-clients.md": ["auction.py"],
 }
 """The programs a page has its reader run, one after the other, and whose output it shows."""
@@ -154,6 +172,24 @@ def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None
     assert counts[:3] == [1, 2, 3]
     assert counts[3:] == list(range(counts[3], counts[3] + 3))
     assert counts[3] >= 4
+
+
+def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_path: Path) -> None:
+    lines = 200_000
+    command = [sys.executable, "-W", "error", EXAMPLES / "importing.py", tmp_path / "data", str(lines)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        reached = int(program.stdout.readline().removesuffix(" %\n"))
+        program.kill()
+    assert 10 <= reached < 100
+
+    printed = run(*command[3:], cwd=tmp_path)
+
+    (found,) = re.findall(r"found: ([\d,]+) bytes are imported already", printed)
+    size = (tmp_path / "data/measured.csv").stat().st_size
+    assert size * reached // 100 <= int(found.replace(",", "")) < size
+    assert f"{lines:,} rows, {lines:,} different ones" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 @pytest.mark.parametrize("beside", [[], ["tests/unit/test_address.py"]], ids=["as the README says", "beside others"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -55,6 +57,27 @@ SLOW = [
     "            yield number",
     "",
     "app = App(agents=[Slow])",
+]
+
+SHOP = [
+    "from datetime import timedelta",
+    "from sapwood import After, Agent, App, Retry",
+    "",
+    "class Shop(Agent):",
+    "    async def order(self, item: str) -> None:",
+    "        self.schedule(After(timedelta(0), retry=Retry(attempts=1)), self.send, item)",
+    "        self.schedule(After(timedelta(days=9)), self.send, item)",
+    "",
+    "    async def send(self, item: str) -> None:",
+    "        raise ValueError(f'no {item} left')",
+    "",
+    "    async def branch(self, name: str) -> None:",
+    "        await (await self.sub_agent(Branch, name)).order('tea')",
+    "",
+    "class Branch(Shop):",
+    "    pass",
+    "",
+    "app = App(agents=[Shop])",
 ]
 
 
@@ -386,6 +409,85 @@ def test_the_doctor_says_what_to_do(project: Path) -> None:
     assert "→" in ill.stdout
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text("\n".join(SHOP))
+    return tmp_path
+
+
+def letters_of(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    return json.loads(said_by(folder, "dead-letters", *arguments, "--json"))["letters"]
+
+
+def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
+    with serving(shop) as server:
+        none = said_by(shop, "dead-letters")
+        said_by(shop, "call", "Shop:main", "order", "bread")
+        said_by(shop, "call", "Shop:main", "branch", "north")
+        server.wait_for(re.compile(r"Branch:north.* is a dead letter now"))
+        shown = said_by(shop, "dead-letters")
+        (letter,) = letters_of(shop, "Shop:main")
+        heard = len(server.said)
+        replayed = said_by(shop, "dead-letters", "Shop:main", "--replay", letter["id"])
+        server.wait_for(re.compile(r"Shop:main.* is a dead letter now"), heard)
+        deleted = said_by(shop, "dead-letters", "Shop:main", "--below", "--delete", "all")
+        left = said_by(shop, "dead-letters", "Shop:main", "--below")
+
+    assert none == "There are no dead letters.\n"
+    assert 'send(item="bread")' in shown
+    assert "crashed: ValueError: no bread left" in shown
+    assert "Shop:main/Branch:north" in shown
+    assert letter.items() >= {"agent": "Shop:main", "arguments": {"item": "bread"}, "attempts": 1}.items()
+    assert replayed == "Replayed 1 dead letter: it is called now. What fails again comes back.\n"
+    assert deleted == "Deleted 2 dead letters.\n"
+    assert left == "There are no dead letters of Shop:main, or below it.\n"
+
+
+def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_is_due(shop: Path) -> None:
+    with serving(shop) as server:
+        said_by(shop, "call", "Shop:main", "order", "bread")
+        server.wait_for(re.compile(r"is a dead letter now"))
+        server.stop()
+    with contextlib.closing(sqlite3.connect(shop / "sapwood-data" / "alarms.db")) as alarms, alarms:
+        alarms.execute("UPDATE sapwood_node_alarms SET due_at = 1 WHERE root <> ''")
+
+    done = sapwood(shop, "dead-letters")
+    copied = sapwood(shop, "backup", "copy")
+    refused = sapwood(shop, "dead-letters", "Shop:main", "--replay", "all")
+
+    assert (done.returncode, done.stderr, "no bread left" in done.stdout) == (0, "", True)
+    assert (copied.returncode, copied.stderr) == (0, "")
+    assert (refused.returncode, "No server runs" in refused.stderr) == (1, True)
+
+
+def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -> None:
+    new = "\n".join(SHOP).replace("def send(self, item: str)", "def send(self, thing: str)")
+    (shop / "new.py").write_text(new)
+    with serving(shop) as server:
+        said_by(shop, "call", "Shop:main", "order", "bread")
+        server.wait_for(re.compile(r"is a dead letter now"))
+        in_use = sapwood(shop, "doctor", "new:app")
+        said_by(shop, "backup", "copy")
+        of_copy = sapwood(shop, "doctor", "new:app", "--data", "copy")
+        server.stop()
+    well = sapwood(shop, "doctor", "app:app")
+    ill = sapwood(shop, "doctor", "new:app")
+    report = json.loads(sapwood(shop, "doctor", "new:app", "--json").stdout)
+
+    assert (in_use.returncode, "sapwood backup COPY" in in_use.stderr) == (1, True)
+    assert of_copy.stdout.replace("in copy", "in sapwood-data") == ill.stdout
+    assert (well.returncode, well.stdout) == (
+        0,
+        "ok   everything in sapwood-data fits app:app: 1 tree, 1 agent, 1 scheduled call, 1 dead letter\n",
+    )
+    assert ill.returncode == 1
+    assert "bad  Shop, scheduled call: Shop.send() has an argument 'thing' that was not stored." in ill.stdout
+    assert "→ Keep a method of this name" in ill.stdout
+    assert "2 things in sapwood-data do not fit new:app" in ill.stdout
+    assert [one["what"] for one in report["misfits"]] == ["scheduled call", "dead letter"]
+    assert report["counts"]["agents"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -402,6 +504,11 @@ def test_the_doctor_says_what_to_do(project: Path) -> None:
         (["state", "Lobby"], "No server runs"),
         (["restore", "nowhere"], "No server runs"),
         (["tree", "--nonsense"], "nonsense"),
+        (["dead-letters", "--replay", "all"], "Say whose"),
+        (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "Either --replay or --delete"),
+        (["dead-letters"], "No server runs"),
+        (["doctor", "app:app"], "'sapwood-data' is no data folder"),
+        (["doctor", "nothing:app"], "There is no module 'nothing'"),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: str) -> None:
@@ -422,6 +529,9 @@ def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None
             (["call", "Lobby:main", "open"], "open(): missing a required argument"),
             (["call", "Lobby:main/Counter:shared", "add", "much"], "argument 'by' does not fit"),
             (["sql", "Lobby:main", "SELEC"], "syntax error"),
+            (["dead-letters", "Lobby:other"], "There is no Lobby:other"),
+            (["dead-letters", "Lobby:main", "--delete", "7"], "has no dead letter '7'. There are: none."),
+            (["doctor", "app:app"], "is in use by process"),
             (["serve", "app:app", "--port", "0"], "is in use by process"),
             (["shell", "app:app"], "is in use by process"),
         ]:

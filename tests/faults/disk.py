@@ -150,7 +150,9 @@ class Disk:
                 apply(content.kept, offset, data)
 
     def sync_folder(self, path: Path) -> None:
-        """Keep every change of names in this folder that was done before now."""
+        """Keep every change of names in this folder that was done before now; a folder above the disk is not ours."""
+        if not path.is_relative_to(self._root):
+            return
         with self.step() as number:
             folder = self.folder(path)
         self._take_time()

@@ -41,6 +41,7 @@ from tests.faults.model import Model, Report
 from tests.faults.workload import WORLD, Root, work
 
 from sapwood import App, Settings
+from sapwood.clock import Clock
 from sapwood.kernel.ports import Gate
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.storage import database
@@ -98,8 +99,8 @@ def death_of(life: int, level: str, random: Random, only: str | None = None) -> 
 class Runtime(LocalRuntime):
     """A node that dies on command."""
 
-    def __init__(self, settings: Settings, points: CrashPoints, below: Files) -> None:
-        super().__init__(settings, files=CountingFiles(points, below))
+    def __init__(self, settings: Settings, points: CrashPoints, below: Files, clock: Clock | None = None) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(points, below))
         self._points = points
 
     def make_gate(self) -> Gate:
@@ -129,8 +130,19 @@ class Place:
         return self.home / f"death-{life}"
 
 
-def live(place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> None:
-    """Run the workload until death. Never returns."""
+@dataclass(frozen=True, slots=True)
+class Mortal:
+    """What a life needs to die as it should."""
+
+    points: CrashPoints
+    below: Files
+    """The file layer, on a disk that can lose power."""
+    replied: Callable[[], None]
+    """To be called at the first reply."""
+
+
+def mortal(place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> Mortal:
+    """Have this process die as `death` says."""
     data = place.data(image)
     points = CrashPoints()
     below = Files()
@@ -167,21 +179,37 @@ def live(place: Place, life: int, image: int, death: Death, random: Random, firs
         signal.setitimer(signal.ITIMER_REAL, death.after)
     if random.random() < 0.3:
         database.CHECKPOINT_FRAMES = random.randint(12, 60)
-    settings = Settings(
-        data=data,
+    return Mortal(points, below, replied)
+
+
+def settings_of(place: Place, image: int, random: Random) -> Settings:
+    """Return what a life runs with: sometimes hardly anything fits into memory."""
+    return Settings(
+        data=place.data(image),
         durability=place.level,
         slow_slice=10.0,
         open_databases=random.choice((None, None, 4)),
         sleep_after=random.choice((120.0, 0.01)),
     )
+
+
+def complain(note: Callable[..., None]) -> None:
+    """Have the journal say what sapwood reports to operators as an error."""
     complaints = Complaints()
     logging.getLogger("sapwood").addHandler(complaints)
-    complaints.emit = lambda record: WORLD.note("e", record.getMessage() + _trouble(record))
-    WORLD.journal = Journal(place.journal(life), replied)
+    complaints.emit = lambda record: note("e", record.getMessage() + _trouble(record))
+
+
+def live(place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> None:
+    """Run the workload until death. Never returns."""
+    how = mortal(place, life, image, death, random, first_reply)
+    settings = settings_of(place, image, random)
+    complain(WORLD.note)
+    WORLD.journal = Journal(place.journal(life), how.replied)
     WORLD.numbers = itertools.count(life * NUMBERS_PER_LIFE + 1)
 
     async def main() -> None:
-        app = App(agents=[Root], settings=settings, runtime=Runtime(settings, points, below))
+        app = App(agents=[Root], settings=settings, runtime=Runtime(settings, how.points, how.below))
         async with app:
             await work(app, random, death.favour)
 
@@ -221,7 +249,7 @@ class Runner:
     def _folder(self, first: int, count: int) -> int:
         place = Place(Path(tempfile.mkdtemp(prefix=f"{self._level}-{first}-", dir=self._where)), self._level)
         place.data(0).mkdir()
-        model = Model(ordered=self._level == "process")
+        self.begin(place)
         image = 0
         for life in range(first, first + count):
             random = Random(f"{self._seed} {self._level} {life}")
@@ -229,14 +257,28 @@ class Runner:
             problems = self._one(place, life, image, death, random)
             if self._level == "disk" and place.data(image + 1).exists():
                 image += 1
-            replies, found = self._check(place, life, image, model)
+            replies, found = self.check(place, life, image, death)
             self.replies += replies
             problems += found
+            if not problems and life == first + count - 1:
+                problems += self.end(place, image)
             if problems:
                 self._tell(place, life, death, problems)
                 return life + 1 - first
         shutil.rmtree(place.home)
         return count
+
+    def begin(self, place: Place) -> None:
+        """A new folder: nothing is known of it."""
+        self._model = Model(ordered=self._level == "process")
+
+    def live(self, place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> None:
+        """Run one life, in a process of its own."""
+        live(place, life, image, death, random, first_reply)
+
+    def end(self, place: Place, image: int) -> list[str]:
+        """Return what is wrong with a folder after its last life."""
+        return []
 
     def _one(self, place: Place, life: int, image: int, death: Death, random: Random) -> list[str]:
         """Run one life to its end; return what was wrong with the way it ended."""
@@ -244,7 +286,7 @@ class Runner:
 
         def run() -> None:
             mutants.apply(self._mutant)
-            live(place, life, image, death, random, writing)
+            self.live(place, life, image, death, random, writing)
 
         pid = fork(run, place.home / f"stderr-{life}")
         os.close(writing)
@@ -266,7 +308,8 @@ class Runner:
             ]
         return []
 
-    def _check(self, place: Place, life: int, image: int, model: Model) -> tuple[int, list[str]]:
+    def check(self, place: Place, life: int, image: int, death: Death) -> tuple[int, list[str]]:
+        """Return how many replies a life gave, and what is wrong with what it left."""
         copy, answer = place.home / "copy", place.home / "report"
         shutil.copytree(place.data(image), copy)
         answer.unlink(missing_ok=True)
@@ -275,10 +318,10 @@ class Runner:
             answer.write_bytes(msgspec.json.encode(asyncio.run(examine(copy, self._level))))
 
         status = wait(fork(check, place.home / f"checker-stderr-{life}"))
-        replies = model.add(life, read(place.journal(life)))
+        replies = self._model.add(life, read(place.journal(life)))
         if status != 0 or not answer.exists():
             return replies, [f"the checker died: {(place.home / f'checker-stderr-{life}').read_text()}"]
-        problems = model.check(msgspec.json.decode(answer.read_bytes(), type=Report))
+        problems = self._model.check(msgspec.json.decode(answer.read_bytes(), type=Report))
         if not problems:
             shutil.rmtree(copy)
         return replies, problems
@@ -323,8 +366,8 @@ def wait(pid: int) -> int | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(kind: type[Runner], about: str | None) -> int:
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--level", choices=["process", "disk"], default="process")
     parser.add_argument("--lives", type=int, default=200)
     parser.add_argument("--seed", default=str(time.time_ns()))
@@ -341,7 +384,7 @@ def main() -> int:
     memory = Path("/dev/shm")  # nothing here needs a real disk: a killed process leaves its pages, a lost disk is ours
     parent = options.folder or (memory if memory.is_dir() else None)
     where = Path(tempfile.mkdtemp(prefix="sapwood-lives-", dir=parent))
-    runner = Runner(options.level, options.seed, where, options.mutant, options.only)
+    runner = kind(options.level, options.seed, where, options.mutant, options.only)
     lives = runner.run(options.lives, options.seconds, options.stop_after, options.until)
     if options.forget or not runner.kept:
         shutil.rmtree(where)
@@ -361,4 +404,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Runner, __doc__))

@@ -15,10 +15,20 @@ LIVES = int(os.environ.get("SAPWOOD_LIVES", "40"))
 
 
 def run_lives(
-    level: str, lives: int, seed: str, *, mutant: str | None = None, only: str | None = None, until: str = ""
+    level: str,
+    lives: int,
+    seed: str,
+    *,
+    of: str = "lives",
+    mutant: str | None = None,
+    only: str | None = None,
+    until: str = "",
 ) -> dict[str, Any]:
-    """Run so many lives, or with a mutant until something like that is found, and return what the runner printed."""
-    command = [sys.executable, "-m", "tests.faults.lives", "--level", level, "--lives", str(lives), "--seed", seed]
+    """Run so many lives, or with a mutant until something like that is found, and return what the runner printed.
+
+    `of`: `lives`, or `time_lives`.
+    """
+    command = [sys.executable, "-m", f"tests.faults.{of}", "--level", level, "--lives", str(lives), "--seed", seed]
     if mutant is not None:
         command += ["--mutant", mutant, "--until", until, "--forget"]
     if only is not None:

@@ -1,5 +1,7 @@
 """Kills again and again, both levels side by side, and prints a line of JSON for every thousand lives.
 
+Of each level so many lives that write, and as many that wait for the clock.
+
 python -m tests.faults.soak --lives 5000
 """
 
@@ -16,21 +18,23 @@ from tests.faults.running import run_lives
 
 AT_ONCE = 1000
 LEVELS = ("process", "disk")
+KINDS = ("lives", "time_lives")
 
 
 def soak(level: str, lives: int, seed: str) -> list[dict[str, Any]]:
     """Run the lives of one level, and print as it goes."""
     results: list[dict[str, Any]] = []
     for part in range(0, lives, AT_ONCE):
-        result = run_lives(level, min(AT_ONCE, lives - part), f"{seed}-{part}")
-        results.append(result)
-        print(json.dumps(result), flush=True)
+        for kind in KINDS:
+            result = run_lives(level, min(AT_ONCE, lives - part), f"{seed}-{part}", of=kind)
+            results.append({"of": kind, **result})
+            print(json.dumps(results[-1]), flush=True)
     return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lives", type=int, default=5000, help="how many of each level")
+    parser.add_argument("--lives", type=int, default=5000, help="how many of each level and kind")
     parser.add_argument("--seed", default=str(time.time_ns()))
     options = parser.parse_args()
     with ThreadPoolExecutor(len(LEVELS)) as threads:

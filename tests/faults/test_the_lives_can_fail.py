@@ -24,3 +24,21 @@ def test_sapwood_broken_on_purpose_is_found_out(level: str, mutant: str, only: s
     result = run_lives(level, LIVES, "mutants", mutant=mutant, only=only, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
+
+
+@pytest.mark.parametrize(
+    ("level", "mutant", "only", "sentence"),
+    [
+        ("process", "index-after", "committed", "index says"),
+        ("process", "moved-after", "committed", "happened 2 times"),
+        ("process", "no-steps", None, "was completed, and ran again"),
+        ("process", "too-early", None, "too early"),
+        ("process", "no-lanes", None, "in its lane"),
+        ("process", "deleted-goes-on", None, "after the deletion"),
+        ("disk", "no-index-first", "after sync", "index says None"),
+    ],
+)
+def test_time_broken_on_purpose_is_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
+    result = run_lives(level, LIVES, "mutants", of="time_lives", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

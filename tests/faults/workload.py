@@ -249,7 +249,8 @@ class Shared:
         finally:
             async with self._changed:
                 self._users[tree] -= 1
-                self._alone.discard(tree)
+                if alone:
+                    self._alone.discard(tree)
                 self._changed.notify_all()
 
 

@@ -86,6 +86,9 @@ class RecordingGate:
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
         settle(leaving, None)
 
+    def follows(self, database: Database, other: Database) -> None:
+        pass
+
     def is_quiet(self, database: Database) -> bool:
         return True
 

@@ -1,4 +1,4 @@
-// The same agents as benchmarks/anchor.py has, written for the original.
+// The same agents as benchmarks/anchor.py and benchmarks/time.py have, written for the original.
 import { Agent, callable, getAgentByName, routeAgentRequest } from "agents";
 
 export class Child extends Agent {
@@ -24,6 +24,12 @@ export class Child extends Agent {
     }
     this.sql`INSERT INTO counters (key, value) VALUES ('k', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1`;
     return this.sql`SELECT value FROM counters WHERE key = 'k'`[0].value;
+  }
+
+  tick() {}
+
+  async plan(n, due) {
+    for (let i = 0; i < n; i++) await this.schedule(new Date(due), "tick", { i });
   }
 }
 
@@ -66,6 +72,25 @@ export class Parent extends Agent {
   async first(name) {
     const child = await this.subAgent(Child, name);
     return child.increment();
+  }
+
+  ticks = [];
+
+  tick() {
+    this.ticks.push(Date.now());
+  }
+
+  async plan(n, due) {
+    for (let i = 0; i < n; i++) await this.schedule(new Date(due), "tick", { i });
+  }
+
+  async planBelow(n, due) {
+    const child = await this.subAgent(Child, "plan");
+    await child.plan(n, due);
+  }
+
+  ticked() {
+    return this.ticks;
   }
 
   async deep(depth, n) {

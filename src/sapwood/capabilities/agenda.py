@@ -30,7 +30,7 @@ class Agenda:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.calls = StoredCalls(actor, self._changed)
-        self.fibers = Fibers(actor, self.calls, self._changed)
+        self.fibers = Fibers(actor, self.calls, check_free=self.check_free, changed=self._changed)
         self._due, self._dead = actor.home.alarms.stored(actor.address)
         """What the index of the tree says."""
         self._wanted = FOREVER
@@ -128,6 +128,8 @@ class Agenda:
         if noted != self._noted:
             self._to_settle = True  # more was written meanwhile, and is not kept yet
             return
+        if actor.detached:
+            return  # it deletes itself, and the entry may be of one that was made in its place
         late = due is not None and due <= actor.host.clock.now()
         if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
             actor.home.alarms.exactly(actor.address, due, dead)
@@ -141,10 +143,12 @@ class Agenda:
 
     def woke(self) -> None:
         """The agent has started: if the indexes do not know what it has to do, tell them."""
-        due, actor = self.first_due(), self._actor
-        if due is not None and (self._due is None or due < self._due):
-            actor.home.alarms.earlier(actor.address, actor.database, due, self._dead)
-            self._due = due
+        due, dead, actor = self.first_due(), int(self.calls.has_dead()), self._actor
+        sooner = due is not None and (self._due is None or due < self._due or not actor.home.alarms.is_known_by(due))
+        if sooner or dead > self._dead:
+            actor.home.alarms.restore(actor.address, actor.database, due if sooner else None, dead)
+            self._due = min((one for one in (due, self._due) if one is not None), default=None)
+            self._dead = max(dead, self._dead)
         if due is not None:
             actor.host.alarms.look_by(actor.address.root, due)
 

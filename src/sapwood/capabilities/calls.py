@@ -8,11 +8,12 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import functools
 import inspect
 import logging
-from asyncio import CancelledError
-from collections.abc import Callable
+from asyncio import CancelledError, Future
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -29,12 +30,13 @@ from sapwood.errors import (
     SignatureChanged,
     UsageError,
 )
-from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
+from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import until_free
 from sapwood.kernel.driving import driven
+from sapwood.kernel.fitting import Misfit, Stored
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, from_stored
@@ -42,12 +44,16 @@ from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, fro
 log = logging.getLogger(__name__)
 
 CALLS = Schema("sapwood.capabilities", "calls")
-AT_ONCE = 200
+ONCE = ('{"after"', '{"at"')
+"""How the wishes begin, as they are stored, that nothing follows."""
+AT_ONCE = 100
 """How many calls of one agent are begun before everybody else has a turn."""
 LOOK_AGAIN = 1.0
 """Seconds after which to try again a call that could neither succeed nor fail."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
+PUT_OFF = 300.0
+"""Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
     "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at"
     " FROM sapwood_calls "
@@ -73,6 +79,16 @@ class Row(NamedTuple):
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
         return After(timedelta(0)) if self.wish is None else from_stored(msgspec.json.decode(self.wish))
+
+    @property
+    def work(self) -> str:
+        """What the steps of this call are remembered by: however often it is tried, until it is over."""
+        return f"call {self.number}"
+
+    @property
+    def is_once(self) -> bool:
+        """Whether nothing follows the call; False: that has to be worked out."""
+        return self.wish is None or self.wish.startswith(ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,9 @@ class StoredCalls:
         """Told of the end of every call, with when it is due again."""
         self._running: dict[int, Call] = {}
         """What runs now, by its number."""
-        self._tag = hashlib.sha256(f"{actor.address} {actor.stem}".encode()).hexdigest()[:10]
+        self._lanes: set[str] = set()
+        """The lanes in which something runs now."""
+        self._tag = row_id(0, actor.address, actor.stem).removeprefix("0")
 
     @property
     def exist(self) -> bool:
@@ -116,12 +134,12 @@ class StoredCalls:
 
     def id_of(self, number: int) -> str:
         """Return how a row is called outside: no two agents use one id."""
-        return f"{number}-{self._tag}"
+        return f"{number}{self._tag}"
 
     def number_of(self, id: str) -> int | None:
         """Return the row an id means; None if it is not one of this agent's."""
-        number, _, tag = id.partition("-")
-        return int(number) if tag == self._tag and number.isdecimal() and len(number) < 19 else None
+        number, dash, tag = id.partition("-")
+        return int(number) if dash + tag == self._tag and number.isdecimal() and len(number) < 19 else None
 
     def method_of(self, method: Callable[..., Any], what: str) -> Method:
         """Return the agent's own method that a user means."""
@@ -157,7 +175,7 @@ class StoredCalls:
     ) -> Row:
         """Store a call to come, with what else this slice writes."""
         self._db.ensure(CALLS)
-        stored = None if wish is None else msgspec.json.encode(wish.stored()).decode()
+        stored = None if wish is None else to_text(wish.stored()).decode()
         now, attempts = self._actor.host.clock.now(), _retry_text(retry)
         ((number,),) = self._db.execute(
             "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at)"
@@ -198,8 +216,8 @@ class StoredCalls:
         if row.lane is None or row.due_at is None:
             return None
         next_one = self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ? WHERE number ="
-            " (SELECT number FROM sapwood_calls WHERE lane = ? ORDER BY number LIMIT 1) AND due_at IS NULL"
+            "UPDATE sapwood_calls SET due_at = coalesce(due_at, ?) WHERE number ="
+            " (SELECT number FROM sapwood_calls WHERE lane = ? ORDER BY number LIMIT 1)"
             " RETURNING due_at",
             self._actor.host.clock.now(),
             row.lane,
@@ -218,50 +236,79 @@ class StoredCalls:
         if not self.exist:
             return None
         most = AT_ONCE + len(self._running)
-        rows = self.find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
-        for row in rows:
-            if row.number not in self._running:
+        due = self._db.execute(
+            "SELECT number FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?",
+            now,
+            most,
+        )
+        new = [number for (number,) in due if number not in self._running]
+        if new:
+            # Only these are read whole: what runs already may be much, and for long.
+            listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
+            found = [row for row in self.find(listed, to_text(new).decode()) if self._enters(row.lane)]
+            rows, counted = self._count_deaths(found)
+            for row in rows:
                 call = self._running[row.number] = Call(self._actor, row.method, None)
-                call.work = self.work_of(row)
-                self._actor.spawn(call, self._run(call, row))
-        if len(rows) == most:
+                call.work = Work(row.work)
+                self._actor.spawn(call, self._run(call, row, counted))
+        if len(due) == most:
             return now
         later = self._db.execute(
             "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT 1", now
         )
         return later[0][0] if later else None
 
-    def work_of(self, row: Row) -> Work:
-        """Return what the steps of a call are remembered by: however often it is tried, until it is over."""
-        return Work(f"call {row.number}")
+    def _enters(self, lane: str | None) -> bool:
+        """Return whether a lane lets the next one begin: one taken out of it while it ran is still in the way."""
+        if lane is None:
+            return True
+        if lane in self._lanes:
+            return False
+        self._lanes.add(lane)
+        return True
 
-    async def _run(self, call: Call, row: Row) -> None:
+    async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
         current.set(call)
         again: float | None = None
         try:
             try:
-                if row.due_at is not None and row.due_at <= self._actor.host.born and not row.failed:
-                    row = await self._count_death(row)
-                again = await self._attempt(row)
+                if counted is not None:
+                    await asyncio.shield(counted)  # others wait for it too
+                if counted is None or self.find("WHERE number = ?", row.number):  # or it was cancelled meanwhile
+                    again = await self._attempt(row)
             except CancelledError:
                 raise
             except SapwoodError:
-                if self._actor.dropped is None:
+                if not self._actor.detached:
                     raise
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
+            self._db.undo()
             host = self._actor.host
             host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
         finally:
             del self._running[row.number]
+            if row.lane is not None:
+                self._lanes.discard(row.lane)
             self._actor.finished(call)
             self._ended(again)
 
-    async def _count_death(self, row: Row) -> Row:
-        """It may have been what ended the process before this one: note it, so that it cannot do so for ever."""
-        self._db.execute("UPDATE sapwood_calls SET died = died + 1 WHERE number = ?", row.number)
-        await self._actor.leave()
-        return row._replace(died=row.died + 1)
+    def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
+        """Some may have been what ended the process before this one: note it, so that none can do so for ever.
+
+        Returns what to await before they are begun.
+        """
+        host = self._actor.host
+        old = {row.number for row in rows if row.due_at is not None and row.due_at <= host.born}
+        if not old or not host.after_crash:
+            return rows, None
+        self._db.begin()
+        self._db.execute(
+            "UPDATE sapwood_calls SET died = died + 1 WHERE number IN (SELECT value FROM json_each(?))",
+            to_text(sorted(old)).decode(),
+        )
+        counted = self._actor.to_leave()
+        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], counted
 
     async def _attempt(self, row: Row) -> float | None:
         """Call a method; return when it is due again."""
@@ -271,11 +318,18 @@ class StoredCalls:
             args, kwargs = method.signature.unpack(row.arguments)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             return self._give_up(row, SignatureChanged(f"What was stored no longer fits the program: {error}"))
-        if row.died > MOST_DEATHS:
-            return self._give_up(row, GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran."))
-        actor.check_live()
-        self._db.attempt()
         try:
+            if not row.is_once:
+                row.when()
+        except UsageError as error:
+            return self._put_off(row, error)
+        if row.died > MOST_DEATHS:
+            error = GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran.")
+            return self._give_up(row._replace(failed=row.failed + MOST_DEATHS), error)
+        actor.check_live()
+        try:
+            actor.user_database()  # the tables of the user are not undone with what a call wrote
+            self._db.attempt()
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.iscoroutine(value):
                 await driven(value, self._db.keep)
@@ -305,8 +359,13 @@ class StoredCalls:
     def _move_on(self, row: Row) -> float | None:
         """This call is over; return when the next one of the same row, or of the same lane, is due."""
         now = self._actor.host.clock.now()
-        following = row.when().next(row.due_at or now, now) if row.wish is not None else None
-        self._actor.of(Steps).forget(self.work_of(row))
+        self._actor.of(Steps).forget(row.work)
+        following = None
+        if not row.is_once:
+            wish = row.when()
+            # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
+            since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
+            following = wish.next(since, now)
         if following is None:
             return self.remove(row)
         self._db.execute(
@@ -331,11 +390,35 @@ class StoredCalls:
             extra={"address": str(actor.address), "method": row.method},
             exc_info=error,
         )
+        if not self.find("WHERE number = ?", row.number):
+            return self._move_on(row)  # it was cancelled meanwhile: nobody wishes it any more
         if failed >= retry.attempts:
             return self._give_up(row._replace(failed=failed), error)
         due = actor.host.clock.now() + retry.wait(failed)
+        self._db.begin()  # also where the database is full
         self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ?, failed = ?, error = ? WHERE number = ?", due, failed, text, row.number
+            # Whatever it is, it does not end the process.
+            "UPDATE sapwood_calls SET due_at = ?, failed = ?, died = 0, error = ? WHERE number = ?",
+            due,
+            failed,
+            text,
+            row.number,
+        )
+        return due
+
+    def _put_off(self, row: Row, error: UsageError) -> float:
+        """Nobody here can say when the next call would be, so none is made: once the machine can, it goes on."""
+        due = self._actor.host.clock.now() + PUT_OFF
+        log.error(
+            "%s.%s() is put off for %.0f s: %s",
+            self._actor.address,
+            row.method,
+            PUT_OFF,
+            error,
+            extra={"address": str(self._actor.address), "method": row.method},
+        )
+        self._db.execute(
+            "UPDATE sapwood_calls SET due_at = ?, died = 0, error = ? WHERE number = ?", due, str(error), row.number
         )
         return due
 
@@ -426,9 +509,48 @@ class StoredCalls:
         return rows[0] if rows else None
 
 
-def shown(arguments: bytes) -> dict[str, Any]:
-    """Return stored arguments as what msgpack has, for somebody to look at."""
-    return msgspec.msgpack.decode(arguments)
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
+    if not stored.file.has(CALLS):
+        return
+    for number, method, arguments, wish, lane, retry in stored.file.rows(
+        "SELECT number, method, arguments, wish, lane, retry FROM sapwood_calls ORDER BY number"
+    ):
+        what = "scheduled call" if lane is None else "queued call"
+        stored.counts[f"{what}s"] += 1
+        if (wrong := stored.wrong_with(method, arguments)) is not None:
+            yield stored.misfit(what, wrong, f"{KEEP} Else it becomes a dead letter when it is due.", number=number)
+        elif (wrong := _wrong_time(wish, retry)) is not None:
+            yield stored.misfit(what, f"{method}(): {wrong}", NOT_CALLED, number=number)
+    for number, method, arguments, code in stored.file.rows(
+        "SELECT number, method, arguments, code FROM sapwood_dead_letters ORDER BY number"
+    ):
+        stored.counts["dead letters"] += 1
+        wrong = stored.wrong_with(method, arguments)
+        if wrong is not None and code != SignatureChanged.code:  # of those it is known
+            yield stored.misfit("dead letter", wrong, f"{KEEP} Or delete it: it could not be replayed.", number=number)
+
+
+@functools.lru_cache(maxsize=1000)  # most are like those of the agent before
+def _wrong_time(wish: str | None, retry: str) -> str | None:
+    try:
+        retry_of(retry)
+        if wish is not None:
+            from_stored(msgspec.json.decode(wish))
+    except UsageError as error:
+        return str(error)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        return f"When it is to be called is damaged: {error}."
+    return None
+
+
+NOT_CALLED = "Mend this machine, or cancel it. Until then it is not called."
+KEEP = "Keep a method of this name that takes what is stored."
+
+
+shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+"""Returns what is stored as what msgpack has, for somebody to look at."""
+to_text = msgspec.json.Encoder().encode
 
 
 def time_of(seconds: float) -> datetime:

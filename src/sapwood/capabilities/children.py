@@ -210,7 +210,9 @@ class Children:
             await until_free(actor.database, tree.databases["root"])
             if actor.database.removed or child.generation not in actor.registry.buried():
                 return  # the parent went too, or the commit of the tombstone failed
-            tree.alarms.forget_below(child.address)
+            # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
+            if not actor.registry.has((child.address.type,), child.address.name):
+                tree.alarms.forget_below(child.address)
             if actor.parent is not None:
                 tree.ledger.hold(actor.stem, actor.registry.count())
             tree.delete_in_background(actor, child.generation)

@@ -12,15 +12,15 @@ import inspect
 import logging
 import random
 from asyncio import CancelledError, Future
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from sapwood.capabilities.calls import StoredCalls, shown, time_of
-from sapwood.capabilities.steps import Steps, Work
+from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
+from sapwood.capabilities.steps import Steps, Work, is_msgpack
 from sapwood.errors import (
     FiberFailed,
     GaveUp,
@@ -35,6 +35,8 @@ from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.deletion import until_free
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.migrations import Schema
 from sapwood.when import is_a
 
@@ -48,6 +50,8 @@ MOST_RECOVERIES = 100
 MOST_DEATHS = 5
 """How often the process may die during a recovery before the fiber is given up."""
 LONGEST_BACK_OFF = 300.0
+LOOK_AGAIN = 1.0
+"""Seconds after which to look again at a fiber that could be neither ended nor recovered."""
 PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
 ALL = (
@@ -55,6 +59,7 @@ ALL = (
     " created_at, ended_at FROM sapwood_fibers "
 )
 ANYTHING = Copier(Any, "The stash")
+NO_ARGUMENTS = b"\x80"
 OVER = ("completed", "failed", "cancelled", "interrupted")
 
 
@@ -121,14 +126,25 @@ class Row(NamedTuple):
 class Fibers:
     """The fibers of one agent."""
 
-    def __init__(self, actor: Actor, calls: StoredCalls, changed: Callable[[float | None], None]) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        calls: StoredCalls,
+        *,
+        check_free: Callable[[], None],
+        changed: Callable[[float | None], None],
+    ) -> None:
         self._actor = actor
         self._db = actor.database
         self._calls = calls
+        self._check_free = check_free
+        """Raises while nothing new can be begun."""
         self._changed = changed
         """Told when one begins, with the time, and when one ends, with when it is due again."""
         self._alive: dict[int, Call] = {}
         """What runs in this life, by its number."""
+        self._stopped: dict[int, tuple[str, bytes | None]] = {}
+        """What `run` is to make of those that were cancelled or resolved while it ran them: status and result."""
         self._waiting: dict[int, list[Future[None]]] = {}
 
     @property
@@ -147,10 +163,14 @@ class Fibers:
         self._actor.check_use()
         method = self._method_of(function)
         packed = self._calls.pack(method, args, kwargs) if method is not None else None
+        self._check_free()
         row = self._insert(name, None, method, packed)
         call = Call(self._actor, f"fiber {name}", current.get())
         call.work = self._work(row, parks=False)
         self._alive[row.number] = call
+        task = asyncio.current_task()
+        assert task is not None
+        self._actor.calls[call] = task
         self._changed(row.due_at)
         token = current.set(call)
         try:
@@ -158,19 +178,31 @@ class Fibers:
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
+            await until_free(self._db)
             self._actor.check_live()
             self._remove(row)
             return value
         except THE_END:
             raise
+        except CancelledError:
+            if self._actor.dropped is not None:
+                raise
+            await until_free(self._db)
+            self._remove(row)
+            stopped = self._stopped.pop(row.number, None)
+            if stopped is None or task.uncancel():
+                raise
+            return _became(name, *stopped)
         except BaseException:
             if self._actor.dropped is None:
+                await until_free(self._db)
                 self._remove(row)
             raise
         finally:
             current.reset(token)
-            del self._alive[row.number]
-            self._changed(None)
+            if self._stopped.pop(row.number, None) is not None:
+                task.uncancel()  # it ended otherwise meanwhile
+            self._ended(row.number, call, None)
 
     def start(
         self,
@@ -187,8 +219,10 @@ class Fibers:
         found = self._find(key)
         if found is not None:
             return self._shown(found)
-        row = self._insert(key, key, method, self._calls.pack(method, args, kwargs))
-        self._begin(row, self._go(row))
+        packed = self._calls.pack(method, args, kwargs)
+        self._check_free()
+        row = self._insert(key, key, method, packed)
+        self._begin(row, self._go)
         self._changed(row.due_at)
         return self._shown(row)
 
@@ -222,56 +256,89 @@ class Fibers:
         return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
-        number = row.number
+        number, told = row.number, False
 
         def progressed() -> None:
-            self._db.execute(
-                "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = ?"
-                " WHERE number = ? AND recoveries > 0",
-                self._actor.host.clock.now(),
-                number,
-            )
+            nonlocal told
+            if not told:
+                told = True
+                self._progressed(number)
 
         def park(until: float) -> Suspended | None:
             long = until - self._actor.host.clock.now() > PARKED_AFTER
-            return Suspended(until) if parks and long else None
+            call = self._alive.get(number)
+            # A task that the fiber made cannot end it: others may be at work beside it.
+            own = call is not None and self._actor.calls.get(call) is asyncio.current_task()
+            return Suspended(until) if parks and long and own else None
 
         return Work(f"fiber {number}", fiber=number, progressed=progressed, park=park)
 
-    def _begin(self, row: Row, going: Any) -> None:
+    def _progressed(self, number: int) -> None:
+        """A fiber got further: the next recovery of it is the first again, and comes at once."""
+        actor, now = self._actor, self._actor.host.clock.now()
+        told = actor.parent is None or not actor.home.root.busy_elsewhere  # if not, it comes when it would have
+        moved = self._db.execute(
+            "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = iif(?, ?, due_at)"
+            " WHERE number = ? AND recoveries > 0 AND due_at IS NOT NULL RETURNING number",
+            told,
+            now,
+            number,
+        )
+        if moved and told:
+            self._changed(now)
+
+    def _begin(self, row: Row, going: Callable[[Row, Call], Coroutine[Any, Any, None]]) -> None:
         call = Call(self._actor, f"fiber {row.name}", None)
         call.work = self._work(row, parks=True)
         call.deadline = None
         self._alive[row.number] = call
-        self._actor.spawn(call, going)
+        task = self._actor.spawn(call, going(row, call))
+        # A task cancelled before its first step never reaches its own end.
+        task.add_done_callback(lambda _: self._ended(row.number, call, None))
 
-    async def _go(self, row: Row) -> None:
+    def _ended(self, number: int, call: Call, again: float | None) -> None:
+        """Nobody runs this fiber any more; it is due again then."""
+        self._actor.finished(call)
+        if self._alive.get(number) is call:
+            del self._alive[number]
+            self._stopped.pop(number, None)
+            self._tell(number)
+            self._changed(again)
+
+    async def _go(self, row: Row, call: Call) -> None:
         """Run a fiber to its end."""
-        call = self._alive[row.number]
         current.set(call)
         again: float | None = None
         try:
+            if row.status == "sleeping":
+                # From here on it can be interrupted like any other.
+                self._db.execute(
+                    "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number
+                )
             await self._actor.leave()
             stored = self._row(row.number)
-            if stored is not None and stored.status in ("running", "sleeping"):
+            # What was written in a slice may have been undone, and its number given to another one.
+            if stored is not None and stored.status == "running" and self._alive.get(row.number) is call:
                 again = await self._go_on(stored)
         except CancelledError:
             raise
         except SapwoodError:
-            if self._actor.dropped is None:
+            if not self._actor.detached:
                 log.exception("a fiber could not be ended: %s %s", self._actor.address, row.name)
+                self._look_again()
         finally:
-            self._alive.pop(row.number, None)
-            self._actor.finished(call)
-            self._tell(row.number)
-            self._changed(again)
+            self._ended(row.number, call, again)
+
+    def _look_again(self) -> None:
+        host = self._actor.host
+        host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
 
     async def _go_on(self, row: Row) -> float | None:
         """Call the method of a fiber; return when it has to be begun again."""
         actor = self._actor
         try:
             method = actor.kind.own(row.method or "")
-            args, kwargs = method.signature.unpack(row.arguments or b"\x80")
+            args, kwargs = method.signature.unpack(row.arguments or NO_ARGUMENTS)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
             self._end(row, "failed", error=SignatureChanged(f"What was stored no longer fits the program: {error}"))
             return None
@@ -279,11 +346,15 @@ class Fibers:
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
+            await until_free(self._db)
             actor.check_live()
             for check in actor.after_call:
                 check()
             self._end(row, "completed", result=method.signature.result.pack(value))
         except Suspended as suspended:
+            if self._over(row.number):
+                self._forget_steps(row.number)
+                return None
             self._db.execute(
                 "UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ?",
                 suspended.until,
@@ -291,12 +362,17 @@ class Fibers:
             )
             return suspended.until
         except CancelledError:
-            if actor.dropped is not None or self._over(row.number):
+            if actor.dropped is not None:
+                raise
+            await until_free(self._db)
+            if self._over(row.number):
+                self._forget_steps(row.number)
                 raise
             self._end(row, "failed", error=RuntimeError(CANCELLED_INSIDE))
         except THE_END:
             raise
         except BaseException as error:
+            await until_free(self._db)
             actor.check_live()
             log.warning(
                 "the fiber %s of %s failed: %s",
@@ -325,8 +401,7 @@ class Fibers:
         rows = self._rows("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
         for row in rows:
             if row.number not in self._alive:
-                going = self._go(row) if row.status == "sleeping" else self._recover(row)
-                self._begin(row, going)
+                self._begin(row, self._go if row.status == "sleeping" else self._recover)
         if len(rows) == most:
             return now
         later = self._db.execute(
@@ -334,8 +409,7 @@ class Fibers:
         )
         return later[0][0] if later else None
 
-    async def _recover(self, row: Row) -> None:
-        call = self._alive[row.number]
+    async def _recover(self, row: Row, call: Call) -> None:
         current.set(call)
         again: float | None = None
         goes_on = False
@@ -343,47 +417,63 @@ class Fibers:
             again = self._count_recovery(row)
             if again is not None:
                 await self._actor.leave()
-                goes_on = await self._told(row)
+                goes_on = await self._told(row, call)
         except CancelledError:
             raise
         except SapwoodError:
-            if self._actor.dropped is None:
+            if not self._actor.detached:
                 log.exception("a fiber could not be recovered: %s %s", self._actor.address, row.name)
+                self._look_again()
         finally:
             if not goes_on:
-                self._alive.pop(row.number, None)
-                self._actor.finished(call)
-                self._tell(row.number)
-                self._changed(again)
+                self._ended(row.number, call, again)
         if goes_on:
-            await self._go(row)
+            await self._go(row, call)
 
     def _count_recovery(self, row: Row) -> float | None:
         """Note that a fiber is being recovered, and when to try again if that ends the process; None: given up."""
         deaths = row.recoveries - row.failures
         if row.recoveries >= MOST_RECOVERIES or deaths >= MOST_DEATHS:
             what = f"the process ended {deaths} times" if deaths >= MOST_DEATHS else f"last: {row.error}"
-            self._end(row, "failed", error=GaveUp(f"It was recovered {row.recoveries} times without progress; {what}."))
+            given_up = GaveUp(f"It was recovered {row.recoveries} times without progress; {what}.")
+            log.error(
+                "the fiber %s of %s is given up: %s",
+                row.name,
+                self._actor.address,
+                given_up,
+                extra={"address": str(self._actor.address), "fiber": row.name},
+            )
+            self._end(row, "failed", error=given_up)
             return None
         wait = min(2.0**row.recoveries, LONGEST_BACK_OFF)
         due = self._actor.host.clock.now() + random.uniform(wait / 2, wait)
         self._db.execute(
-            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, due_at = ? WHERE number = ?", due, row.number
+            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, failures = failures + ?, due_at = ?"
+            " WHERE number = ?",
+            int(not self._actor.host.after_crash),  # the process was ended: it did not die of this
+            due,
+            row.number,
         )
         return due
 
-    async def _told(self, row: Row) -> bool:
+    async def _told(self, row: Row, call: Call) -> bool:
         """Tell the agent that a fiber was interrupted; return whether its method is to be called again."""
         actor = self._actor
         fiber = self._shown(row._replace(recoveries=row.recoveries + 1))
+        limit = asyncio.timeout(actor.host.settings.recovery_timeout)
+        # The steps of the hook are its own, and nothing it does is progress of the fiber.
+        call.work = Work(f"recovery {row.number}", fiber=row.number)
         try:
-            async with asyncio.timeout(actor.host.settings.recovery_timeout):
+            async with limit:
                 await actor.agent.on_fiber_recovered(fiber)
-        except CancelledError:
+        except THE_END:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, CancelledError) and (actor.dropped is not None or self._over(row.number)):
+                raise
+            await until_free(self._db)
             actor.check_live()
-            text = "on_fiber_recovered took too long" if isinstance(error, TimeoutError) else describe(error)
+            text = "on_fiber_recovered took too long" if limit.expired() else describe(error)
             log.warning(
                 "on_fiber_recovered of %s failed for the fiber %s; it is tried again: %s",
                 actor.address,
@@ -397,6 +487,9 @@ class Fibers:
                 "UPDATE sapwood_fibers SET failures = failures + 1, error = ? WHERE number = ?", text, row.number
             )
             return False
+        call.work = self._work(row, parks=True)
+        await until_free(self._db)
+        actor.check_live()
         stored = self._row(row.number)
         if stored is None or stored.status in OVER:
             return False
@@ -406,13 +499,14 @@ class Fibers:
         return True
 
     def _end(self, row: Row, status: str, *, result: bytes | None = None, error: BaseException | None = None) -> None:
-        """A fiber is over, in this slice."""
-        self._actor.of(Steps).forget(Work(f"fiber {row.number}"))
+        """A fiber is over, in this slice, unless it was before: what became of it first counts."""
+        self._forget_steps(row.number)
         if row.key is None:
             self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
             return
         self._db.execute(
-            "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ? WHERE number = ?",
+            "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"
+            " WHERE number = ? AND due_at IS NOT NULL",
             status,
             result,
             None if error is None else describe(error),
@@ -420,29 +514,33 @@ class Fibers:
             row.number,
         )
 
+    def _forget_steps(self, number: int) -> None:
+        steps = self._actor.of(Steps)
+        steps.forget(f"fiber {number}")
+        steps.forget(f"recovery {number}")
+
     def _remove(self, row: Row) -> None:
-        self._actor.of(Steps).forget(Work(f"fiber {row.number}"))
+        self._forget_steps(row.number)
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
 
     async def stash(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""
         self._actor.check_use()
-        number = self._current("stash()")
+        work, number = self._current("stash()")
         packed = ANYTHING.pack(value)
-        self._db.execute(
-            "UPDATE sapwood_fibers SET stash = ?, recoveries = 0, failures = 0 WHERE number = ?", packed, number
-        )
+        self._db.execute("UPDATE sapwood_fibers SET stash = ? WHERE number = ?", packed, number)
+        work.progressed()
         await self._actor.leave()
 
     def current(self) -> Fiber:
         """Return the fiber that runs now."""
         self._actor.check_use()
-        row = self._row(self._current("self.fiber"))
+        row = self._row(self._current("self.fiber")[1])
         if row is None:
             raise UsageError("This fiber was deleted while it ran.")
         return self._shown(row)
 
-    def _current(self, what: str) -> int:
+    def _current(self, what: str) -> tuple[Work, int]:
         call = current.get()
         if (
             call is not None
@@ -450,7 +548,7 @@ class Fibers:
             and isinstance(call.work, Work)
             and call.work.fiber is not None
         ):
-            return call.work.fiber
+            return call.work, call.work.fiber
         raise UsageError(f"{what} belongs into a fiber. Start one with start_fiber() or run_fiber().")
 
     def get(self, fiber: str) -> Fiber | None:
@@ -483,10 +581,13 @@ class Fibers:
             return False
         self._end(row, status, result=result, error=error)
         call = self._alive.get(row.number)
-        if call is not None and call is not current.get():
-            self._actor.cancel(call)
         if call is None:
             self._tell(row.number)
+            self._changed(None)
+        elif call is not current.get():
+            if row.key is None:
+                self._stopped[row.number] = (status, result)
+            self._actor.cancel(call)
         return True
 
     def delete(self, fiber: str | None, status: str | None) -> int:
@@ -509,6 +610,7 @@ class Fibers:
         """Return what a fiber returned, once it has."""
         self._actor.check_use()
         while True:
+            await until_free(self._db)
             row = self._find(fiber)
             if row is None:
                 raise FiberFailed(f"{self._actor.address} has no fiber {fiber!r}.", path=self._actor.address.steps)
@@ -531,11 +633,10 @@ class Fibers:
             return msgspec.msgpack.decode(row.result)
 
     def _tell(self, number: int) -> None:
-        row = None if self._actor.dropped is not None else self._row(number)
-        if self._actor.dropped is not None or row is None or row.status in OVER:
-            for ended in self._waiting.pop(number, ()):
-                if not ended.done():
-                    ended.set_result(None)
+        """Have whoever waits for this fiber look again."""
+        for ended in self._waiting.pop(number, ()):
+            if not ended.done():
+                ended.set_result(None)
 
     def _over(self, number: int) -> bool:
         row = self._row(number)
@@ -568,3 +669,25 @@ class Fibers:
             created_at=time_of(row.created_at),
             ended_at=None if row.ended_at is None else time_of(row.ended_at),
         )
+
+
+def _became(name: str, status: str, result: bytes | None) -> Any:
+    """Return what a fiber was resolved with, or raise if it was cancelled."""
+    if status == "cancelled":
+        raise FiberFailed(f"The fiber {name!r} was cancelled.")
+    return None if result is None else ANYTHING.unpack(result)
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
+    if not stored.file.has(FIBERS):
+        return
+    for number, key, method, arguments, stash in stored.file.rows(
+        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
+    ):
+        stored.counts["fibers"] += 1
+        wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
+        if wrong is not None:
+            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
+        elif stash is not None and not is_msgpack(stash):
+            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -70,8 +70,9 @@ class Schedules:
         due = wish.first(self._actor.host.clock.now())
         row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, same=same)
         agenda.note(due)
-        log.debug("scheduled", extra={"address": str(self._actor.address), "method": method.name, "due": due})
-        return self._shown(row)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("scheduled", extra={"address": str(self._actor.address), "method": method.name, "due": due})
+        return self._shown(row, wish)
 
     def cancel(self, id: str) -> bool:
         """Forget a call to come; return whether there was one."""
@@ -102,18 +103,22 @@ class Schedules:
             rows = self._calls.find("WHERE same = ?", f"key {id}")
         return rows[0] if rows else None
 
-    def _shown(self, row: Row) -> Schedule:
-        key = row.same.removeprefix("key ") if row.same is not None and row.same.startswith("key ") else None
+    def _shown(self, row: Row, wish: After | At | Every | Cron | None = None) -> Schedule:
         return Schedule(
-            id=self._calls.id_of(row.number),
-            method=row.method,
-            arguments=shown(row.arguments),
-            when=replace(row.when(), key=key, retry=retry_of(row.retry)),
-            due_at=time_of(row.due_at or 0.0),
-            failed=row.failed,
-            error=row.error,
-            created_at=time_of(row.created_at),
+            self._calls.id_of(row.number),
+            row.method,
+            shown(row.arguments),
+            wish or _wish_of(row),
+            time_of(row.due_at or 0.0),
+            row.failed,
+            row.error,
+            time_of(row.created_at),
         )
+
+
+def _wish_of(row: Row) -> After | At | Every | Cron:
+    key = row.same.removeprefix("key ") if row.same is not None and row.same.startswith("key ") else None
+    return msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry))
 
 
 def _sameness(wish: After | At | Every | Cron, method: str, arguments: bytes) -> str | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from asyncio import Future
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.copying import to_json, unjson_hook
+from sapwood.kernel.crossing import describe
+from sapwood.kernel.fitting import Misfit, Nobody, Stored, Untried
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 from sapwood.storage.migrations import Schema
@@ -22,15 +26,91 @@ STATE = Schema("sapwood.capabilities", "state")
 UNREAD: Any = object()
 
 
+class Unfit(Exception):
+    """A stored state does not fit its class."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why, remedy)
+        self.why = why
+        """What is wrong, as the rest of a sentence that begins with the state."""
+        self.remedy = remedy
+        """What to do, in a sentence."""
+
+
+class Form:
+    """How the states of one class are stored."""
+
+    __slots__ = ("type", "version")
+
+    def __init__(self, kind: AgentClass) -> None:
+        self.type = kind.state_type
+        self.version: int = getattr(kind.cls, "state_version", 1)
+
+    def decode(self, text: str | bytes) -> Any:
+        return msgspec.json.decode(text, type=self.type, dec_hook=unjson_hook)
+
+    def read(self, version: int, text: str, upgrade: Callable[[Any, int], Any]) -> Any:
+        """Return a stored state, upgraded if it is an older one; `Unfit` if it cannot be read."""
+        if version > self.version:
+            raise Unfit(
+                f"was written by a newer version of the program: it has state_version {version}, and the class has "
+                f"{self.version}.",
+                "Run the newer program again.",
+            )
+        try:
+            if version == self.version:
+                return self._read_own(text)
+            old = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise Unfit(f"is damaged: {error}.", "Restore a backup.") from error
+        return self._upgraded(upgrade(old, version), version)
+
+    def _read_own(self, text: str) -> Any:
+        """Read what this version of the class wrote, unless the class changed and the version did not."""
+        try:
+            value = self.decode(text)
+        except msgspec.ValidationError as error:
+            raise self._class_changed(f"cannot be read: {error}") from error
+        again = to_json(value)
+        # Read back and written again it is nearly always the same, and nothing has to be looked for.
+        if again != text.encode() and (lost := self._fields_lost(text, again)):
+            raise self._class_changed(f"has a field that its class does not have: `{lost}`")
+        return value
+
+    def _class_changed(self, what: str) -> Unfit:
+        return Unfit(
+            f"{what.removesuffix('.')}.",
+            f"The class changed without a new state_version: raise it to {self.version + 1} and write "
+            "upgrade_state(), or change the class back.",
+        )
+
+    def _fields_lost(self, text: str, again: bytes) -> str | None:
+        """Return the outermost field that was stored and is not there when it is written again."""
+        lost = _fields(msgspec.json.decode(text)) - _fields(msgspec.json.decode(again))
+        if lost:
+            # A struct may leave out what has its default, and the default may be another one now.
+            left_out = _left_out(msgspec.inspect.type_info(self.type), set())
+            lost = {place for place in lost if place.rpartition(".")[2] not in left_out}
+        return min(lost, key=lambda place: (len(place), place), default=None)
+
+    def _upgraded(self, value: Any, version: int) -> Any:
+        what = f"was written by version {version}, and what upgrade_state() makes of it"
+        try:
+            return self.decode(to_json(value))
+        except TypeError as error:
+            raise Unfit(f"{what} cannot be stored: {error}", "Correct upgrade_state().") from error
+        except msgspec.ValidationError as error:
+            why = f"{what} does not fit version {self.version}: {error}."
+            raise Unfit(why, "Correct upgrade_state().") from error
+
+
 class State:
     """The state of one agent."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        cls = actor.kind.cls
-        self._initial: Any = getattr(cls, "initial_state", None)
-        self._version: int = getattr(cls, "state_version", 1)
-        self._type = actor.kind.state_type
+        self._form = Form(actor.kind)
+        self._initial: Any = getattr(actor.kind.cls, "initial_state", None)
         self._value: Any = UNREAD
         self._written = b""
         self._undone = actor.database.undone
@@ -71,7 +151,7 @@ class State:
 
     def set_text(self, text: bytes, source: object, sender: Socket) -> None:
         """Replace the state with what a client sent as JSON."""
-        self.set(self._decode(text), source, sender)
+        self.set(self._form.decode(text), source, sender)
 
     def _tell(self, text: bytes, sender: Socket | None) -> None:
         """Tell every client of the new state but the one that sent it."""
@@ -96,7 +176,7 @@ class State:
         database.execute(
             "INSERT INTO sapwood_state VALUES (1, ?, ?)"
             " ON CONFLICT (only) DO UPDATE SET version = excluded.version, value = excluded.value",
-            self._version,
+            self._form.version,
             text.decode(),
         )
         self._value = copy
@@ -116,57 +196,10 @@ class State:
         if not rows:
             return self._checked(self._initial)[1]
         ((version, text),) = rows
-        if version > self._version:
-            raise StoredDataError(
-                f"The state of {self._actor.address} was written by a newer version of the program: it has "
-                f"state_version {version}, and the class has {self._version}. Run the newer program again."
-            )
         try:
-            if version == self._version:
-                return self._read_own(text)
-            old = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise StoredDataError(
-                f"The state of {self._actor.address} is damaged: {error}. Restore a backup."
-            ) from error
-        return self._upgraded(old, version)
-
-    def _read_own(self, text: str) -> Any:
-        """Read what this version of the class wrote, unless the class changed and the version did not."""
-        try:
-            value = self._decode(text)
-        except msgspec.ValidationError as error:
-            raise self._class_changed(f"cannot be read: {error}") from error
-        again = self._encode(value)
-        # Read back and written again it is nearly always the same, and nothing has to be looked for.
-        if again != text.encode() and (lost := self._fields_lost(text, again)):
-            raise self._class_changed(f"has a field that its class does not have: `{lost}`")
-        return value
-
-    def _class_changed(self, what: str) -> StoredDataError:
-        return StoredDataError(
-            f"The state of {self._actor.address} {what.removesuffix('.')}. The class changed without a new "
-            f"state_version: raise it to {self._version + 1} and write upgrade_state(), or change the class back."
-        )
-
-    def _fields_lost(self, text: str, again: bytes) -> str | None:
-        """Return the outermost field that was stored and is not there when it is written again."""
-        lost = _fields(msgspec.json.decode(text)) - _fields(msgspec.json.decode(again))
-        if lost:
-            # A struct may leave out what has its default, and the default may be another one now.
-            left_out = _left_out(msgspec.inspect.type_info(self._type), set())
-            lost = {place for place in lost if place.rpartition(".")[2] not in left_out}
-        return min(lost, key=lambda place: (len(place), place), default=None)
-
-    def _upgraded(self, old: Any, version: int) -> Any:
-        text = self._encode(self._actor.agent.upgrade_state(old, version))
-        try:
-            return self._decode(text)
-        except msgspec.ValidationError as error:
-            raise StoredDataError(
-                f"The state of {self._actor.address} was written by version {version}, and what upgrade_state() makes "
-                f"of it does not fit version {self._version}: {error}. Correct upgrade_state()."
-            ) from error
+            return self._form.read(version, text, self._actor.agent.upgrade_state)
+        except Unfit as unfit:
+            raise StoredDataError(f"The state of {self._actor.address} {unfit.why} {unfit.remedy}") from unfit.__cause__
 
     def _refuse_change_in_place(self) -> None:
         if self._value is not UNREAD and self._encode(self._value) != self._written:
@@ -182,19 +215,62 @@ class State:
         except TypeError as error:
             raise UsageError(f"The state of {self._actor.address} cannot be stored: {error}") from None
 
-    def _decode(self, text: str | bytes) -> Any:
-        return msgspec.json.decode(text, type=self._type, dec_hook=unjson_hook)
-
     def _checked(self, value: Any) -> tuple[bytes, Any]:
         """Return a value of the program's as text, and a copy of it."""
         text = self._encode(value)
         try:
-            return text, self._decode(text)
+            return text, self._form.decode(text)
         except msgspec.ValidationError as error:
+            kind = getattr(self._form.type, "__name__", self._form.type)
             raise UsageError(
-                f"{value!r} cannot be the state of {self._actor.address}, which is a "
-                f"{getattr(self._type, '__name__', self._type)}: {error}. Look at initial_state and set_state()."
+                f"{value!r} cannot be the state of {self._actor.address}, which is a {kind}: {error}. Look at "
+                "initial_state and set_state()."
             ) from None
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the state of an agent that sleeps as its class would."""
+    if not stored.file.has(STATE):
+        return
+    for version, text in stored.file.rows("SELECT version, value FROM sapwood_state"):
+        stored.counts["states"] += 1
+        form, upgrade = Form(stored.kind), _tried_upgrade(stored)
+        try:
+            form.read(version, text, upgrade)
+            if version < form.version:
+                stored.counts["states to be upgraded"] += 1
+        except Untried:
+            stored.counts["states whose upgrade could not be tried"] += 1
+        except Unfit as unfit:
+            yield stored.misfit("state", f"It {unfit.why}", unfit.remedy)
+        except Exception as error:  # noqa: BLE001 - whatever upgrade_state() raises
+            why = f"It was written by version {version}, and upgrade_state() raised {describe(error)}."
+            yield stored.misfit("state", why, "Correct upgrade_state().")
+
+
+def _tried_upgrade(stored: Stored) -> Callable[[Any, int], Any]:
+    """Return the class's upgrade_state, bound to an agent that is not there: it can do nothing but answer."""
+    if not stored.kind.overrides("upgrade_state"):
+
+        def missing(old: Any, version: int) -> Any:
+            now = getattr(stored.kind.cls, "state_version", 1)
+            why = f"was written by version {version}, and the class is at version {now}."
+            raise Unfit(why, "Write upgrade_state(old, version).")
+
+        return missing
+    cls: Any = stored.kind.cls
+    agent = cls.__new__(cls)
+    agent._actor = agent.deps = Nobody(stored.address)
+
+    def tried(old: Any, version: int) -> Any:
+        try:
+            return agent.upgrade_state(old, version)
+        except AttributeError as error:
+            if error.obj is agent:  # something that on_start prepares
+                raise Untried from error
+            raise
+
+    return tried
 
 
 def _fields(value: Any, at: str = "") -> set[str]:

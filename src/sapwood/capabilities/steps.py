@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import FunctionType
 from typing import Any
+
+import msgspec
 
 from sapwood.clock import sleep_until
 from sapwood.errors import InvalidResult, OverLimit, UsageError
@@ -21,6 +24,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import Signature
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.migrations import Schema
 from sapwood.when import Retry, aware, is_a
 
@@ -41,8 +45,7 @@ class StepOptions:
     """How long one attempt may take."""
 
     def __post_init__(self) -> None:
-        if not is_a(self.name, str) or not self.name:
-            raise UsageError(f"A step has a name, and {self.name!r} is none.")
+        _checked(self.name)
         if not is_a(self.retry, Retry):
             raise UsageError(f"retry={self.retry!r}: it takes Retry(…).")
         if self.timeout is not None and not is_a(self.timeout, timedelta):
@@ -52,7 +55,7 @@ class StepOptions:
 class Work:
     """One run of something durable: what its steps are remembered by, and which it came by."""
 
-    __slots__ = ("fiber", "id", "names", "park", "progressed", "sleeps")
+    __slots__ = ("fiber", "id", "known", "names", "park", "progressed", "sleeps")
 
     def __init__(
         self,
@@ -66,6 +69,9 @@ class Work:
         self.fiber = fiber
         """The number of the fiber, if it is one."""
         self.names: set[str] = set()
+        """The steps this run came by."""
+        self.known: set[str] | None = None
+        """The steps that were remembered when this run came by its first; None: it has not yet."""
         self.sleeps = 0
         self.progressed = progressed
         """Called in the slice that stores what a step returned."""
@@ -85,31 +91,37 @@ class Steps:
     ) -> Any:
         """Return what `function` returned the first time."""
         self._actor.check_use()
-        options = how if isinstance(how, StepOptions) else StepOptions(how)
+        options = how if isinstance(how, StepOptions) else None
+        name = _checked(how) if options is None else options.name
         work = self._work("step()")
-        if options.name in work.names:
+        if name in work.names:
             raise UsageError(
-                f"The step {options.name!r} comes twice. Its name is what its result is remembered by: give each its "
+                f"The step {name!r} comes twice. Its name is what its result is remembered by: give each its "
                 "own, in a loop with a number."
             )
-        work.names.add(options.name)
+        work.names.add(name)
         copier = _copier_of(function)
-        stored = self._stored(work, options.name)
+        stored = self._stored(work, name)
         if stored is not None:
             return copier.unpack(stored)
-        value = await self._tried(options, function, args, kwargs)
+        if options is not None:
+            value = await self._tried(options, function, args, kwargs)
+        else:
+            value = function(*args, **kwargs)
+            if not copier.takes(value) and inspect.isawaitable(value):
+                value = await value
         self._actor.check_live()
         packed = copier.pack(value)
         if len(packed) > self._actor.limits.payload_bytes:
             raise OverLimit(
-                f"The step {options.name!r} returned {len(packed)} bytes; {self._actor.limits.payload_bytes} can be "
+                f"The step {name!r} returned {len(packed)} bytes; {self._actor.limits.payload_bytes} can be "
                 "remembered. Store it in a table, and return where.",
                 limit="payload_bytes",
             )
-        self._store(work, options.name, packed)
+        self._store(work, name, packed)
         if (waiting := self._actor.to_leave()) is not None:
             await waiting
-        return copier.unpack(packed)
+        return value if copier.takes(value) else copier.unpack(packed)
 
     async def sleep_until(self, time: datetime) -> None:
         """Return once it is this late; what was asked for the first time counts."""
@@ -129,10 +141,10 @@ class Steps:
             raise parked
         await sleep_until(self._actor.host.clock, when)
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: str) -> None:
         """Forget what the steps of a work returned: it is over."""
         if self._db.has(STEPS):
-            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work.id)
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work)
 
     def _work(self, what: str) -> Work:
         call: Call | None = current.get()
@@ -144,7 +156,11 @@ class Steps:
         return call.work
 
     def _stored(self, work: Work, name: str) -> bytes | None:
-        if not self._db.has(STEPS):
+        if work.known is None:
+            there = self._db.has(STEPS)
+            rows = self._db.execute("SELECT name FROM sapwood_steps WHERE work = ?", work.id) if there else []
+            work.known = {name for (name,) in rows}
+        if name not in work.known:
             return None
         rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", work.id, name)
         return rows[0][0] if rows else None
@@ -168,6 +184,12 @@ class Steps:
             await asyncio.sleep(options.retry.wait(failed))
 
 
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"A step has a name, and {name!r} is none.")
+    return name
+
+
 async def _called(
     options: StepOptions, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -182,7 +204,7 @@ async def _called(
 
 def _copier_of(function: Callable[..., Any]) -> Copier:
     """Return what stores and reads back the results of a function, by its annotation."""
-    plain = getattr(function, "__func__", function)
+    plain = function if type(function) is FunctionType else getattr(function, "__func__", function)
     copier = getattr(plain, "__dict__", {}).get(KEPT)
     if copier is None:
         copier = Copier(_returned(plain), f"What {getattr(plain, '__qualname__', 'a step')}() returned", InvalidResult)
@@ -199,3 +221,22 @@ def _returned(function: Any) -> Any:
         return Signature(getattr(function, "__qualname__", "a step"), function, {}, bound=False).returned
     except (UsageError, ValueError, TypeError):
         return Any  # it has no signature, or names what cannot be found: then it is what msgpack has
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read what the steps of an agent that sleeps returned. Whether it still has the right type only its step knows."""
+    if not stored.file.has(STEPS):
+        return
+    for work, name, result in stored.file.rows("SELECT work, name, result FROM sapwood_steps"):
+        stored.counts["steps"] += 1
+        if not is_msgpack(result):
+            yield stored.misfit("step", f"What {name!r} of {work} returned is damaged.", RESTORE, id=f"{work}, {name}")
+
+
+def is_msgpack(stored: bytes) -> bool:
+    """Return whether something can be read at all."""
+    try:
+        msgspec.msgpack.decode(stored)
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,11 +16,13 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from sapwood.cli import doctor as doctors
+from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
-from sapwood.cli import remote, showing
 from sapwood.cli.loading import load, usual_target
 from sapwood.cli.shell import interact
-from sapwood.errors import ForbiddenSql, Refused, SapwoodError
+from sapwood.cli.words import counted
+from sapwood.errors import ForbiddenSql, Refused, SapwoodError, UsageError
+from sapwood.settings import Settings
 from sapwood.web.operator import Operator
 
 INTERRUPTED = 130
@@ -206,6 +210,46 @@ def call(
         print(json.dumps(result, ensure_ascii=False), flush=True)
 
 
+@cli.command(name="dead-letters")
+def dead_letters(
+    address: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    /,
+    *,
+    below: Annotated[bool, Parameter(negative="", help="Those of all agents below it too.")] = False,
+    replay: Annotated[str | None, Parameter(help="Call it again, now: the id of one, or `all`.")] = None,
+    delete: Annotated[str | None, Parameter(help="Forget it: the id of one, or `all`.")] = None,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Show the scheduled and queued calls that were given up. Nobody is woken by it, unless you replay or delete."""
+    if address is None and (below or replay is not None or delete is not None):
+        raise UsageError("Say whose: sapwood dead-letters Type:name, with --below, --replay or --delete behind it.")
+    if replay is not None and delete is not None:
+        raise UsageError("Either --replay or --delete: what is called again is no dead letter any more.")
+    if replay is not None or delete is not None:
+        asked = {"address": address, "below": below, "replay": replay, "delete": delete}
+        done = remote.ask(data, "dead-letters", **asked)["done"]
+        print(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
+        return
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return await operator.dead_letters(address, below=below)
+
+    answer = remote.ask_or_open(data, "dead-letters", here, address=address, below=below)
+    if as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    for line in showing.letters(answer):
+        console.print(line)
+    if answer["more"]:
+        print(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
+    if not answer["letters"]:
+        print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
+    elif console.is_terminal:
+        console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
+
+
 @cli.command
 def backup(
     folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
@@ -221,7 +265,7 @@ def backup(
         return {"trees": await operator.back_up(where, address)}
 
     answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
-    print(f"Copied {_trees(answer)} to {folder}.")
+    print(f"Copied {counted(answer['trees'], 'trees')} to {folder}.")
 
 
 @cli.command
@@ -239,7 +283,7 @@ def restore(
         return {"trees": await operator.restore(where, address)}
 
     answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
-    print(f"Put back {_trees(answer)} from {folder}.")
+    print(f"Put back {counted(answer['trees'], 'trees')} from {folder}.")
 
 
 @cli.command
@@ -249,20 +293,51 @@ def shell(target: Target, /, *, data: DataOfApp = None) -> None:
 
 
 @cli.command
-def doctor(*, data: Data = "sapwood-data") -> int:
-    """Check whether this machine is fit for it; every warning says what to do."""
+def doctor(
+    target: Annotated[
+        str | None, Parameter(help="An app, as for `serve`: does everything that is stored fit it?")
+    ] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+    data: Annotated[
+        str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder, or a backup; else the app's own.")
+    ] = None,
+) -> int:
+    """Check whether this machine is fit for it; or, with an app, whether what is stored fits the app.
+
+    Every warning says what to do. Nothing is changed.
+    """
     console = Console(soft_wrap=True, highlight=False)
-    found = list(doctors.examine(Path(data)))
-    for one in found:
-        mark = (
-            "[green]ok  [/green]" if one.remedy is None else "[red]bad [/red]" if one.fatal else "[yellow]warn[/yellow]"
-        )
-        console.print(f"{mark} {one.what}: {one.found}" + (f"\n     → {one.remedy}" if one.remedy else ""))
+    if target is not None:
+        app = load(target, data).app
+        counts: Counter[str] = Counter()
+        with Console(stderr=True).status(showing.Progress(counts)):
+            report = fitting.examine(Path(app.settings.data), app, counts)
+        if as_json:
+            print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        else:
+            for line in showing.report(report, target):
+                console.print(line)
+        return 1 if report.misfits else 0
+    found = list(doctors.examine(Path(data or Settings().data)))
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+    else:
+        for one in found:
+            console.print(showing.finding(one))
     return 1 if any(one.fatal for one in found) else 0
 
 
-def _trees(answer: dict[str, Any]) -> str:
-    return "1 tree" if answer["trees"] == 1 else f"{answer['trees']} trees"
+def _acted(done: int, *, replayed: bool) -> str:
+    letters = counted(done, "dead letters")
+    if not replayed:
+        return f"Deleted {letters}."
+    return f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. What fails again comes back."
+
+
+def _or_below(below: bool) -> str:
+    return ", or below it" if below else ""
 
 
 def _value(text: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from sapwood.cli.showing import size
+from sapwood.cli.words import size
 from sapwood.errors import FolderInUse
 from sapwood.storage.files import FolderLock
 from sapwood.web.operator import FILE

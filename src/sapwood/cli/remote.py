@@ -60,6 +60,7 @@ def ask_or_open(
 def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
     async def work() -> T:
         async with App(agents=[], settings=Settings(data=data)) as app:
+            app.node.alarms.stop()  # without the classes nobody can be woken
             return await here(Operator(app.node))
 
     try:

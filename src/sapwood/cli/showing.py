@@ -1,9 +1,14 @@
-"""What commands show: agents as a tree, rows as a table."""
+"""What commands show: agents as a tree, rows as a table, dead letters as lines."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,6 +18,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from sapwood.address import Address
+from sapwood.cli.doctor import Finding
+from sapwood.cli.fitting import Report
+from sapwood.cli.words import ago, counted, size
+from sapwood.kernel.fitting import Misfit
+
+MOST_PLACES = 3
+"""How many agents are named that have the same thing wrong with them."""
+LONGEST_ARGUMENTS = 200
+MARKS = {"ok": "green", "warn": "yellow", "bad": "red"}
 COLOURS = {
     "busy": "yellow",
     "live": "green",
@@ -27,7 +42,7 @@ def picture(seen: dict[str, Any]) -> Tree:
     """Return the agents as a tree."""
     count = seen["count"]
     sockets = seen["sockets"]
-    head = Text(f"{count} root{_s(count)}, {sockets} socket{_s(sockets)}")
+    head = Text(f"{counted(count, 'roots')}, {counted(sockets, 'sockets')}")
     if not seen["ready"]:
         head.append("  not ready", "bold red")
     tree = Tree(head)
@@ -42,9 +57,9 @@ def _add(tree: Tree, branch: dict[str, Any], label: str) -> None:
     line = Text()
     line.append(unquote(label), "bold")
     line.append(f"  {branch['status']}", COLOURS.get(branch["status"], ""))
-    facts = [f"{branch['calls']} call{_s(branch['calls'])}"] if branch["calls"] else []
+    facts = [counted(branch["calls"], "calls")] if branch["calls"] else []
     if branch["sockets"]:
-        facts.append(f"{branch['sockets']} socket{_s(branch['sockets'])}")
+        facts.append(counted(branch["sockets"], "sockets"))
     facts.append(size(branch["bytes"]))
     line.append(f"  {', '.join(facts)}", "cyan")
     if branch["last_error"]:
@@ -74,14 +89,84 @@ def rows(answer: dict[str, Any]) -> Table:
     return table
 
 
-def size(count: int) -> str:
-    """Return a number of bytes as people say it."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        del units[0]
-    return f"{value:.0f} {units[0]}" if value >= 10 or units[0] == "B" else f"{value:.1f} {units[0]}"
+def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Text]:
+    """Return dead letters as lines, those of one agent together."""
+    now = now or datetime.now(UTC)
+    for agent, group in groupby(answer["letters"], key=lambda letter: letter["agent"]):
+        yield Text(agent, "bold")
+        for letter in group:
+            line = Text("  ")
+            line.append(letter["id"], "cyan")
+            line.append(f"  {_call(letter['method'], letter['arguments'])}")
+            yield line
+            why = letter["error"].strip().splitlines() or [""]
+            yield Text(f"    {letter['code']}: {why[0]}{' …' if len(why) > 1 else ''}", "red")
+            yield Text(f"    {_history(letter, now)}", "dim")
+    for one in answer["unread"]:
+        yield Text(f"{one['address']} could not be read: {one['error']}", "red")
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
+def _call(method: str, arguments: dict[str, Any]) -> str:
+    given = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return f"{method}({given if len(given) <= LONGEST_ARGUMENTS else given[:LONGEST_ARGUMENTS] + '…'})"
+
+
+def _history(letter: dict[str, Any], now: datetime) -> str:
+    failed_at = datetime.fromisoformat(letter["failed_at"])
+    when = f"{failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago((now - failed_at).total_seconds())}"
+    attempts, times = letter["attempts"], letter["times"]
+    tried = f"after {counted(attempts, 'attempts')}" if attempts else "without an attempt"
+    return f"given up {tried}, {f'{times} times, last ' if times > 1 else ''}{when}"
+
+
+def finding(one: Finding) -> Text:
+    """Return one answer of the doctor's as a line, and what to do about it as another."""
+    mark = "ok" if one.remedy is None else "bad" if one.fatal else "warn"
+    return _marked(mark, f"{one.what}: {one.found}", one.remedy)
+
+
+def _marked(mark: str, text: str, remedy: str | None = None, where: str | None = None) -> Text:
+    line = Text()
+    line.append(f"{mark:5}", MARKS[mark])
+    line.append(text)
+    if where is not None:
+        line.append(f"\n     {where}", "dim")
+    if remedy is not None:
+        line.append(f"\n     → {remedy}")
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the doctor has come, whenever somebody looks."""
+
+    counts: Counter[str]
+
+    def __rich__(self) -> str:
+        return f"{counted(self.counts['agents'], 'agents')} looked at"
+
+
+def report(found: Report, target: str) -> Iterator[Text]:
+    """Return what the doctor found in a data folder as lines; the same thing in many agents is one."""
+    groups: dict[tuple[str, ...], list[Misfit]] = {}
+    for one in found.misfits:
+        type_ = Address.parse(one.agent).type
+        groups.setdefault((type_, one.what, one.why, one.remedy), []).append(one)
+    for (type_, what, why, remedy), same in groups.items():
+        yield _marked("bad", f"{type_}, {what}: {why}", remedy, _where(same))
+    counts = ", ".join(counted(count, what) for what, count in found.counts.items() if count)
+    if found.misfits:
+        many = len(found.misfits)
+        text = f"{counted(many, 'things')} in {found.data} {'does' if many == 1 else 'do'} not fit {target}"
+        yield _marked("bad", f"{text}; looked at: {counts}")
+    else:
+        yield _marked("ok", f"everything in {found.data} fits {target}: {counts or 'it is empty'}")
+
+
+def _where(same: list[Misfit]) -> str:
+    agents = list(dict.fromkeys(one.agent for one in same))
+    if len(same) <= MOST_PLACES:
+        return "in " + ", ".join(f"{one.agent} ({one.id})" if one.id else one.agent for one in same)
+    times = "" if len(same) == len(agents) else f"{len(same)} times "
+    more = ", …" if len(agents) > MOST_PLACES else ""
+    return f"{times}in {counted(len(agents), 'agents')}: {', '.join(agents[:MOST_PLACES])}{more}"

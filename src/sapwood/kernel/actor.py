@@ -8,6 +8,7 @@ tasks are cancelled, and everything used through it raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
 from collections.abc import Callable, Coroutine, Sequence
@@ -41,6 +42,11 @@ THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
 
 
+def row_id(number: int, address: Address, stem: str) -> str:
+    """Return how a row of an agent is called outside: no two agents use one id."""
+    return f"{number}-{hashlib.sha256(f'{address} {stem}'.encode()).hexdigest()[:10]}"
+
+
 class Offloading(Protocol):
     """Runs what must not hold up the loop."""
 
@@ -64,10 +70,10 @@ class Host(Protocol):
     deps: object
     sockets: Sockets
     alarms: Alarms
+    after_crash: bool
+    """Whether the node before this one did not end in good order."""
     born: float
     """When the node began, by the wall clock."""
-    when_started: Callable[[Actor], None]
-    """Called when an agent has started, before anything is delivered to it."""
 
     @property
     def offload(self) -> Offloading: ...
@@ -77,6 +83,10 @@ class Host(Protocol):
         ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def when_started(self, actor: Actor) -> None:
+        """Told when an agent has started, before anything is delivered to it."""
+        ...
 
     def check_deps(self, kind: AgentClass) -> None: ...
 
@@ -95,6 +105,8 @@ class Home(Protocol):
     def host(self) -> Host: ...
 
     def drop(self, actor: Actor, error: SapwoodError) -> None: ...
+
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None: ...
 
     def resume_deletions(self, actor: Actor) -> None: ...
 
@@ -117,6 +129,7 @@ class Actor:
         "children",
         "created_at",
         "database",
+        "detached",
         "dropped",
         "generation",
         "home",
@@ -163,6 +176,9 @@ class Actor:
         """Called when a method has returned; what one raises is what the caller gets."""
         self.dropped: SapwoodError | None = None
         """Why this incarnation ended."""
+        self.detached = False
+        """Whether nobody finds it any more: it was dropped, or is about to be because it deletes itself. Another may
+        have its address."""
         self.asleep = False
         """Whether it ended by going to sleep: then the next call simply wakes it again."""
         self.ready = False
@@ -293,7 +309,7 @@ class Actor:
             log.warning(
                 "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
             )
-            self.home.drop(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
+            self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
         """This incarnation is over; whoever waits for its start or its release learns of it."""

@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 TREE = Schema("sapwood.kernel", "alarms")
 NODE = Schema("sapwood.kernel", "node")
 FILE = "alarms.db"
-AT_ONCE = 64
-"""How many trees to look at before everybody else has a turn."""
+AT_ONCE = 16
+"""How many trees to look at before everybody else has a turn: each may have to be opened."""
+BEGINNING = (float("-inf"), "")
 TROUBLED = 5.0
 """Seconds after which to read the index again that could not be read."""
 LARGEST = 1 << 40
@@ -57,6 +58,8 @@ class Alarms:
         that they are due, and stays so until all of it is done."""
         self._rings: list[tuple[float, str, Address]] = []
         """When to look again at those, earliest first; what `_held` does not confirm is void."""
+        self._from = BEGINNING
+        """A place in the order of due time and root, up to which all that is stored is held: nobody reads it again."""
         self._timer: Timer | None = None
         self._timer_at = FOREVER
 
@@ -135,6 +138,7 @@ class Alarms:
             known,
             max(dead, count),
         )
+        self._moved_to(known)
         self.commit()
         if due is not None:
             self.look_by(root, due)
@@ -149,7 +153,12 @@ class Alarms:
                 self.database.execute(
                     "UPDATE sapwood_node_alarms SET due_at = ?, dead = ? WHERE root = ?", due, dead, str(root)
                 )
+            self._moved_to(due)
             self._set_timer()
+
+    def _moved_to(self, due: float | None) -> None:
+        if due is not None:
+            self._from = min(self._from, (due, ""))
 
     def forget(self, root: Address) -> None:
         """The tree is no more."""
@@ -204,7 +213,7 @@ class Alarms:
         found: list[tuple[Address, float]] = []
         if not self.database.has(NODE):
             return found
-        after, last = -FOREVER, ""
+        after, last = self._from
         while len(found) < most:
             rows = self.database.execute(
                 "SELECT root, due_at FROM sapwood_node_alarms"
@@ -212,14 +221,18 @@ class Alarms:
                 until,
                 after,
                 last,
-                most + min(len(self._held), 200),
+                most + 4,  # some are held
             )
             if not rows:
                 break
             for text, due in rows:
                 root = Address.parse(text)
-                if root not in self._held and len(found) < most:
+                if root not in self._held:
                     found.append((root, due))
+                    if len(found) == most:
+                        break
+                elif not found:
+                    self._from = (due, text)
             last, after = rows[-1]
         return found
 
@@ -253,11 +266,17 @@ class Alarms:
             self._gate.committed(Commit(None, self.database, before + 1, self.database.frames))
         self.database.checkpoint_if_long()
 
+    def _commit_soon(self) -> None:
+        try:
+            self.commit()
+        except SapwoodError:
+            log.exception("the node's index of alarms could not be brought up to date; it says too early")
+
     def before_create(self, database: Database) -> None:
         pass
 
     def before_write(self, database: Database, sql: str) -> None:
-        self._loop.call_soon(self.commit)
+        self._loop.call_soon(self._commit_soon)
 
     def whose_slice(self) -> object:
         return self
@@ -266,6 +285,7 @@ class Alarms:
         self._gate.opened(database)
 
     def lost(self, database: Database, error: BaseException) -> None:
+        self._from = BEGINNING
         log.error("the node's index of alarms lost a transaction", exc_info=error)
 
 
@@ -306,6 +326,18 @@ class TreeAlarms:
         if database is not self._root:
             self._slices.commit()
             self._gate.follows(database, self._root)
+
+    def is_known_by(self, due: float) -> bool:
+        """Return whether the node's index has this tree looked at by then."""
+        known = self._alarms.stored(self._tree)
+        return known is not None and known[0] is not None and known[0] <= due
+
+    def restore(self, owner: Address, database: Database, due: float | None, dead: int) -> None:
+        """As `earlier`, for what a loss of power left without an index: it is committed, and nobody may be told of
+        it before the index is kept."""
+        self.earlier(owner, database, due, dead)
+        if database is not self._root:
+            self._gate.committed(Commit(self._tree, database, database.frames + 1, database.frames))
 
     def exactly(self, owner: Address, due: float | None, dead: int) -> None:
         """An agent has nothing to do before then."""

@@ -44,6 +44,8 @@ class Signature:
         self._copiers = {p.name: Copier(hints.get(p.name, Any), f"{name}() argument {p.name!r}") for p in parameters}
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
+        self._names = [p.name for p in positional]
+        self._all = frozenset(self._names)
         self._required = sum(p.default is p.empty for p in positional)
         self._most = len(positional) if len(positional) == len(parameters) else -1
         """How many arguments may be given by position, where none can come otherwise."""
@@ -76,11 +78,15 @@ class Signature:
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
         """Return arguments as they are stored, by the names of the parameters; refuse what would not fit later."""
+        packed: dict[str, Any] = {}
+        if not kwargs and self._required <= len(args) <= self._most:
+            for name, copier, value in zip(self._names, self._positional, args, strict=False):
+                packed[name] = msgspec.Raw(_stored(copier, value, limit))
+            return _pack_named(packed)
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidArguments(f"{self._name}(): {error}.") from None
-        packed: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.name not in bound:
                 continue
@@ -91,11 +97,13 @@ class Signature:
                 packed[parameter.name] = {key: msgspec.Raw(_stored(copier, one, limit)) for key, one in value.items()}
             else:
                 packed[parameter.name] = msgspec.Raw(_stored(copier, value, limit))
-        return msgspec.msgpack.encode(packed)
+        return _pack_named(packed)
 
     def unpack(self, stored: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments that `pack` stored; `InvalidArguments` if they do not fit any more."""
-        found = msgspec.msgpack.decode(stored, type=dict[str, msgspec.Raw])
+        found = _unpack_named(stored)
+        if len(found) == self._most and found.keys() >= self._all:
+            return [copier.unpack(found[name]) for name, copier in zip(self._names, self._positional, strict=True)], {}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for place, parameter in enumerate(self.parameters):
@@ -108,7 +116,7 @@ class Signature:
             elif parameter.kind is parameter.VAR_POSITIONAL:
                 args += [copier.unpack(one) for one in msgspec.msgpack.decode(raw, type=list[msgspec.Raw])]
             elif parameter.kind is parameter.VAR_KEYWORD:
-                named = msgspec.msgpack.decode(raw, type=dict[str, msgspec.Raw])
+                named = _unpack_named(raw)
                 kwargs |= {key: copier.unpack(one) for key, one in named.items()}
             elif parameter.kind is parameter.KEYWORD_ONLY or len(args) < place:
                 kwargs[parameter.name] = copier.unpack(raw)
@@ -147,6 +155,10 @@ class Signature:
         return list(bound.args), bound.kwargs
 
 
+_pack_named: Callable[[dict[str, Any]], bytes] = msgspec.msgpack.Encoder().encode
+_unpack_named: Callable[[bytes | msgspec.Raw], dict[str, msgspec.Raw]] = msgspec.msgpack.Decoder(
+    dict[str, msgspec.Raw]
+).decode
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -154,7 +166,7 @@ def _stored(copier: Copier, value: Any, limit: int) -> bytes:
     packed = copier.pack(value)
     if type(value) not in SCALARS or len(packed) > limit:
         copier.copy(value, limit)  # what would not fit when it is due is refused now
-    else:
+    elif not copier.takes(value):
         copier.unpack(packed)
     return packed
 

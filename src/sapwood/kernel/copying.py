@@ -142,10 +142,14 @@ class Copier:
         self._base: type | None = annotation if isinstance(annotation, type) and is_dataclass(annotation) else None
         """A dataclass is rebuilt as what was declared: an instance of a subclass would lose its own fields."""
 
+    def takes(self, value: object) -> bool:
+        """Return whether the annotation takes this value as it is; False: that has to be tried."""
+        return type(value) in self._as_is
+
     def pack(self, value: Any) -> bytes:
         """Return a value as it is stored."""
-        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
-        self._refuse_subclass(kind)
+        if self._base is not None:
+            self._refuse_subclass(type(value))  # pyright: ignore[reportUnknownArgumentType]
         try:
             return _pack(value)
         except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:

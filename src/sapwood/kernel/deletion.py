@@ -97,6 +97,8 @@ class Deletion:
         self._yard.slices.commit()
         await self._durable(database)
         await self._yard.may_remove()
+        if database.removed:
+            return  # by the deletion of its own parent, or of itself, which went on meanwhile
         database.removed = True
         database.close()
         self._yard.host.gate.forget(database)
@@ -106,6 +108,8 @@ class Deletion:
         self._yard.ledger.freed()
 
     def _generations(self, registry: Registry, database: Database, after: int) -> list[int]:
+        if database.removed:
+            return []
         try:
             return [generation for generation, _ in registry.generations(after, PAGE)]
         except StoredDataError as error:

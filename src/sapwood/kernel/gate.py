@@ -148,6 +148,8 @@ class DiskGate:
 
     def follows(self, database: Database, other: Database) -> None:
         if (first := self.wait(other)) is not None:
+            # If it fails and nothing is flushed any more, nobody else looks at it.
+            first.add_done_callback(lambda first: first.cancelled() or first.exception())
             self._file(database).follows.append(first)
 
     def _flush(self, database: Database, file: _File) -> None:

@@ -115,7 +115,8 @@ class Ledger:
 
     def is_full(self, limits: Limits) -> bool:
         """Return whether the tree may not grow, as far as is known."""
-        self._load()
+        if self._children is None or self._undone != self._root.undone:
+            self._load()
         return self._bytes >= limits.tree_bytes
 
     def freed(self) -> None:

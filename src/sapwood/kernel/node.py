@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
+import os
 import threading
 import time
 from asyncio import Task
@@ -17,7 +19,16 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, Quarantined, SapwoodError, Unavailable, UnknownAgent, UsageError, WrongThread
+from sapwood.errors import (
+    InvalidName,
+    NotFound,
+    Quarantined,
+    SapwoodError,
+    Unavailable,
+    UnknownAgent,
+    UsageError,
+    WrongThread,
+)
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms
 from sapwood.kernel.classes import AgentClass
@@ -42,6 +53,8 @@ REMOVED = ".removed"
 COPYING = ".copying"
 RESTORED = ".restored"
 """A whole copy that waits to take a tree's place."""
+STOPPED = "stopped"
+"""A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
@@ -78,11 +91,13 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.born = clock.now()
+        self.after_crash = not (folder / STOPPED).exists()
+        files.remove(folder / STOPPED)
         self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
-        self.when_started: Callable[[Actor], None] = lambda actor: None
+        self._woke: Callable[[Actor], None] = lambda actor: None
         self._shared: dict[Any, Any] = {}
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
@@ -100,11 +115,13 @@ class Node:
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
-        for left in (folder / TREES).glob(f"*{RESTORED}"):
-            if not left.with_suffix("").exists():
-                files.rename(left, left.with_suffix(""))
-        for left in (folder / TREES).glob("*.*"):
-            self._in_background(self._remove(left))
+        # There may be many trees: they are listed once, and only the names are looked at.
+        names = os.listdir(folder / TREES)  # noqa: PTH208 - a path for each would take longer than all the rest
+        for one in [folder / TREES / name for name in names if "." in name]:
+            if one.suffix == RESTORED and not one.with_suffix("").exists():
+                files.rename(one, one.with_suffix(""))
+            else:
+                self._in_background(self._remove(one))
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
 
     def begin(
@@ -117,7 +134,7 @@ class Node:
         """Take up work: from now on trees are woken when they have something to do."""
         self.roots = roots
         self.begin_due = begin_due
-        self.when_started = when_started
+        self._woke = when_started
         if not self.alarms.is_whole:
             known = list(roots_in(self.folder))
             if known:
@@ -126,17 +143,27 @@ class Node:
                 self.alarms.complete()
         self.alarms.start(self.waking.look)
 
+    def when_started(self, actor: Actor) -> None:
+        """An agent has started: whatever kept an alarm from waking it is over."""
+        self.waking.forgive(actor.address)
+        self._woke(actor)
+
     async def _index(self, roots: Sequence[Address]) -> None:
         """Make the index of alarms anew from what the trees say."""
         for root in roots:
             try:
-                tree = self.tree(root)
+                known, kind = self.waking.root_known_as(root)
+            except UnknownAgent:
+                known, kind = root, None  # what it has to do waits for its class
+            try:
+                tree = self.tree(known, kind)
                 if tree.destroyed is None and tree.root.exists:
                     due, dead = tree.alarms.summary()
                     if due is not None or dead:
-                        self.alarms.earlier(root, due, dead)
+                        self.alarms.earlier(known, due, dead)
             except SapwoodError:
                 log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
             await asyncio.sleep(0)
         self.alarms.complete()
 
@@ -209,6 +236,8 @@ class Node:
                 )
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
             tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
+            # A root is of one of the app's classes, whichever others have the same type id.
+            tree.kinds.update({known.type: known for known in self.roots if known.type == root.steps[0].type})
             self.trees[root] = tree
         return tree
 
@@ -396,6 +425,7 @@ class Node:
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
+            await self._end_all(self._stopped)
             for tree in list(self.trees.values()):
                 try:
                     await self._close_tree(tree, self._stopped)
@@ -404,6 +434,7 @@ class Node:
                         "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
                     )
                     tree.die(self._stopped)
+            self.files.close(self.files.create(self.folder / STOPPED, b""))
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.
             self._stopped = self._stopped or Unavailable("The app is not running.")
@@ -413,6 +444,18 @@ class Node:
             self.trees.clear()
             self.alarms.close()
             self._close_threads()
+
+    async def _end_all(self, error: Unavailable) -> None:
+        """End every agent, and wait for their last words at the same time: one that goes on and on costs only once."""
+        tasks: set[Task[Any]] = set()
+        for tree in list(self.trees.values()):
+            tree.slices.commit()
+            root = tree.actors.get(tree.address)
+            if root is not None:
+                tasks.update(task for actor in tree.actors.values() for task in actor.calls.values())
+                tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
 
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
@@ -445,7 +488,9 @@ def roots_in(data: Path) -> Iterator[Address]:
     """Return every tree that has data in a data folder."""
     for folder in sorted((data / TREES).iterdir()):
         if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
-            yield Address.parse((folder / LABEL).read_text())
+            # The power may have failed at its birth, before the disk had the label: then it holds nothing that counts.
+            with contextlib.suppress(InvalidName):
+                yield Address.parse((folder / LABEL).read_text())
 
 
 def tree_folder(data: Path, root: Address) -> Path:

@@ -32,6 +32,8 @@ class Slices:
         """The database that is being written."""
         self.may_checkpoint = True
         """False while a backup copies the files; the logs grow on meanwhile."""
+        self._called = False
+        """Whether the loop will end the slice by itself."""
         self._before_commit: dict[str, Callable[[], None]] = {}
         self._leaving: list[Future[None]] = []
         """Whoever waits for what is open now to be durable."""
@@ -41,7 +43,13 @@ class Slices:
         if self.open is not None:
             self.commit()
         self.open = database
-        self._loop.call_soon(self.commit)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._called = False
+        self.commit()
 
     def before_commit(self, key: str, step: Callable[[], None]) -> None:
         """Run `step` once before the open transaction commits; what it writes elsewhere lands before it."""

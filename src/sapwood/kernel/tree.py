@@ -217,6 +217,19 @@ class Tree:
             return None
         return self.actors.get(address) or await self._wake_child(parent, address, kind)
 
+    def has(self, address: Address) -> bool:
+        """Return whether an agent was made and not deleted; none is woken."""
+        stem = ROOT_STEM
+        for step in address.steps[1:]:
+            kind = self.kinds.get(step.type)
+            aliases = kind.aliases if kind is not None else ()
+            registry = Registry(self.database(stem, self.limits), self.host.clock)
+            row = registry.find((step.type, *aliases), step.name) if self.destroyed is None else None
+            if row is None:
+                return False
+            stem = child_stem(stem, row.generation)
+        return self.destroyed is None and self.root.exists
+
     @property
     def stays_awake(self) -> bool:
         """Whether somebody asked for it."""
@@ -326,11 +339,28 @@ class Tree:
                     reply.exception()
                 one.cancel(call)
 
+    def drop_unstarted(self, actor: Actor, error: SapwoodError) -> None:
+        """End an incarnation that could not start. Those below it go on: an alarm may have woken them without it."""
+        children = dict(actor.children)
+        actor.children.clear()
+        self.drop(actor, error)
+        if not children:
+            return
+        # They need somebody above them, who is started when next asked for.
+        if actor.parent is None:
+            anew = self.make_root(actor.kind)
+        else:
+            anew = self.make_child(actor.parent, actor.kind, actor.address.name, actor.generation, actor.created_at)
+        anew.children = children
+        for child in children.values():
+            child.parent = anew
+
     def detach(self, actor: Actor) -> list[Actor]:
         """Make an agent and those below it unreachable, and return them; what runs in them runs on."""
         found = self.live_below(actor)
         for one in found:
             one.ready = False
+            one.detached = True
             if self.actors.get(one.address) is one:
                 del self.actors[one.address]
         siblings = actor.parent.children if actor.parent is not None else {}
@@ -378,6 +408,15 @@ class Tree:
         database.close()
         self.host.gate.forget(database)
         return True
+
+    @contextmanager
+    def visited(self) -> Generator[None, None, None]:
+        """Keep the tree from being forgotten: whoever went on with it would open its files a second time."""
+        self.visitors += 1
+        try:
+            yield
+        finally:
+            self.visitors -= 1
 
     @property
     def is_quiet(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 PAGE = 200
 AT_ONCE = 128
 """How many agents may be starting for an alarm at once."""
+BEGUN_AT_ONCE = 100
+"""How many calls may be begun for alarms before everybody else has a turn."""
 PATIENCE = 5.0
 """Seconds after which one that is still starting no longer counts among those."""
 LONGEST_BACK_OFF = 300.0
@@ -42,9 +45,51 @@ class Woods(Protocol):
     begin_due: Callable[[Actor], float | None]
     """Begins what an agent has to do by now; returns when it has more."""
 
-    def tree(self, address: Address) -> Tree: ...
+    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
 
     async def reach_alone(self, address: Address) -> Actor: ...
+
+
+class Turns:
+    """Lets only so much begin in one turn of the loop, first come, first served: others want their turn too."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self._loop = loop
+        self._most = self._left = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._renewing = False
+
+    async def wait(self) -> None:
+        """Return when something may begin; whoever was let in says with `take` how much it was."""
+        if self._left > 0 and not self._waiting:
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.take(0)  # perhaps it was let in just now: the next one is
+            raise
+
+    def take(self, much: int) -> None:
+        """So much has begun."""
+        self._left -= much
+        if not self._renewing:
+            self._renewing = True
+            self._loop.call_soon(self._renew)  # behind what has begun
+        self._let_in()
+
+    def _renew(self) -> None:
+        self._renewing = False
+        self._left = self._most
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._left > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
 
 
 class Waking:
@@ -54,10 +99,13 @@ class Waking:
         self._woods = woods
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(woods.loop, BEGUN_AT_ONCE)
         self._busy: dict[Address, asyncio.Task[None]] = {}
         """The agents that are being woken."""
         self._failures: dict[Address, tuple[int, float]] = {}
         """Whom nobody could wake: how often, and when to try again."""
+        self._unseen: dict[Address, tuple[int, float]] = {}
+        """Trees nobody could look at, alike. Not the same: others may be woken in a tree whose root cannot be."""
         self.looking = 0
         """How many trees are being looked at."""
 
@@ -90,20 +138,21 @@ class Waking:
             if until is not None:
                 alarms.hold(root, until)
         except Exception as error:  # noqa: BLE001 - whatever it is, this tree must not take the others along
-            alarms.hold(root, self._later(root, error))
+            alarms.hold(root, self._later(self._unseen, root, error))
         finally:
             self.looking -= 1
 
     async def _wake_due(self, root: Address) -> float | None:
         """Wake whoever is due in a tree; return when to look at it again, None: when what is stored says."""
         now = self._woods.clock.now()
-        if self._failures.get(root, (0, 0.0))[1] > now:
-            return self._failures[root][1]
-        known = self._known_as(root)
-        tree = self._woods.tree(known)
+        if self._unseen.get(root, (0, 0.0))[1] > now:
+            return self._unseen[root][1]
+        known, kind = self.root_known_as(root)
+        tree = self._woods.tree(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known)
+            tree = self._woods.tree(known, kind)
+        _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.
             self._woods.alarms.earlier(known, now, 0)
@@ -112,6 +161,10 @@ class Waking:
         if not tree.root.exists:
             self._woods.alarms.forget(root)
             return None
+        with tree.visited():
+            return await self._wake_in(tree, now)
+
+    async def _wake_in(self, tree: Tree, now: float) -> float | None:
         following = FOREVER
         after = (-FOREVER, "")
         while page := tree.alarms.due(now, after, PAGE):
@@ -124,32 +177,54 @@ class Waking:
                     self._busy[owner] = self._spawn(self._wake(tree, owner))
             after = (page[-1][1], page[-1][0])
             await asyncio.sleep(0)
-        self._failures.pop(root, None)
+            if tree.destroyed is not None:
+                return now  # whatever comes after it is looked at then
+        self._unseen.pop(tree.address, None)
         if not after[1]:
             await tree.alarms.tell_node()
             return None
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root = self._woods.alarms, tree.address
+        alarms, root, known = self._woods.alarms, tree.address, owner
         try:
-            known = self._known_as(owner)
-            actor = await self._reach(known)
-            following = self._woods.begin_due(actor)
+            known, kinds = self._known_as(owner, tree.kinds)
+            _tell(tree, known, kinds)
+            with tree.visited():
+                following = await self._begin(tree, known)
             self._failures.pop(owner, None)
-            if known != owner:
+            if known != owner and tree.destroyed is None:
                 tree.alarms.exactly(owner, None, 0)
             if following is not None:
                 alarms.look_by(root, following)
-        except NotFound:
-            # It was deleted, and nobody came to say so.
-            self._failures.pop(owner, None)
-            tree.alarms.forget_below(owner)
-            await tree.alarms.tell_node()
         except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            alarms.look_by(root, self._later(owner, error))
+            if isinstance(error, NotFound) and not tree.has(known):
+                await self._forget(tree, owner)
+            else:
+                alarms.look_by(root, self._later(self._failures, owner, error))
         finally:
             self._busy.pop(owner, None)
+
+    async def _forget(self, tree: Tree, owner: Address) -> None:
+        """It was deleted, and nobody came to say so; unless it was made again since."""
+        self._failures.pop(owner, None)
+        if tree.destroyed is None and owner not in tree.actors:
+            tree.alarms.forget_below(owner)
+            await tree.alarms.tell_node()
+
+    async def _begin(self, tree: Tree, owner: Address) -> float | None:
+        """Wake an agent and begin what it has to do, once it is its turn; return when it has more."""
+        while True:
+            actor = tree.actors.get(owner)
+            if actor is None or not actor.ready:
+                actor = await self._reach(owner)
+            await self._turns.wait()
+            before = len(actor.calls)
+            try:
+                if actor.ready:
+                    return self._woods.begin_due(actor)
+            finally:
+                self._turns.take(len(actor.calls) - before)
 
     async def _reach(self, owner: Address) -> Actor:
         reaching = self._woods.loop.create_task(self._woods.reach_alone(owner), context=self._woods.context.copy())
@@ -160,11 +235,11 @@ class Waking:
         finally:
             reaching.cancel()
 
-    def _later(self, who: Address, error: BaseException) -> float:
-        failed = self._failures.get(who, (0, 0.0))[0] + 1
+    def _later(self, failures: dict[Address, tuple[int, float]], who: Address, error: BaseException) -> float:
+        failed = failures.get(who, (0, 0.0))[0] + 1
         wait = min(2.0 ** (failed - 1), LONGEST_BACK_OFF)
         until = self._woods.clock.now() + wait
-        self._failures[who] = (failed, until)
+        failures[who] = (failed, until)
         log.warning(
             "an alarm could not wake %s; it is tried again in %.0f s: %s",
             who,
@@ -179,14 +254,29 @@ class Waking:
         """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
         self._failures.pop(who, None)
 
-    def _known_as(self, address: Address) -> Address:
-        """Return an address with the type ids that its classes have now."""
+    def root_known_as(self, root: Address) -> tuple[Address, AgentClass | None]:
+        """Return the address of a root with the type id that its class has now, and that class."""
+        known, (kind,) = self._known_as(root, {})
+        return known, kind
+
+    def _known_as(self, address: Address, told: Mapping[str, AgentClass]) -> tuple[Address, list[AgentClass | None]]:
+        """Return an address with the type ids that its classes have now, and those classes."""
         steps: list[Step] = []
+        kinds: list[AgentClass | None] = []
         for step in address.steps:
             try:
-                steps.append(step._replace(type=resolve(step.type, self._woods.roots).type))
+                kind = told.get(step.type) or resolve(step.type, self._woods.roots)
             except UnknownAgent:
                 raise
             except UsageError:
-                steps.append(step)  # several classes have it, and the tree knows which it means
-        return Address(tuple(steps))
+                kind = None  # several classes have it
+            steps.append(step if kind is None else step._replace(type=kind.type))
+            kinds.append(kind)
+        return Address(tuple(steps)), kinds
+
+
+def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
+    """Have a tree know the classes on the way to an agent, which is stored under a former id perhaps."""
+    for step, kind in zip(address.steps, kinds, strict=True):
+        if kind is not None:
+            tree.kinds.setdefault(step.type, kind)

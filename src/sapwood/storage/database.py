@@ -36,7 +36,7 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.storage.files import Files
-from sapwood.storage.migrations import Schema, Script
+from sapwood.storage.migrations import APPLIED, Schema, Script, to_come
 from sapwood.storage.rows import Rows, SqlValue
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,13 @@ def empty_image() -> bytes:
     memory.close()
     image[18] = image[19] = 2  # the header's mark of WAL mode
     return bytes(image)
+
+
+def is_cut(content: bytes) -> bool:
+    """Return whether a file is the empty image with sectors missing."""
+    image = empty_image()
+    sectors = [(content[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
+    return content != image and all(whole.startswith(left) or not any(left) for left, whole in sectors)
 
 
 class Owner(Protocol):
@@ -320,11 +327,7 @@ class Database:
         file away.
         """
         image = empty_image()
-        if self.path.stat().st_size > len(image):
-            return
-        found = self.path.read_bytes()
-        sectors = [(found[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
-        if found != image and all(whole.startswith(left) or not any(left) for left, whole in sectors):
+        if self.path.stat().st_size <= len(image) and is_cut(self.path.read_bytes()):
             self._files.overwrite(self.path, image)
 
     def close(self) -> None:
@@ -718,19 +721,8 @@ class Database:
 
     def migrate(self, scripts: Sequence[Script]) -> None:
         """Apply the user's migrations that this file has not seen, and refuse edited ones."""
-        applied = self.execute("SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number")
-        for (number, digest), script in zip(applied, scripts, strict=False):
-            if bytes(digest) != script.digest:
-                raise MigrationFailed(
-                    f"migration {number} ({script.name}) was edited after it ran here. Put the old text back and add "
-                    "a new one. While you develop, you may delete the data folder instead."
-                )
-        if len(applied) > len(scripts):
-            raise MigrationFailed(
-                f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
-                "what was removed, or run the newer version of the program that wrote it."
-            )
-        self._apply(scripts[len(applied) :], lambda sql: self.run(sql, ()))
+        applied = self.execute(APPLIED)
+        self._apply(to_come(applied, scripts), lambda sql: self.run(sql, ()))
 
     def _apply(self, scripts: Sequence[Script], execute: Callable[[str], object]) -> None:
         for script in scripts:

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from sapwood.errors import MigrationFailed
+
+APPLIED = "SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number"
+"""What a file has seen of the user's migrations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -29,16 +34,32 @@ class Script:
         return hashlib.sha256(self.sql.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """The tables of one part of the framework: the numbered `.sql` files in its package's `schema/` folder."""
 
     package: str
     owner: str
 
-    @property
+    @functools.cached_property
     def scripts(self) -> tuple[Script, ...]:
         return _read(self.package, self.owner)
+
+
+def to_come(applied: Sequence[tuple[int, bytes]], scripts: Sequence[Script]) -> Sequence[Script]:
+    """Return the scripts that a file has not seen; refuse those that were edited or removed since it saw them."""
+    for (number, digest), script in zip(applied, scripts, strict=False):
+        if bytes(digest) != script.digest:
+            raise MigrationFailed(
+                f"migration {number} ({script.name}) was edited after it ran here. Put the old text back and add "
+                "a new one. While you develop, you may delete the data folder instead."
+            )
+    if len(applied) > len(scripts):
+        raise MigrationFailed(
+            f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
+            "what was removed, or run the newer version of the program that wrote it."
+        )
+    return scripts[len(applied) :]
 
 
 @functools.cache

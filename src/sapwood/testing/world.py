@@ -35,8 +35,8 @@ class World:
 
     def __init__(self, app: App, settings: Settings, *, slow_slices: str) -> None:
         self.clock = FakeClock()
-        self.clock.settled = self.settled
         """The clock of the app; it stands still until the test moves it."""
+        self.clock.settled = self.settled
         self.points = CrashPoints()
         """The places where the app may be made to crash; they are counted anew after every crash and restart."""
         self.slow: list[SlowSlice] = []

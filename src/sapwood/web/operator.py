@@ -7,11 +7,13 @@ answers only whoever has the token that the server wrote into its data folder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
 from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actor import Actor, row_id
 from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
@@ -39,6 +41,8 @@ PREFIX = "/_sapwood/"
 FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_ROWS = 10_000
+ALL = "all"
+"""Said in place of the id of a dead letter."""
 BODY_BYTES = 8 * 1024 * 1024
 
 
@@ -56,6 +60,25 @@ class Branch:
     last_error: str | None = None
     below: list[Branch] = field(default_factory=list["Branch"])
     """Its children, as many as are shown; `children` counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A call that was given up, as an operator sees it."""
+
+    id: str
+    agent: str
+    """The address of the agent it belongs to."""
+    method: str
+    arguments: Any
+    """By name, as what JSON has."""
+    code: str
+    """Why, in one word."""
+    error: str
+    attempts: int
+    times: int
+    failed_at: str
+    """The last time it was given up, as ISO 8601."""
 
 
 class Operator:
@@ -155,7 +178,7 @@ class Operator:
         tree, found, stem = self._find(Address.parse(address))
         tree.slices.commit()
         database = self._database(tree, stem)
-        if database.exists and database.look("SELECT 1 FROM sqlite_schema WHERE name = 'sapwood_state'", (), 1)[1]:
+        if database.exists and _has_table(database, "sapwood_state"):
             _, rows = database.look("SELECT value FROM sapwood_state", (), 1)
             if rows:
                 return msgspec.json.decode(rows[0][0])
@@ -219,6 +242,114 @@ class Operator:
         else:
             yield msgspec.json.encode(await answer, enc_hook=json_hook)
 
+    async def dead_letters(self, address: str | None = None, *, below: bool = False) -> dict[str, Any]:
+        """Return the calls that were given up: of one agent, with `below` of those below it too, or of all."""
+        found: list[Letter] = []
+        unread: list[dict[str, str]] = []
+        if address is not None:
+            first = Address.parse(address)
+            tree, here, stem = self._find(first)
+            found += self._letters(tree, here, stem)
+            roots = [here.root] if below else []
+        else:
+            first, roots = None, self._with_dead_letters()
+        for root in roots:
+            try:
+                found += await self._letters_within(root, first)
+            except SapwoodError as error:  # in quarantine, or damaged: the others are shown nevertheless
+                unread.append({"address": str(root), "error": str(error)})
+            if len(found) > MOST_ROWS:
+                break
+        return {
+            "letters": [asdict(letter) for letter in found[:MOST_ROWS]],
+            "more": len(found) > MOST_ROWS,
+            "unread": unread,
+        }
+
+    async def replay(self, address: str, id: str, *, below: bool = False) -> int:
+        """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
+        return await self._with_letters(address, id, below, "replay_dead_letter")
+
+    async def delete_letters(self, address: str, id: str, *, below: bool = False) -> int:
+        """Forget what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
+        return await self._with_letters(address, id, below, "delete_dead_letter")
+
+    async def _with_letters(self, address: str, id: str, below: bool, act: str) -> int:
+        letters = (await self.dead_letters(address, below=below))["letters"]
+        meant = [letter for letter in letters if id in (ALL, letter["id"])]
+        if not meant and (id != ALL or not letters):
+            there = ", ".join(letter["id"] for letter in letters[:10]) or "none"
+            what = "no dead letters" if id == ALL else f"no dead letter {id!r}. There are: {there}"
+            raise NotFound(f"{address} has {what}.", path=Address.parse(address).steps)
+        done = 0
+        for letter in meant:
+            actor = await self._reach(Address.parse(letter["agent"]))
+            done += getattr(actor.agent, act)(letter["id"])
+            await actor.leave()
+        return done
+
+    def _with_dead_letters(self) -> list[Address]:
+        alarms = self._node.alarms
+        if not alarms.is_whole:  # it is still being made from what the trees hold
+            return sorted(roots_in(self._node.folder), key=str)
+        return list(dict.fromkeys(self._known_as(root) for root, _ in alarms.with_dead_letters()))
+
+    def _known_as(self, root: Address) -> Address:
+        """Return a root by the type id that its class has now, if its tree has moved there already."""
+        try:
+            now = Address.root_of(resolve(root.type, self._node.roots).type, root.name)
+        except UsageError:
+            return root
+        return now if not self._exists(root) else root
+
+    async def _letters_within(self, root: Address, first: Address | None) -> list[Letter]:
+        """Return the dead letters of a tree, or of those below an agent of it."""
+        if not self._exists(root):
+            return []  # destroyed, and the index does not know it yet
+        tree = self._node.tree(root)
+        found: list[Letter] = []
+        tree.visitors += 1
+        try:
+            # The root may have had another type id when an entry was made.
+            owners = [Address((*root.steps, *owner.steps[1:])) for owner, _ in tree.alarms.with_dead_letters()]
+            for owner in dict.fromkeys(owners):
+                await asyncio.sleep(0)  # to look must not hold up those who work
+                if tree.destroyed is not None or len(found) > MOST_ROWS:
+                    break
+                if first is None or owner.is_below(first):
+                    with contextlib.suppress(NotFound):  # deleted, and the index does not know it yet
+                        _, here, stem = self._find(owner)
+                        found += self._letters(tree, here, stem)
+        finally:
+            tree.visitors -= 1
+        return found
+
+    def _letters(self, tree: Tree, address: Address, stem: str) -> list[Letter]:
+        tree.slices.commit()
+        database = self._database(tree, stem)
+        if not database.exists or not _has_table(database, "sapwood_dead_letters"):
+            return []
+        _, rows = database.look(
+            "SELECT number, method, arguments, code, error, attempts, times, failed_at FROM sapwood_dead_letters"
+            " ORDER BY number",
+            (),
+            MOST_ROWS + 1,
+        )
+        return [
+            Letter(
+                row_id(number, address, stem),
+                str(address),
+                method,
+                msgspec.to_builtins(msgspec.msgpack.decode(arguments), str_keys=True, enc_hook=repr),
+                code,
+                error,
+                attempts,
+                times,
+                datetime.fromtimestamp(failed_at, UTC).isoformat(timespec="seconds"),
+            )
+            for number, method, arguments, code, error, attempts, times, failed_at in rows
+        ]
+
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
         if address is None:
@@ -280,11 +411,21 @@ class OperatorDoor:
         if what == "call":
             answer = operator.call(str(address), str(asked["method"]), cast("list[Any]", asked.get("arguments") or []))
             return StreamingResponse(_lines(answer), media_type="application/x-ndjson")
+        if what == "dead-letters":
+            return JSONResponse(await self._letters(operator, address, asked))
         if what == "backup":
             return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
         if what == "restore":
             return JSONResponse({"trees": await operator.restore(str(asked["folder"]), address)})
         return JSONResponse({"error": f"An operator cannot ask for {what!r}."}, 404)
+
+    async def _letters(self, operator: Operator, address: str | None, asked: dict[str, Any]) -> dict[str, Any]:
+        below = asked.get("below") is True
+        if asked.get("replay") is not None:
+            return {"done": await operator.replay(str(address), str(asked["replay"]), below=below)}
+        if asked.get("delete") is not None:
+            return {"done": await operator.delete_letters(str(address), str(asked["delete"]), below=below)}
+        return await operator.dead_letters(address, below=below)
 
 
 async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -321,6 +462,10 @@ def _doing(tree: Tree, address: Address) -> tuple[str, int]:
     if actor is None:
         return "aborted" if address in tree.aborted else "asleep", 0
     return "starting" if actor.is_starting else "busy" if actor.calls else "live", len(actor.calls)
+
+
+def _has_table(database: Database, name: str) -> bool:
+    return bool(database.look("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,), 1)[1])
 
 
 def _size(path: Path) -> int:

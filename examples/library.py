@@ -1,0 +1,119 @@
+"""A library that reminds its readers: calls that happen later."""
+
+import asyncio
+import sys
+from datetime import timedelta
+
+from sapwood import After, Agent, App, Cron, Lane, Settings
+
+
+class Library(Agent):
+    migrations = (
+        "CREATE TABLE readers (name TEXT PRIMARY KEY, home TEXT NOT NULL) STRICT",
+        "CREATE TABLE loans (book TEXT PRIMARY KEY, reader TEXT NOT NULL) STRICT",
+    )
+
+    # --8<-- [start:cron]
+    async def on_start(self) -> None:
+        every_night = Cron("30 2 * * *", "Europe/Berlin", key="tidy up")
+        self.schedule(every_night, self.tidy_up)
+
+    async def tidy_up(self) -> None:
+        self.sql("DELETE FROM readers WHERE name NOT IN (SELECT reader FROM loans)")
+
+    # --8<-- [end:cron]
+    async def join(self, reader: str, home: str) -> None:
+        self.sql("INSERT OR REPLACE INTO readers VALUES (?, ?)", reader, home)
+
+    # --8<-- [start:schedule]
+    async def lend(self, book: str, reader: str, time: timedelta) -> None:
+        self.sql("INSERT OR REPLACE INTO loans VALUES (?, ?)", book, reader)
+        self.schedule(After(time, key=book), self.remind, book)
+
+    async def give_back(self, book: str) -> bool:
+        self.sql("DELETE FROM loans WHERE book = ?", book)
+        return self.cancel_schedule(book)
+
+    # --8<-- [end:schedule]
+    # --8<-- [start:remind]
+    async def remind(self, book: str) -> None:
+        reader = self.sql("SELECT reader FROM loans WHERE book = ?", book).scalar(str)
+        self.queue(Lane(reader), self.send, reader, f"we miss {book}")
+        self.schedule(After(timedelta(weeks=1), key=book), self.remind, book)
+
+    # --8<-- [end:remind]
+    # --8<-- [start:send]
+    async def send(self, reader: str, text: str) -> None:
+        row = self.sql("SELECT home FROM readers WHERE name = ?", reader).first()
+        if row is None:
+            raise LookupError(f"Where does {reader} live?")
+        await asyncio.sleep(0.01)  # stands in for the post
+        print(f"  to {reader}, {row['home']}: {text}")
+
+    # --8<-- [end:send]
+    # --8<-- [start:look]
+    async def to_come(self) -> list[str]:
+        calls = [*self.list_schedules(), *self.list_queue()]
+        return [" ".join([call.method, *call.arguments.values()]) for call in calls]
+
+    # --8<-- [end:look]
+    # --8<-- [start:dead]
+    async def given_up(self) -> list[str]:
+        return [
+            f"{letter.method} after {letter.attempts} attempts: {letter.error}"
+            for letter in self.list_dead_letters()
+        ]
+
+    async def try_again(self) -> None:
+        for letter in self.list_dead_letters():
+            self.replay_dead_letter(letter.id)
+
+    # --8<-- [end:dead]
+    # --8<-- [start:fiber]
+    async def take_stock(self, year: int) -> int:
+        self.start_fiber(f"stock {year}", self.count_books, ["A to K", "L to Z"])
+        return await self.fiber_result(f"stock {year}")
+
+    async def count_books(self, shelves: list[str]) -> int:
+        total = 0
+        for shelf in shelves:
+            total += await self.step(f"count {shelf}", self._count, shelf)
+        return total
+
+    async def _count(self, shelf: str) -> int:
+        print(f"  counting {shelf}")
+        await asyncio.sleep(0.01)  # stands in for an hour of work
+        return len(shelf) * 100
+
+    # --8<-- [end:fiber]
+
+
+async def main(data: str) -> None:
+    app = App(agents=[Library], settings=Settings(data=data))
+    async with app:
+        town = await app.get_agent(Library, "town")
+        await town.join("ann", "Mill Lane 1")
+        await town.lend("Emma", "ann", timedelta(seconds=1))
+        await town.lend("Walden", "ann", timedelta(seconds=1))
+        await town.lend("Middlemarch", "bob", timedelta(seconds=1))
+        print("Emma came back, nobody need be reminded:", await town.give_back("Emma"))
+        print("to come:", await town.to_come())
+    print("the library is closed for a second")
+    await asyncio.sleep(1)
+
+    async with App(agents=[Library], settings=Settings(data=data)) as app:
+        print("it is open again, and nobody calls it")
+        await asyncio.sleep(1)
+        town = await app.get_agent(Library, "town")
+        print("given up:", await town.given_up())
+        await town.join("bob", "High Street 2")
+        await town.try_again()
+        await asyncio.sleep(0.5)
+        print("to come:", await town.to_come())
+
+        print("taking stock")
+        print("books:", await town.take_stock(2026))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "library-data"))

@@ -1,0 +1,113 @@
+"""A travel agent: a fiber of several steps, which sleeps in between."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sapwood import After, Agent, App, Fiber, Lane, Retry, Settings, StepOptions
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Trip:
+    city: str
+    start: datetime
+
+
+@dataclass(frozen=True)
+class Flight:
+    number: str
+    arrival: datetime
+
+
+async def pay_by_card(cents: int, *, idempotency_key: str) -> str:
+    """Stands in for a bank, which does nothing twice under the same key."""
+    await asyncio.sleep(0.01)
+    return f"{cents} cents"
+
+
+class Travel(Agent):
+    migrations = ("CREATE TABLE done (what TEXT NOT NULL) STRICT",)
+
+    async def plan(self, trip: Trip) -> str:
+        self.start_fiber(trip.city, self.book_trip, trip)
+        return await self.fiber_result(trip.city)
+
+    # --8<-- [start:steps]
+    async def book_trip(self, trip: Trip) -> str:
+        flight = await self.step("flight", self.book_flight, trip)
+        hotel = await self.step("hotel", self.book_hotel, trip.city, flight.arrival)
+        paid = await self.step("pay", self.pay, 30_000)
+        await self.sleep_until(trip.start - DAY)
+        await self.step("remind", self.remind, trip.city)
+        return f"{flight.number}, {hotel}, {paid}"
+
+    # --8<-- [end:steps]
+    async def book_flight(self, trip: Trip) -> Flight:
+        await asyncio.sleep(0.01)  # stands in for an airline
+        self._say(f"a flight to {trip.city}")
+        return Flight("SW 12", trip.start + timedelta(hours=3))
+
+    async def book_hotel(self, city: str, arrival: datetime) -> str:
+        await asyncio.sleep(0.01)
+        self._say(f"a bed in {city}")
+        return f"Hotel {city}"
+
+    # --8<-- [start:pay]
+    async def pay(self, cents: int) -> str:
+        return await pay_by_card(cents, idempotency_key=f"{self.fiber.id} pay")
+
+    # --8<-- [end:pay]
+    async def remind(self, city: str) -> None:
+        self._say(f"tomorrow: {city}")
+
+    def _say(self, text: str) -> None:
+        self.sql("INSERT INTO done VALUES (?)", text)
+        print(f"  {text}")
+
+    async def done(self) -> list[str]:
+        return [str(row["what"]) for row in self.sql("SELECT what FROM done")]
+
+    # --8<-- [start:options]
+    async def book_carefully(self, trip: Trip) -> Flight:
+        five_times = Retry(attempts=5, most=timedelta(seconds=30))
+        options = StepOptions("flight", retry=five_times, timeout=timedelta(minutes=2))
+        return await self.step(options, self.book_flight, trip)
+
+    # --8<-- [end:options]
+    # --8<-- [start:retry]
+    async def ask(self, guest: str, question: str) -> None:
+        second, minutes = timedelta(seconds=1), timedelta(minutes=10)
+        patient = Retry(attempts=10, base=second, most=minutes)
+        self.queue(Lane(guest, retry=patient), self.send, guest, question)
+        self.schedule(After(DAY, retry=patient), self.ask_again, guest)
+
+    # --8<-- [end:retry]
+    async def send(self, guest: str, text: str) -> None:
+        self._say(f"to {guest}: {text}")
+
+    async def ask_again(self, guest: str) -> None:
+        self._say(f"to {guest}: well?")
+
+    # --8<-- [start:recovered]
+    async def on_fiber_recovered(self, fiber: Fiber) -> None:
+        if datetime.now(UTC) - fiber.created_at > timedelta(days=365):
+            self.cancel_fiber(fiber.id)  # too late to be of use
+
+    # --8<-- [end:recovered]
+
+
+async def main(data: str) -> None:
+    async with App(agents=[Travel], settings=Settings(data=data)) as app:
+        ann = await app.get_agent(Travel, "ann")
+        soon = datetime.now(UTC) + DAY + timedelta(seconds=0.5)
+        print("planning")
+        print("planned:", await ann.plan(Trip("Oslo", soon)))
+        await ann.ask("ann", "window or aisle?")
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "trips-data"))

@@ -1,0 +1,29 @@
+"""Numbers as people say them."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+
+
+def counted(count: int, what: str) -> str:
+    """Return how many there are; the first word of `what` that ends in an s is a plural."""
+    return f"{count} {re.sub(r's(?= |$)', '', what, count=1) if count == 1 else what}"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was."""
+    for unit, length in UNITS:
+        if seconds >= length:
+            return f"{counted(int(seconds // length), unit)} ago"
+    return "just now"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    return f"{value:.0f} {units[0]}" if value >= 10 or units[0] == "B" else f"{value:.1f} {units[0]}"

@@ -1,0 +1,127 @@
+"""Reads the file of an agent that sleeps, and leaves it as it is: no byte of it changes, and nothing appears beside it.
+
+Only while nobody else has the file open. What would have to be written to be read, such
+as tables that an older version made, is written to a copy in memory.
+"""
+
+# apsw's own stubs name a type that Python has only from 3.12, so to 3.11 its values are unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import apsw
+
+from sapwood.errors import MigrationFailed, StoredDataError
+from sapwood.storage.database import empty_image, is_cut
+from sapwood.storage.migrations import APPLIED, Schema, Script
+from sapwood.storage.rows import SqlValue
+
+LARGEST_COPY = 256 * 1024 * 1024
+"""How many bytes a database may have to be copied to memory."""
+
+
+class Reading:
+    """One agent's database, to be read."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        found = self.rows("SELECT owner, max(number) FROM sapwood_migrations GROUP BY owner")
+        self._versions: dict[str, int] = {str(owner): int(number) for owner, number in found}
+
+    def rows(self, sql: str, *arguments: SqlValue) -> Iterator[tuple[Any, ...]]:
+        """Return rows one by one."""
+        try:
+            yield from self._connection.execute(sql, arguments)
+        except apsw.Error as error:
+            raise StoredDataError(f"The database is damaged: {error}.") from error
+
+    def has(self, schema: Schema) -> bool:
+        """Return whether these tables exist, as the framework knows them now."""
+        version = self._versions.get(schema.owner, 0)
+        if version > len(schema.scripts):
+            raise StoredDataError(f"A newer version of sapwood made the tables of {schema.owner!r}.")
+        if 0 < version < len(schema.scripts):
+            self.apply(schema.scripts[version:])
+        return version > 0
+
+    @property
+    def applied(self) -> list[tuple[int, bytes]]:
+        """What this file has seen of the user's migrations."""
+        return list(self.rows(APPLIED))  # pyright: ignore[reportReturnType]
+
+    def apply(self, scripts: Sequence[Script]) -> bool:
+        """Run scripts, on a copy in memory that is read from then on; False: it is too large for that."""
+        if scripts:
+            ((size,),) = self.rows("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+            if size > LARGEST_COPY:
+                return False
+            self._to_memory()
+        for script in scripts:
+            try:
+                with self._connection:
+                    self._connection.execute(script.sql)
+            except apsw.Error as error:
+                raise MigrationFailed(f"{script.name} failed: {error}") from error
+            self._versions[script.owner] = script.number
+        return True
+
+    def _to_memory(self) -> None:
+        if not self._connection.filename:
+            return
+        memory = apsw.Connection(":memory:")
+        with memory.backup("main", self._connection, "main") as copying:
+            while not copying.done:
+                copying.step()
+        memory.execute("PRAGMA foreign_keys = ON")
+        self._connection.close(True)
+        self._connection = memory
+
+    def close(self) -> None:
+        self._connection.close(True)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[Reading, None, None]:
+    """Open the database at `path` to read it; `StoredDataError` if that cannot be done."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = Reading(_open(path, stack))
+        except (apsw.Error, OSError) as error:
+            raise StoredDataError(f"The database cannot be opened: {error}.") from error
+        stack.callback(found.close)
+        yield found
+
+
+def _open(path: Path, stack: contextlib.ExitStack) -> apsw.Connection:
+    wal = path.with_name(path.name + "-wal")
+    has_wal = wal.exists() and wal.stat().st_size > 0
+    cut = path.stat().st_size <= len(empty_image()) and is_cut(path.read_bytes())
+    may_lock = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if cut or (has_wal and not may_lock):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sapwood-")))
+        if cut:
+            (folder / path.name).write_bytes(empty_image())
+        else:
+            shutil.copyfile(path, folder / path.name)
+        if has_wal:
+            shutil.copyfile(wal, folder / wal.name)
+        path = folder / path.name
+    if not has_wal:
+        # Nothing is looked for beside the file then, and nothing is made there.
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+    # To read a log SQLite has to lock the file. With the lock for itself it keeps the log's index in memory, and
+    # without a checkpoint at the end it writes nothing.
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA query_only = ON").fetchall()
+    return connection

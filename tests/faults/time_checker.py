@@ -1,0 +1,176 @@
+"""Reads what a dead process left of time, with nothing but SQLite: calls to come, fibers, letters, indexes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+from tests.faults.time_workload import TREES
+
+from sapwood.address import Address
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.node import tree_folder
+
+EARLIER = 1e-6
+"""Seconds that do not count."""
+
+
+@dataclass(slots=True)
+class Happened:
+    """One row that a called method wrote."""
+
+    number: int
+    what: str
+    at: float
+    made: int | None
+
+
+@dataclass(slots=True)
+class Left:
+    """What one agent has: what happened, and what is to come."""
+
+    tree: str
+    address: str
+    stem: str
+    happened: list[Happened] = field(default_factory=list[Happened])
+    letters: dict[int, str] = field(default_factory=dict[int, str])
+    """The code of each, by the number of the wish."""
+    pending: dict[int, tuple[float | None, str]] = field(default_factory=dict[int, tuple[float | None, str]])
+    """When each call and fiber is due, and what it is, by the number of the wish."""
+    fibers: dict[int, str] = field(default_factory=dict[int, str])
+    """What became of each."""
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class Folder:
+    """What a data folder has."""
+
+    agents: list[Left]
+    alarms: dict[str, tuple[float | None, int]]
+    """What the trees' indexes say, by address."""
+    node: dict[str, tuple[float | None, int]]
+    """What the node's index says, by the address of the root."""
+
+    def problems(self, promised: set[int] | None) -> list[str]:
+        """Return where an index is later than what it finds. After a loss of power only what was `promised` counts."""
+        found: list[str] = []
+        for agent in self.agents:
+            root = agent.address.partition("/")[0]
+            for number, (due, what) in agent.pending.items():
+                if due is None or (promised is not None and number not in promised):
+                    continue
+                for index, entry in (
+                    ("tree's", self.alarms.get(agent.address)),
+                    ("node's", self.node.get(root)),
+                ):
+                    if entry is None or entry[0] is None or entry[0] > due + EARLIER:
+                        found.append(
+                            f"{what} {number} of {agent.address} is due at {due}, and the {index} index says {entry}"
+                        )
+            if agent.letters and promised is None:
+                if not self.alarms.get(agent.address, (None, 0))[1]:
+                    found.append(f"{agent.address} has dead letters, and the tree's index does not know")
+                if not self.node.get(root, (None, 0))[1]:
+                    found.append(f"{agent.address} has dead letters, and the node's index does not know")
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Return what is left although everything is done."""
+        found: list[str] = []
+        for agent in self.agents:
+            found += [f"{what} {number} of {agent.address} is left" for number, (_, what) in agent.pending.items()]
+            if agent.steps:
+                found.append(f"{agent.address} remembers {agent.steps} steps of work that is over")
+            if bool(self.alarms.get(agent.address, (None, 0))[1]) != bool(agent.letters):
+                found.append(f"{agent.address} has {len(agent.letters)} dead letters; the index is wrong about it")
+        known = {agent.address for agent in self.agents}
+        found += [f"the tree's index has {entry} for {owner}" for owner, entry in self.alarms.items() if entry[0]]
+        found += [f"the tree's index names {owner}, who is not there" for owner in self.alarms if owner not in known]
+        for root, (due, dead) in self.node.items():
+            if due is not None:
+                found.append(f"the node's index says that {root} is due at {due}")
+            if dead < sum(owner.partition("/")[0] == root for owner, entry in self.alarms.items() if entry[1]):
+                found.append(f"the node's index counts {dead} agents with dead letters in {root}")
+        return found
+
+
+def read_folder(data: Path) -> Folder:
+    """Return what a data folder has. Reading changes files: give it a copy."""
+    folder = Folder([], {}, {})
+    if (data / "alarms.db").exists():
+        with suppress(apsw.CorruptError, apsw.NotADBError), _open(data / "alarms.db") as database:
+            if _has(database, "sapwood_node_alarms"):
+                for root, due, dead in database.execute("SELECT root, due_at, dead FROM sapwood_node_alarms"):
+                    if root:
+                        folder.node[root] = (due, dead)
+    for tree in TREES:
+        root = Address.root_of("Trunk", tree)
+        home = tree_folder(data, root)
+        if (home / "root.db").exists() and not (home / "destroyed").exists():
+            _read_tree(home, tree, root, folder)
+    return folder
+
+
+def _read_tree(home: Path, tree: str, root: Address, folder: Folder) -> None:
+    left: list[tuple[str, Address]] = [("root", root)]
+    while left:
+        stem, address = left.pop()
+        agent = Left(tree, str(address), stem)
+        folder.agents.append(agent)
+        if not (home / f"{stem}.db").exists():
+            continue
+        with suppress(apsw.CorruptError, apsw.NotADBError), _open(home / f"{stem}.db") as database:
+            # A file whose first write was cut off by a loss of power is none: sapwood makes it anew.
+            if _has(database, "sapwood_children"):
+                rows = database.execute("SELECT type, name, generation FROM sapwood_children WHERE deleted_at IS NULL")
+                left += [(child_stem(stem, number), address.child(type_, name)) for type_, name, number in rows]
+            if _has(database, "sapwood_alarms"):
+                for owner, due, dead in database.execute("SELECT owner, due_at, dead FROM sapwood_alarms"):
+                    folder.alarms[owner] = (due, dead)
+            _read_agent(database, agent)
+
+
+def _read_agent(database: apsw.Connection, agent: Left) -> None:
+    if _has(database, "happened"):
+        rows = database.execute("SELECT number, what, at, made FROM happened ORDER BY id")
+        agent.happened = [Happened(*row) for row in rows]
+    if _has(database, "sapwood_calls"):
+        for due, method, arguments in database.execute("SELECT due_at, method, arguments FROM sapwood_calls"):
+            agent.pending[_number(arguments)] = (due, f"the call of {method}")
+        for arguments, code in database.execute("SELECT arguments, code FROM sapwood_dead_letters"):
+            agent.letters[_number(arguments)] = code
+    if _has(database, "sapwood_fibers"):
+        for status, due, arguments in database.execute("SELECT status, due_at, arguments FROM sapwood_fibers"):
+            agent.fibers[_number(arguments)] = status
+            if due is not None:
+                agent.pending[_number(arguments)] = (due, f"the {status} fiber")
+    if _has(database, "sapwood_steps"):
+        ((agent.steps,),) = database.execute("SELECT count(*) FROM sapwood_steps")
+
+
+def _open(path: Path) -> Any:
+    return _Closing(apsw.Connection(str(path)))
+
+
+class _Closing:
+    def __init__(self, database: apsw.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> apsw.Connection:
+        return self._database
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+
+def _has(database: apsw.Connection, table: str) -> bool:
+    return bool(list(database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,))))
+
+
+def _number(arguments: bytes) -> int:
+    return int(msgspec.msgpack.decode(arguments)["number"])

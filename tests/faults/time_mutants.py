@@ -1,0 +1,100 @@
+"""Ways to break time on purpose, so that the tests can show that they would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.calls import Row, StoredCalls
+from sapwood.capabilities.steps import Steps, Work
+from sapwood.errors import SapwoodError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.gate import DiskGate
+from sapwood.kernel.tree import Tree
+from sapwood.storage.database import Database
+from sapwood.when import Retry
+
+
+def index_after() -> None:
+    """The indexes are told after the commit."""
+
+    def note(self: Agenda, due: float | None) -> None:
+        self._noted += 1
+        if due is not None:
+            self._wanted = min(self._wanted, due)
+        self._actor.host.loop.call_soon(lambda: None if self._actor.detached else self._index())
+
+    Agenda.note = note
+
+
+def moved_after() -> None:
+    """A row moves on in a commit of its own, after what its method wrote."""
+    move_on = StoredCalls._done
+
+    def done(self: StoredCalls, row: Row) -> float | None:
+        self._db.keep()
+        self._actor.home.slices.commit()
+        return move_on(self, row)
+
+    StoredCalls._done = done
+
+
+def no_steps() -> None:
+    """What a step returned is not stored."""
+
+    def store(self: Steps, work: Work, name: str, packed: bytes) -> None:
+        pass
+
+    Steps._store = store
+
+
+def too_early() -> None:
+    """What is about to be due is begun along with what is."""
+    begin_due = StoredCalls.begin_due
+    StoredCalls.begin_due = lambda self, now: begin_due(self, now + 0.02)
+
+
+def no_lanes() -> None:
+    """What is queued waits for nobody."""
+
+    def enqueue(self: StoredCalls, method: str, arguments: bytes, lane: str, retry: Retry) -> Row:
+        return self.add(method, arguments, due=self._actor.host.clock.now(), retry=retry, lane=lane)
+
+    StoredCalls.enqueue = enqueue
+
+
+def no_index_first() -> None:
+    """The disk may have a row before it has the index that finds it."""
+
+    def follows(self: DiskGate, database: Database, other: Database) -> None:
+        pass
+
+    DiskGate.follows = follows
+
+
+def deleted_goes_on() -> None:
+    """An agent that deletes itself still begins what is due."""
+    detach, end = Tree.detach, Actor.end
+
+    def keep(self: Tree, actor: Actor) -> list[Actor]:
+        found = detach(self, actor)
+        for one in found:
+            one.detached = False
+        return found
+
+    def end_whole(self: Actor, error: SapwoodError) -> None:
+        self.detached = True
+        end(self, error)
+
+    Tree.detach, Actor.end = keep, end_whole
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "index-after": index_after,
+    "moved-after": moved_after,
+    "no-steps": no_steps,
+    "too-early": too_early,
+    "no-lanes": no_lanes,
+    "no-index-first": no_index_first,
+    "deleted-goes-on": deleted_goes_on,
+}
