@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,6 +109,9 @@ class Agent(Generic[S]):
     """What stubs show of what the framework defines."""
     _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = ()
     """What else it says to its clients, and hears from them."""
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        """A fiber that nobody asks about failed for good."""
 
     def __init_subclass__(
         cls,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import uuid4
 
+import msgspec
 from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
@@ -137,7 +138,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def transcript(self) -> list[UIMessage]:
         """Return the conversation as its clients see it."""
-        return self._actor.of(Conversation).transcript.messages()
+        return msgspec.json.decode(self._actor.of(Conversation).text())
 
     def messages(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""
@@ -154,6 +155,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def deny(self, id: str, reason: str | None = None) -> bool:
         """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
         return self._actor.of(Conversation).answer(id, "denied", reason)
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        if method == "drive_turn":
+            self._actor.of(Conversation).gave_up(arguments["number"], error)
 
     async def drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.loop import Acted, PydanticLoop
@@ -26,6 +27,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
+from sapwood.wire.chat import recovering
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
@@ -34,8 +36,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
+SOON = "client soon"
+"""Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
 CANCELLED = "cancelled"
 """What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
+
+
+CLEARED = "cleared"
+"""The same, if the whole conversation is to be forgotten: nothing of it is kept."""
+
+
+class Failed(Exception):
+    """An answer says of itself that it failed."""
 
 
 class Cancelled(Exception):
@@ -77,8 +89,9 @@ class Driver:
         row = self._talks.turns.of(number)
         if row is None or row.status != "running":
             return
-        self._token = CancellationToken()
+        self._token = token = CancellationToken()
         self._talks.stream.begin(row)
+        self._note_recovery(row)
         try:
             await self._go(row)
         except CancelledError:
@@ -97,21 +110,45 @@ class Driver:
                 )
                 await self._talks.end(number, "error", error=str(error) or type(error).__name__)
         finally:
-            self._token = None
+            if self._token is token:  # the next turn may have begun
+                self._token = None
+        await self._tell_end(number)
+
+    async def _tell_end(self, number: int) -> None:
+        row = self._talks.turns.of(number)
+        if row is None or row.is_open or not self._actor.kind.overrides("on_turn_end"):
+            return
+        try:
+            await self._agent.on_turn_end(self._talks.shown(row))
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._actor.check_live()
+            self._actor.last_error = describe(error)
+            log.exception("on_turn_end of %s failed", self._actor.address, extra={"address": str(self._actor.address)})
+
+    def _note_recovery(self, row: Row) -> None:
+        """Have clients know that a turn goes on after a crash."""
+        call = current.get()
+        work = call.work if call is not None else None
+        if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
+            self._talks.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
+            self._talks.stream.tell(recovering(row.id, is_so=True))
 
     def _is_cancelled(self, number: int) -> bool:
         row = self._talks.turns.of(number)
-        return row is None or row.error == CANCELLED
+        return row is None or row.error in (CANCELLED, CLEARED)
 
     def _row(self, number: int) -> Row:
         """Return a turn as it is now; raise if it is not to go on."""
         row = self._talks.turns.of(number)
-        if row is None or row.status != "running" or row.error == CANCELLED:
+        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED):
             raise Cancelled
         return row
 
     async def _go(self, row: Row) -> None:
         talks, number = self._talks, row.number
+        self._row(number)
         said = talks.stream.stored(number)
         if not row.continues and not row.steps and not said:
             await self._agent.before_turn(talks.shown(row))
@@ -127,11 +164,18 @@ class Driver:
             history = talks.transcript.history()
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
-            answers = [call for call in talks.turns.calls(number) if call.answer is not None]
-            if history[-1].kind == "request" and not answers:
+            if history[-1].kind == "request" and not self._answers(number):
                 await self._ask(row, turn, history)
             elif await self._act(row, turn, history):
                 return
+
+    def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
+        """Return what was answered for tool calls that the turn waited for."""
+        return {
+            call.id: tuple(msgspec.json.decode(call.answer))
+            for call in self._talks.turns.calls(number)
+            if call.answer is not None and call.asked != SOON
+        }
 
     def _loop_turn(self, row: Row) -> LoopTurn:
         agent = self._agent
@@ -181,11 +225,9 @@ class Driver:
         talks = self._talks
         assert self._token is not None
         projection = Projection(row.steps)
-        answers = {
-            call.id: tuple(msgspec.json.decode(call.answer))
-            for call in talks.turns.calls(row.number)
-            if call.answer is not None
-        }
+        answers = self._answers(row.number)
+        if not answers:
+            self._expect_clients(row, history)
         acted = await LOOP.act(
             turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event))
         )
@@ -193,7 +235,7 @@ class Driver:
         self._actor.check_live()
         if acted.request is not None:
             talks.transcript.add(row.message, acted.request)
-        talks.turns.forget_calls(row.number)
+        talks.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
         if acted.approvals or acted.client_calls:
             await self._wait_for(row, acted)
             return True
@@ -206,6 +248,15 @@ class Driver:
         talks.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
         await talks.end(row.number, "completed")
         return True
+
+    def _expect_clients(self, row: Row, history: Sequence[ModelMessage]) -> None:
+        """Note what clients are to run: they may be done before our own tools are."""
+        theirs = {tool["name"] for tool in row.tools()}
+        for part in history[-1].parts:
+            if part.part_kind == "tool-call" and part.tool_name in theirs:
+                self._talks.turns.ask_about(
+                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON
+                )
 
     def _count_retries(self, row: Row, acted: Acted) -> None:
         """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
@@ -242,6 +293,8 @@ class Driver:
         try:
             async for said in answer:
                 self._row(row.number)
+                if isinstance(said, dict) and said.get("type") == "error":
+                    raise Failed(str(said.get("errorText")))
                 talks.stream.put(*_chunks_of(said, first=not texts))
                 if isinstance(said, str):
                     texts.append(said)

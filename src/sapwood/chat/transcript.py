@@ -18,7 +18,7 @@ from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
 
 CHAT = Schema("sapwood.chat", "chat")
 
@@ -132,3 +132,17 @@ class Transcript:
     def of(self, id: str) -> list[ModelMessage]:
         """Return what the model saw of one message."""
         return [message for one, message in self._loaded() if one == id]
+
+
+def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
+    """Return the tool calls that nothing was returned for."""
+    from pydantic_ai.messages import RetryPromptPart, ToolCallPart, ToolReturnPart
+
+    found: dict[str, ToolCallPart] = {}
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found[part.tool_call_id] = part
+            elif isinstance(part, ToolReturnPart | RetryPromptPart):
+                found.pop(part.tool_call_id, None)
+    return [*found.values()]

@@ -34,6 +34,7 @@ CREATE TABLE sapwood_turns (
     output        TEXT,                         -- JSON: what it ended with, if that is more than text
     error         TEXT,
     next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
+    recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
     created_at    REAL NOT NULL,
     ended_at      REAL
 ) STRICT;
@@ -58,7 +59,7 @@ CREATE TABLE sapwood_tool_calls (
     status      TEXT,                           -- running, done or failed; NULL: it has not begun
     result      TEXT,                           -- JSON: what it returned
     error       TEXT,                           -- what it raised
-    asked       TEXT,                           -- whom it waits for: approval, client; NULL: nobody
+    asked       TEXT,                           -- whom it waits for: approval, client, client soon; NULL: nobody
     answer      TEXT,                           -- JSON: what they said, as kind and value
     go_on       INTEGER NOT NULL DEFAULT 0,     -- 1 if they want the turn to go on
     created_at  REAL NOT NULL
