@@ -29,7 +29,7 @@ HOOKS = frozenset(
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce"}
+    | {"model_settings", "loop", "concurrency", "debounce", "max_messages"}
 )
 SHOWN = frozenset(
     {
@@ -69,6 +69,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """A `pydantic_ai.Agent` of your own, to be used instead of one made from the above."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
+    max_messages: ClassVar[int | None] = None
+    """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
     debounce: ClassVar[float] = 1.0
     """Seconds of silence after which a turn begins, if `concurrency` is `debounce`."""
     concurrency: ClassVar[str] = "queue"

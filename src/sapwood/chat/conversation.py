@@ -20,6 +20,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.schedules import Schedules
 from sapwood.chat.chunks import Chunk, assembled, closed
 from sapwood.chat.driving import CANCELLED, CLEARED, Driver
+from sapwood.chat.fitting import over
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
@@ -305,6 +306,8 @@ class Conversation:
         says = any(part["type"] != "step-start" for part in message["parts"])
         if says:
             self.transcript.put(message)
+        if self._agent.max_messages is not None:
+            self.transcript.remove(over(self.transcript.ids(), self._agent.max_messages))
         return says
 
     def _tell_done(self, row: Row, outcome: str, error: str | None, *, says_nothing: bool) -> None:
@@ -386,6 +389,8 @@ class Conversation:
             return False
         if row.status == "queued":
             self._end_queued(row, "aborted")
+            if self.turns.running() is None and not self.turns.queued():
+                self.stream.release_parked()
         elif row.status == "waiting":
             self._close_waiting("aborted")
             self.stream.tell(wire.messages(self.text()))

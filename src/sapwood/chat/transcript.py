@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.fitting import LARGEST, fitted
 from sapwood.clock import Clock
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
@@ -76,12 +77,15 @@ class Transcript:
     def put(self, message: UIMessage) -> None:
         """Store a message: at the end, or in the place of the one with its id."""
         self._db.ensure(CHAT)
+        body = msgspec.json.encode(message)
+        if len(body) > LARGEST:
+            body = msgspec.json.encode(fitted(message))
         self._db.execute(
             "INSERT INTO sapwood_messages (id, role, body, created_at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
             message["id"],
             message["role"],
-            msgspec.json.encode(message).decode(),
+            body.decode(),
             self._clock.now(),
         )
 
