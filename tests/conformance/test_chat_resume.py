@@ -185,15 +185,6 @@ async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() 
         assert (await done(late, "r1"))["body"] == "down"
 
 
-class Slow(Talking):
-    """One whose turns take their time before they begin to stream."""
-
-    gate: Any = None
-
-    async def before_turn(self, turn: Turn) -> None:
-        pass
-
-
 async def test_who_asks_before_a_stream_begins_waits_and_is_served_when_it_does() -> None:
     cls = talker(ScriptedModel(text("hello")), concurrency="debounce", debounce=5.0)
     async with talking(cls) as one:

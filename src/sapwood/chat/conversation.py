@@ -11,7 +11,7 @@ from asyncio import CancelledError, Future
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +31,8 @@ from sapwood.kernel.sockets import Socket
 from sapwood.when import After
 from sapwood.wire import chat as wire
 
+Outcome = Literal["success", "failed", "denied", "interrupted"]
+"""How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
 SETTLED = 0.03
 """Seconds between the last chunk of a continuation and the end: sooner, clients keep it as a message of its own."""
@@ -559,7 +561,7 @@ def _trailing(messages: Sequence[UIMessage]) -> list[str]:
     return found
 
 
-def _known_of(call: ToolCall | None) -> tuple[Any, str] | None:
+def _known_of(call: ToolCall | None) -> tuple[Any, Outcome] | None:
     """Return what a tool call returned, or somebody answered for it, and how it ended; None if nobody knows."""
     if call is None:
         return None
