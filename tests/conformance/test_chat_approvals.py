@@ -19,6 +19,7 @@ from tests.conformance.chats import (
     done,
     idle,
     open_calls,
+    over,
     parts_of,
     resume,
     say,
@@ -28,7 +29,7 @@ from tests.conformance.chats import (
     user,
 )
 from tests.conformance.served import type_of
-from tests.conformance.worlds import Run
+from tests.conformance.worlds import Run, until
 
 from sapwood import Approval, tool
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -65,8 +66,7 @@ async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
         assert cls.log == []
 
         assert await agent.approve("p")
-        while not await agent.ends():
-            await asyncio.sleep(0.01)
+        await over(agent)
 
         assert cls.log == [5]
         assert await agent.approvals() == []
@@ -84,8 +84,7 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> 
         await agent.send("pay")
 
         assert await agent.deny("p", "Too much.")
-        while not await agent.ends():
-            await asyncio.sleep(0.01)
+        await over(agent)
 
         assert cls.log == []
         assert "Too much." in await agent.seen_by_model()
@@ -101,8 +100,7 @@ async def test_a_call_is_made_with_what_the_person_changed(run: Run) -> None:
         await agent.send("pay")
 
         await agent.approve("p", {"amount": 3})
-        while not await agent.ends():
-            await asyncio.sleep(0.01)
+        await over(agent)
 
         assert cls.log == [3]
 
@@ -118,8 +116,7 @@ async def test_the_first_answer_counts(run: Run) -> None:
         assert not await agent.approve("unknown")
         assert [one.id for one in await agent.approvals()] == ["q"]
         assert await agent.approve("q")
-        while not await agent.ends():
-            await asyncio.sleep(0.01)
+        await over(agent)
 
         assert cls.log == [2]
         check_history(json.loads(await agent.seen_by_model()))
@@ -139,8 +136,7 @@ async def test_a_turn_that_waits_survives_any_number_of_crashes_and_costs_nothin
 
         agent = await world.get_agent(cls, "t")
         assert await agent.approve("p")
-        while not await agent.ends():
-            await asyncio.sleep(0.01)
+        await over(agent)
         assert cls.log == ["looked", 5]
         assert [status for _, status in await agent.ends()] == ["completed"]
 
@@ -215,8 +211,7 @@ async def test_an_approved_call_is_made_once_even_if_the_process_dies_while_it_i
         agent = await one.world.get_agent(cls, "t")
         await agent.send("transfer")
         await agent.approve("t")
-        while not cls.log:
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(cls.log))
 
         await one.world.crash()
         await idle(one)

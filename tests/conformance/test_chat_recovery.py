@@ -15,6 +15,7 @@ from tests.conformance.chats import (
     RECOVERING,
     RESPONSE,
     TALKER,
+    UPDATED,
     Talking,
     approval,
     built,
@@ -32,9 +33,10 @@ from tests.conformance.chats import (
     talker,
     talking,
     text_of,
+    tool_result,
     user,
 )
-from tests.conformance.served import type_of
+from tests.conformance.served import Served, type_of
 from tests.conformance.worlds import until
 
 from sapwood import Turn, Unavailable, tool
@@ -224,37 +226,62 @@ async def test_recovery_is_told_replayed_to_who_connects_and_cleared_at_the_end(
         assert (await one.join(TALKER)).of_type(RECOVERING) == []
 
 
+async def killed_until_hopeless(one: Served, model: Any) -> None:
+    """Have the process die during a turn as often as it may before the turn is given up."""
+    client = await one.join(TALKER)
+    await say(client, "r1", user("tell", "u1"))
+    await streamed(client, "r1", "never")
+    for time in range(2, 7):
+        await one.world.crash()
+        async with asyncio.timeout(5):
+            while len(model.asked) < time:
+                await one.world.clock.advance(400)
+                await asyncio.sleep(0.01)
+    await one.world.crash()
+
+
 async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_and_the_next_one_runs() -> None:
     model = ScriptedModel(text("never", gate=asyncio.Event()))
     cls = talker(model)
     async with talking(cls) as one:
-        client = await one.join(TALKER)
-        await say(client, "r1", user("tell", "u1"))
-        await streamed(client, "r1", "never")
-        times = 0
-        late = client
-        async with asyncio.timeout(20):
-            while times < 12:
-                times += 1
-                await one.world.crash()
-                late = await one.join(TALKER)
-                await one.world.clock.advance(400)
-                if (await resume(late))["type"] == "cf_agent_stream_resuming" and not model_runs(model, times):
-                    break
+        await killed_until_hopeless(one, model)
+        await one.world.clock.advance(400)
 
-        await take(late, "r1")
-        end = await done(late, "r1")
+        client = await one.join(TALKER)
+        assert (await resume(client))["id"] == "r1"
+        await take(client, "r1")
+        end = await done(client, "r1")
 
         assert end["error"]
         assert "without progress" in end["body"]
-        assert len(model.asked) <= 8
+        assert len(model.asked) == 6
+        assert client.of_type(RECOVERING) == []
         model.lines.append(text("better"))
-        await say(late, "r2", user("tell", "u1"), user("again", "u2"))
-        assert (await done(late, "r2"))["outcome"] == "completed"
+        await say(client, "r2", user("tell", "u1"), user("again", "u2"))
+        assert (await done(client, "r2"))["outcome"] == "completed"
 
 
-def model_runs(model: Any, times: int) -> bool:
-    return len(model.asked) > times
+async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -> None:
+    expect_deaths()
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        model = ScriptedModel(text("never", gate=asyncio.Event()))
+        cls = talker(model)
+        async with talking(cls) as one:
+            await killed_until_hopeless(one, model)
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            await one.world.clock.advance(400)
+            passed = one.world.points.passed["committed"] >= before + nth
+            await one.world.crash()
+            await one.world.clock.advance(400)
+
+            client = await one.join(TALKER)
+            assert (await resume(client))["id"] == "r1"
+            await take(client, "r1")
+            assert (await done(client, "r1"))["error"], nth
+            assert len(model.asked) == 6, nth
 
 
 async def test_progress_gives_a_turn_new_attempts() -> None:
@@ -405,19 +432,16 @@ def follows(model: Any) -> Any:
 
 async def until_over(one: Any, client: Any, passed: int) -> None:
     """Wait until the turn is over, or the process is dead; answer what it asks."""
-    answered = False
     async with asyncio.timeout(2):
         while one.world.points.passed["committed"] < passed:
             ends = dones(client)
-            if ends and not answered and "tool-beep" in str(client.of_type(MESSAGES)[-1]):
-                answered = True
-                await client.send(
-                    {"type": "cf_agent_tool_result", "toolCallId": "b", "output": "beep!", "autoContinue": True}
-                )
-            elif ends and (answered or "tool-beep" not in str(client.of_type(MESSAGES)[-1])):
-                if not answered or len(ends) == 2:
-                    await asyncio.sleep(0.05)
-                    return
+            waits = bool(ends) and "tool-beep" in str(client.of_type(MESSAGES)[-1])
+            if len(ends) == (2 if waits else 1):
+                await asyncio.sleep(0.05)
+                return
+            if waits and not client.of_type(UPDATED):
+                await tool_result(client, "b", "beep!")
+                await asyncio.sleep(0.02)
             await asyncio.sleep(0.005)
 
 
@@ -425,7 +449,7 @@ async def answer_beep(agent: Any, client: Any, transcript: list[Any]) -> bool:
     parts = [part for part in transcript[-1]["parts"] if part.get("toolCallId") == "b"]
     if not parts or parts[0]["state"] != "input-available":
         return False
-    await client.send({"type": "cf_agent_tool_result", "toolCallId": "b", "output": "beep!", "autoContinue": True})
+    await tool_result(client, "b", "beep!")
     await client.until(lambda frame: type_of(frame) == RESPONSE and frame["id"] == "r1-1" and frame["done"])
     return True
 

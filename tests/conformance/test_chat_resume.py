@@ -36,7 +36,7 @@ from tests.conformance.chats import (
 from tests.conformance.served import type_of
 from tests.conformance.worlds import until
 
-from sapwood import Turn, tool
+from sapwood import tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 BEEP = [{"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}]

@@ -283,7 +283,7 @@ async def test_a_turn_started_by_the_server_streams_to_whoever_watches() -> None
         for client in (first, second):
             assert (await done(client, turn.id))["messageIds"] == ["u1"]
             assert said(chunks(client, turn.id)) == "hello all"
-            assert [m["id"] for m in client.of_type(MESSAGES)[-1]["messages"]][0] == "u1"
+            assert client.of_type(MESSAGES)[-1]["messages"][0]["id"] == "u1"
 
 
 async def test_a_turn_keeps_its_agent_awake(run: Run) -> None:
@@ -507,6 +507,29 @@ class Child(Talking):
 class Root(Agent):
     async def make(self) -> None:
         await self.sub_agent(Child, "c")
+
+
+async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leading(Talking):
+        @tool
+        async def ask_child(self, question: str) -> str:
+            """Ask somebody who knows."""
+            child = await self.sub_agent(Child, "c")
+            return (await child.send(question)).text
+
+    monkeypatch.setattr(Child, "model", ScriptedModel(text("forty-two")))
+    cls = talker(ScriptedModel(call("ask_child", id="c1", question="how much?"), text("It is 42.")), base=Leading)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        turn = await agent.send("how much?")
+
+        assert turn.text == "It is 42."
+        assert "forty-two" in await agent.seen_by_model()
+        child = await world.get_agent(cls, "t", sub=[(Child, "c")])
+        assert [text_of(message) for message in await child.transcript()] == ["how much?", "forty-two"]
 
 
 async def test_a_scripted_model_plays_tool_calls_and_can_be_set_for_any_class(

@@ -213,7 +213,7 @@ def stream() -> st.SearchStrategy[list[dict[str, Any]]]:
         st.sampled_from(["text", "reasoning", "tool"]), st.lists(st.text("ab", min_size=1), max_size=4), st.booleans()
     )
     steps = st.lists(st.lists(part, max_size=3), min_size=1, max_size=3)
-    return steps.map(lambda all: [chunk for number, one in enumerate(all, 1) for chunk in of_step(number, one)])
+    return steps.map(lambda found: [chunk for number, one in enumerate(found, 1) for chunk in of_step(number, one)])
 
 
 @given(stream())

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.helpers import a_database
 
 from sapwood.chat.fitting import KEPT, LARGEST, fitted, over
 from sapwood.chat.turns import Turns
-from sapwood.storage.database import Database
-from sapwood.testing.clock import FakeClock
+from sapwood.testing import FakeClock
 
 
 @pytest.fixture
 def turns(tmp_path: Path) -> Iterator[Turns]:
-    database = Database(tmp_path / "chat.db")
+    database = a_database(tmp_path / "chat.db")
     yield Turns(database, FakeClock())
+    database.rollback()
     database.close()
 
 
