@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from pydantic_ai.messages import ModelMessagesTypeAdapter
@@ -42,9 +42,9 @@ class Talking(ChatAgent[Any]):
         return ModelMessagesTypeAdapter.dump_json(self.messages()).decode()
 
 
-def talker(model: Any = None, *, base: type[Talking] = Talking, **settings: Any) -> type[Talking]:
+def talker(model: Any = None, *, base: type[Talking] = Talking, **settings: Any) -> Any:
     """Make a class of agents that talk to this model."""
-    return cast("type[Talking]", type("Talker", (base,), {"model": model or ScriptedModel(), **settings}))
+    return type("Talker", (base,), {"model": model or ScriptedModel(), **settings})
 
 
 @asynccontextmanager

@@ -407,11 +407,15 @@ async def test_killed_at_any_commit_a_turn_ends_once_with_all_of_its_text_and_ea
 def expect_deaths() -> None:
     """Have it be no failure that a callback of the loop was where the process died."""
     loop = asyncio.get_running_loop()
-    otherwise = loop.get_exception_handler() or asyncio.AbstractEventLoop.default_exception_handler
+    given = loop.get_exception_handler()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), Dead):
-            otherwise(loop, context)
+        if isinstance(context.get("exception"), Dead):
+            return
+        if given is None:
+            loop.default_exception_handler(context)
+        else:
+            given(loop, context)
 
     loop.set_exception_handler(handle)
 
