@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.chats import (
+    CLEAR,
     MESSAGES,
     RESPONSE,
     TALKER,
@@ -27,6 +28,7 @@ from tests.conformance.chats import (
     talker,
     talking,
     text_of,
+    tool_result,
     user,
 )
 from tests.conformance.served import type_of
@@ -307,7 +309,8 @@ async def test_a_deadline_cancels_the_turn(run: Run) -> None:
         with pytest.raises(TimedOut), deadline(0.1):
             await agent.send("tell")
 
-        await until(lambda: model.cancelled == 1)
+        assert [status for _, status in await over(agent)] == ["aborted"]
+        assert model.cancelled == len(model.asked)
 
 
 async def test_an_own_loop_is_closed_when_its_turn_is_cancelled() -> None:
@@ -380,3 +383,30 @@ async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still
 
         assert (await done(client, "r2"))["outcome"] == "aborted"
         assert model.cancelled == 1
+
+
+@pytest.mark.parametrize("clears", [False, True])
+async def test_a_continuation_cancelled_just_as_it_is_about_to_wait_again_does_not_wait(clears: bool) -> None:
+    about_to = asyncio.Event()
+
+    class Telling(Talking):
+        def on_chunk(self, chunk: dict[str, Any]) -> None:
+            if chunk["type"] == "tool-input-available" and chunk["toolCallId"] == "c2":
+                about_to.set()
+
+    cls = talker(ScriptedModel(call("beep", id="c1"), call("beep", id="c2"), text("fine")), base=Telling)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi", clientTools=BEEP)
+        await done(client, "r1")
+        await tool_result(client, "c1", 1)
+        await about_to.wait()
+
+        await client.send({"type": CLEAR}) if clears else await cancel(client, "r1-1")
+        await done(client, "r1-1")
+        await client.call("nothing")
+
+        agent = await one.world.get_agent(cls, "t")
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert (await agent.transcript() == []) is clears
+        assert (await agent.send("more")).status == "completed"

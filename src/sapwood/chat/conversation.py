@@ -270,6 +270,8 @@ class Conversation:
             await asyncio.sleep(SETTLED)
             self._actor.check_live()
             row = self._of(number)
+            if status == "waiting" and row.error in (CANCELLED, CLEARED):
+                status = "aborted"
         self._end_now(row, status, error)
 
     def _end_now(self, row: Row, status: str, error: str | None) -> None:
