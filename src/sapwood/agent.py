@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,6 +109,9 @@ class Agent(Generic[S]):
     """What stubs show of what the framework defines."""
     _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = ()
     """What else it says to its clients, and hears from them."""
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        """A fiber that nobody asks about failed for good."""
 
     def __init_subclass__(
         cls,
@@ -470,7 +473,10 @@ Agent._base = Agent  # pyright: ignore[reportPrivateUsage]
 
 def _check_class(cls: type[Agent[Any]]) -> None:
     check_type_id(cls.__name__)
-    base, hooks, settings = cls._base, cls._hooks, cls._settings  # pyright: ignore[reportPrivateUsage]
+    # Not by cls._base: a user's class may have hidden it.
+    base = next(owner for owner in cls.__mro__ if owner.__dict__.get("_base") is owner)
+    hooks: frozenset[str] = base.__dict__["_hooks"]
+    settings: frozenset[str] = base.__dict__["_settings"]
     for owner in cls.__mro__[: cls.__mro__.index(base)]:
         for name, value in owner.__dict__.items():
             if name == "__init__":

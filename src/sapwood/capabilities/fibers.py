@@ -503,6 +503,9 @@ class Fibers:
         self._forget_steps(row.number)
         if row.key is None:
             self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
+            if error is not None and row.method is not None:
+                arguments = msgspec.msgpack.decode(row.arguments or b"\x80")
+                self._actor.agent._gave_up(row.method, arguments, str(error))
             return
         self._db.execute(
             "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"

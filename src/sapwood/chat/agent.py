@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import uuid4
 
+import msgspec
 from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
@@ -29,7 +30,7 @@ HOOKS = frozenset(
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "compact_above"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
 )
 SHOWN = frozenset(
     {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
@@ -62,6 +63,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
+    max_messages: ClassVar[int | None] = None
+    """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
     debounce: ClassVar[float] = 1.0
     """Seconds of silence after which a turn begins, if `concurrency` is `debounce`."""
     concurrency: ClassVar[str] = "queue"
@@ -143,7 +146,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def transcript(self) -> list[UIMessage]:
         """Return the conversation as its clients see it."""
-        return self._actor.of(Conversation).transcript.messages()
+        return msgspec.json.decode(self._actor.of(Conversation).text())
 
     async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
         """Return the messages of the conversation that have these words, best first."""
@@ -168,6 +171,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def deny(self, id: str, reason: str | None = None) -> bool:
         """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
         return self._actor.of(Conversation).answer(id, "denied", reason)
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        if method == "drive_turn":
+            self._actor.of(Conversation).gave_up(arguments["number"], error)
 
     async def drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""

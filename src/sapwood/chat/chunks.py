@@ -222,13 +222,16 @@ def _as_far_as_typed(text: str) -> Any:
         return text
 
 
+UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
+
+
 def closed(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message that nobody goes on with: nothing in it is left half said."""
     parts: list[dict[str, Any]] = []
     for part in message["parts"]:
         if part.get("state") == "streaming":
             part = {**part, "state": "done"}
-        elif part.get("state") in ("input-streaming", "input-available") and "toolCallId" in part:
+        elif part.get("state") in UNFINISHED and "toolCallId" in part:
             part = {**part, "state": "output-error", "errorText": "It was interrupted.", "input": part.get("input")}
         parts.append(part)
     return {**message, "parts": parts}

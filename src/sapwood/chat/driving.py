@@ -7,14 +7,16 @@ process died is asked for again, a tool that had returned is not called again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
@@ -30,6 +32,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.when import Retry
+from sapwood.wire.chat import recovering
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
@@ -38,10 +41,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
+SOON = "client soon"
+"""Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
 """How often a provider is asked that cannot answer now."""
 CANCELLED = "cancelled"
 """What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
+
+
+CLEARED = "cleared"
+"""The same, if the whole conversation is to be forgotten: nothing of it is kept."""
+
+
+class Failed(Exception):
+    """An answer says of itself that it failed."""
 
 
 class Cancelled(Exception):
@@ -73,12 +86,17 @@ class Driver:
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
 
+        self._responding: asyncio.Task[Any] | None = None
+        """What runs `respond`, which knows nothing of tokens."""
+
     def cut_off(self) -> None:
         """Stop what is going on, at once."""
         if self._token is not None:
             self._token.cancel()
         if not self._stopped.done():
             self._stopped.set_result(None)
+        if self._responding is not None and self._responding is not asyncio.current_task():
+            self._responding.cancel()
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
@@ -87,9 +105,10 @@ class Driver:
         row = self._talks.turns.of(number)
         if row is None or row.status != "running":
             return
-        self._token = CancellationToken()
+        self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
         self._talks.stream.begin(row)
+        self._note_recovery(row)
         try:
             await self._go(row)
         except CancelledError:
@@ -108,21 +127,51 @@ class Driver:
                 )
                 await self._talks.end(number, "error", error=str(error) or type(error).__name__)
         finally:
-            self._token = None
+            if self._token is token:  # the next turn may have begun
+                self._token = None
+        await self._tell_end(number)
+
+    async def _tell_end(self, number: int) -> None:
+        row = self._talks.turns.of(number)
+        if row is None or row.is_open:
+            return
+        turn, agent = self._talks.shown(row), self._agent
+        hooks = [agent.on_turn_end]
+        if turn.status in ("completed", "error", "aborted"):
+            hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
+        for hook in hooks:
+            try:
+                await hook(turn)
+            except CancelledError:
+                raise
+            except Exception as error:
+                self._actor.check_live()
+                self._actor.last_error = describe(error)
+                where = {"address": str(self._actor.address)}
+                log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
+
+    def _note_recovery(self, row: Row) -> None:
+        """Have clients know that a turn goes on after a crash."""
+        call = current.get()
+        work = call.work if call is not None else None
+        if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
+            self._talks.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
+            self._talks.stream.tell(recovering(row.id, is_so=True))
 
     def _is_cancelled(self, number: int) -> bool:
         row = self._talks.turns.of(number)
-        return row is None or row.error == CANCELLED
+        return row is None or row.error in (CANCELLED, CLEARED)
 
     def _row(self, number: int) -> Row:
         """Return a turn as it is now; raise if it is not to go on."""
         row = self._talks.turns.of(number)
-        if row is None or row.status != "running" or row.error == CANCELLED:
+        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED):
             raise Cancelled
         return row
 
     async def _go(self, row: Row) -> None:
         talks, number = self._talks, row.number
+        self._row(number)
         said = talks.stream.stored(number)
         if not row.continues and not row.steps and not said:
             await self._agent.before_turn(talks.shown(row))
@@ -139,12 +188,19 @@ class Driver:
             history = talks.transcript.history()
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
-            answers = [call for call in talks.turns.calls(number) if call.answer is not None]
-            if history[-1].kind == "request" and not answers:
+            if history[-1].kind == "request" and not self._answers(number):
                 await self._shorten(turn, history)
                 await self._ask(self._row(number), turn, talks.transcript.history())
             elif await self._act(row, turn, history):
                 return
+
+    def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
+        """Return what was answered for tool calls that the turn waited for."""
+        return {
+            call.id: tuple(msgspec.json.decode(call.answer))
+            for call in self._talks.turns.calls(number)
+            if call.answer is not None and call.asked != SOON
+        }
 
     def _loop_turn(self, row: Row) -> LoopTurn:
         agent = self._agent
@@ -235,11 +291,9 @@ class Driver:
         talks = self._talks
         assert self._token is not None
         projection = Projection(row.steps)
-        answers = {
-            call.id: tuple(msgspec.json.decode(call.answer))
-            for call in talks.turns.calls(row.number)
-            if call.answer is not None
-        }
+        answers = self._answers(row.number)
+        if not answers:
+            self._expect_clients(row, history)
         acted = await LOOP.act(
             turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event))
         )
@@ -247,7 +301,7 @@ class Driver:
         self._actor.check_live()
         if acted.request is not None:
             talks.transcript.add(row.message, acted.request)
-        talks.turns.forget_calls(row.number)
+        talks.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
         if acted.approvals or acted.client_calls:
             await self._wait_for(row, acted)
             return True
@@ -260,6 +314,15 @@ class Driver:
         talks.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
         await talks.end(row.number, "completed")
         return True
+
+    def _expect_clients(self, row: Row, history: Sequence[ModelMessage]) -> None:
+        """Note what clients are to run: they may be done before our own tools are."""
+        theirs = {tool["name"] for tool in row.tools()}
+        for part in history[-1].parts:
+            if part.part_kind == "tool-call" and part.tool_name in theirs:
+                self._talks.turns.ask_about(
+                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON
+                )
 
     def _count_retries(self, row: Row, acted: Acted) -> None:
         """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
@@ -292,14 +355,23 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         texts: list[str] = []
-        answer = self._agent.respond(talks.shown(row))
+        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
+        self._responding = task = asyncio.current_task()
         try:
             async for said in answer:
                 self._row(row.number)
+                if not isinstance(said, str) and said["type"] == "error":
+                    raise Failed(str(said["errorText"]))
                 talks.stream.put(*_chunks_of(said, first=not texts))
                 if isinstance(said, str):
                     texts.append(said)
+        except CancelledError:
+            if task is None or self._actor.dropped is not None or not self._is_cancelled(row.number):
+                raise
+            task.uncancel()
+            raise Cancelled from None
         finally:
+            self._responding = None
             await answer.aclose()
         if texts:
             talks.stream.put({"type": "text-end", "id": "1-0"})

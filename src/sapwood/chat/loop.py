@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -167,15 +167,18 @@ class PydanticLoop:
         said: Callable[[Any], None],
     ) -> Acted:
         """Run the tool calls of the last response, each once; what others answered comes with `answers`."""
-        from pydantic_ai import Agent, DeferredToolRequests
+        from pydantic_ai import Agent, CallToolsNode, DeferredToolRequests
 
         more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
         if answers:
             more["deferred_tool_results"] = _deferred(answers)
         async with self._run(turn, history, **more) as run:
-            node = run.next_node
+            node: Any = run.next_node
             while not Agent.is_call_tools_node(node):
                 node = await run.next(node)
+                if Agent.is_model_request_node(node):
+                    # With instructions it would ask the model once more, although that has said all it wanted.
+                    node = cast("Any", CallToolsNode)(history[-1])
             async with node.stream(run.ctx) as events:
                 async for event in events:
                     said(event)

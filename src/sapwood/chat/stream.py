@@ -56,9 +56,17 @@ class ChatStream:
         self._seq = max(row.next_seq, self._last(row.number) + 1)
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
-        for waiting in self._beginning.pop(row.number, ()):
+        self.settle(row.number)
+
+    def settle(self, number: int) -> None:
+        """A turn has begun to stream, or never will: tell those who wait for that."""
+        for waiting in self._beginning.pop(number, ()):
             if not waiting.done():
                 waiting.set_result(None)
+
+    def forget(self, number: int) -> None:
+        """Forget what a turn has streamed: its message is whole."""
+        self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ?", number)
 
     async def begun(self, number: int) -> None:
         """Return when a turn begins to stream."""
@@ -123,7 +131,7 @@ class ChatStream:
             for text in texts:
                 listener.put_nowait(text)
         for at, text in enumerate(texts):
-            self.tell(wire.chunk(row.stream, text, first + at, continuation=continues))
+            self.tell_live(wire.chunk(row.stream, text, first + at, continuation=continues))
 
     def drop(self) -> None:
         """Forget what was gathered: nobody is to hear of it."""
@@ -157,10 +165,17 @@ class ChatStream:
         return [chunk for (body,) in rows for chunk in msgspec.json.decode(body)]
 
     def tell(self, frame: str, *, without: Socket | None = None) -> None:
+        """Send a frame to every client."""
+        outbox = self._actor.of(Outbox)
+        for socket in self._actor.host.sockets.of(self._actor.address):
+            if socket.is_protocol and socket is not without:
+                outbox.put(socket, frame)
+
+    def tell_live(self, frame: str) -> None:
         """Send a frame to every client, but not to those that were offered a replay and have not taken it."""
         outbox = self._actor.of(Outbox)
         for socket in self._actor.host.sockets.of(self._actor.address):
-            if socket.is_protocol and socket is not without and socket not in self._offered:
+            if socket.is_protocol and socket not in self._offered:
                 outbox.put(socket, frame)
 
     def tell_one(self, socket: Socket, frame: str) -> None:

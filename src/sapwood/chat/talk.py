@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -34,7 +34,7 @@ class Talk:
         conversation = self._conversation
         conversation.resume(socket, asked=False)
         if conversation.stream.active is None and conversation.turns.running() is None:
-            conversation.stream.tell_one(socket, wire.messages(conversation.transcript.text(), connect=True))
+            conversation.stream.tell_one(socket, wire.messages(conversation.text(), connect=True))
 
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""
@@ -63,7 +63,7 @@ class Talk:
                 str(frame.error or "Tool execution denied by user") if failed else frame.output,
                 go_on=frame.go_on is True and not failed,
                 owner=socket,
-                client_tools=frame.client_tools,
+                client_tools=frame.client_tools if _are_tools(frame.client_tools) else None,
             )
         elif frame.type == wire.TOOL_APPROVAL:
             conversation.answer(
@@ -88,11 +88,15 @@ class Talk:
 
     def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None) -> Row:
         """Have something answered that came as the AI SDK sends it."""
-        said: list[Any] = body.pop("messages", None) or []
+        said: Any = body.pop("messages", None) or []
         regenerate = body.pop("trigger", "") == "regenerate-message"
         client_tools = body.pop("clientTools", None)
+        if not isinstance(said, list):
+            raise Refused("The messages have to be an array.")
+        if not _are_tools(client_tools):
+            raise Refused("Tools of a client are an array of objects with a name.")
         return self._conversation.ask(
-            said, id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
+            cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
 
     def closed(self, socket: Socket) -> None:
@@ -105,7 +109,7 @@ class Talk:
         if request.method == "GET" and last == "get-messages":
             from starlette.responses import Response
 
-            return Response(self._conversation.transcript.text(), media_type="application/json")
+            return Response(self._conversation.text(), media_type="application/json")
         if request.method == "POST" and last == "chat":
             return await self._answer(request)
         return None
@@ -129,3 +133,12 @@ class Talk:
         async for chunk in self._conversation.listen(number):
             yield b"data: " + chunk + b"\n\n"
         yield b"data: [DONE]\n\n"
+
+
+def _are_tools(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("parameters"), dict | None)  # pyright: ignore[reportUnknownMemberType]
+        for one in value  # pyright: ignore[reportUnknownVariableType]
+    )

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.fitting import LARGEST, fitted
 from sapwood.clock import Clock
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
 
 CHAT = Schema("sapwood.chat", "chat")
 SEARCH = Schema("sapwood.chat", "search")
@@ -77,12 +78,15 @@ class Transcript:
     def put(self, message: UIMessage) -> None:
         """Store a message: at the end, or in the place of the one with its id."""
         self._db.ensure(CHAT)
+        body = msgspec.json.encode(message)
+        if len(body) > LARGEST:
+            body = msgspec.json.encode(fitted(message))
         self._db.execute(
             "INSERT INTO sapwood_messages (id, role, body, created_at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
             message["id"],
             message["role"],
-            msgspec.json.encode(message).decode(),
+            body.decode(),
             self._clock.now(),
         )
         if self._db.has(SEARCH):
@@ -189,3 +193,17 @@ class Transcript:
             body[1:-1].decode(),
         )
         self._history = None
+
+
+def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
+    """Return the tool calls that nothing was returned for."""
+    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+
+    found: dict[str, ToolCallPart] = {}
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found[part.tool_call_id] = part
+            elif isinstance(part, ToolReturnPart):
+                found.pop(part.tool_call_id, None)
+    return [*found.values()]

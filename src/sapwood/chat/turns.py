@@ -13,8 +13,8 @@ from sapwood.kernel.actor import Actor
 from sapwood.storage.database import Database
 
 ALL = (
-    "SELECT number, id, message, asked, status, continues, said, body, client_tools, steps, retries, usage, output,"
-    " error, next_seq, created_at, ended_at FROM sapwood_turns "
+    "SELECT number, id, message, asked, status, continues, back_to, said, body, client_tools, steps,"
+    " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
 
@@ -28,6 +28,7 @@ class Row(NamedTuple):
     asked: str
     status: str
     continues: int
+    back_to: str | None
     said: str
     body: str
     client_tools: str
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     output: str | None
     error: str | None
     next_seq: int
+    recovering_at: float | None
     created_at: float
     ended_at: float | None
 
@@ -67,6 +69,7 @@ class ToolCall(NamedTuple):
     result: str | None
     error: str | None
     asked: str | None
+    """`approval` or `client`; `client soon` while other tools of the same answer still run."""
     answer: str | None
     go_on: int
 
@@ -155,6 +158,11 @@ class Turns:
         )
         self._db.execute("DELETE FROM sapwood_tool_calls WHERE turn = ?", number)
 
+    def forget_ended(self) -> None:
+        """Forget the turns that are over."""
+        if self.exist:
+            self._db.execute("DELETE FROM sapwood_turns WHERE status NOT IN ('queued', 'running', 'waiting')")
+
     def count(self, row: Row, model: str, input_tokens: int, output_tokens: int, cost: float | None) -> None:
         """Add one answer of a model's to what a turn has used."""
         usage = msgspec.json.decode(row.usage)
@@ -210,9 +218,11 @@ class Turns:
             id,
         )
 
-    def forget_calls(self, number: int) -> None:
-        """The tool calls of a turn are part of the conversation now."""
-        self._db.execute("DELETE FROM sapwood_tool_calls WHERE turn = ?", number)
+    def forget_calls(self, number: int, *, but: Sequence[str] = ()) -> None:
+        """The tool calls of a turn are part of the conversation now, but for these."""
+        for call in self.calls(number):
+            if call.id not in but:
+                self._db.execute("DELETE FROM sapwood_tool_calls WHERE id = ?", call.id)
 
 
 SETTING = {
@@ -221,6 +231,7 @@ SETTING = {
         "status",
         "continues",
         "said",
+        "back_to",
         "asked",
         "usage",
         "steps",
@@ -228,6 +239,7 @@ SETTING = {
         "output",
         "error",
         "next_seq",
+        "recovering_at",
         "client_tools",
     )
 }

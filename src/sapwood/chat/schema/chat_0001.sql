@@ -25,6 +25,7 @@ CREATE TABLE sapwood_turns (
     asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, error, aborted, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
+    back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
     said          TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
     body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run
@@ -34,6 +35,7 @@ CREATE TABLE sapwood_turns (
     output        TEXT,                         -- JSON: what it ended with, if that is more than text
     error         TEXT,
     next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
+    recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
     created_at    REAL NOT NULL,
     ended_at      REAL
 ) STRICT;
@@ -58,7 +60,7 @@ CREATE TABLE sapwood_tool_calls (
     status      TEXT,                           -- running, done or failed; NULL: it has not begun
     result      TEXT,                           -- JSON: what it returned
     error       TEXT,                           -- what it raised
-    asked       TEXT,                           -- whom it waits for: approval, client; NULL: nobody
+    asked       TEXT,                           -- whom it waits for: approval, client, client soon; NULL: nobody
     answer      TEXT,                           -- JSON: what they said, as kind and value
     go_on       INTEGER NOT NULL DEFAULT 0,     -- 1 if they want the turn to go on
     created_at  REAL NOT NULL
