@@ -231,7 +231,7 @@ class Fibers:
         self._actor.check_use()
         method = self._calls.method_of(function, "launch()")
         row = self._insert(name, None, method, self._calls.pack(method, args, kwargs))
-        self._begin(row, self._go(row))
+        self._begin(row, self._go)
         self._changed(row.due_at)
 
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
