@@ -5,7 +5,6 @@ import { createInterface } from "node:readline";
 import { WebSocket } from "ws";
 
 export const host = process.argv[2];
-const only = process.argv.slice(3);
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 const PATIENCE = 5000;
 const orders = createInterface({ input: process.stdin });
@@ -25,9 +24,9 @@ export async function restart(how) {
   await done;
 }
 
-/** Note what a client saw, and whether it is what it should be. */
-export function expect(what, seen, wanted) {
-  now.seen[what] = seen === undefined ? "undefined" : structuredClone(seen);
+/** Note what a client saw, and whether it is what it should be; quietly, if it is another each time. */
+export function expect(what, seen, wanted, { quietly = false } = {}) {
+  if (!quietly) now.seen[what] = seen === undefined ? "undefined" : structuredClone(seen);
   try {
     assert.deepEqual(seen, wanted);
   } catch {
@@ -93,15 +92,15 @@ function withoutRepeats(sockets) {
   return sockets.filter((record, at) => at === 0 || JSON.stringify(record) !== JSON.stringify(sockets[at - 1]));
 }
 
-/** Run what is exported, one after the other; `end` closes the clients a scenario made. */
-export async function run(scenarios, { end }) {
+/** Run scenarios, one after the other, or `only` these; `end` closes the clients a scenario made. */
+export async function run(scenarios, { end, only = process.argv.slice(3), patience = 20_000 }) {
   const transcript = {};
   for (const [name, scenario] of Object.entries(scenarios)) {
     if (only.length && !only.includes(name)) continue;
     now = { clients: {}, seen: {}, failures: [], open: new Set() };
     const { clients, seen, failures, open } = now;
     const work = scenario(name).catch((error) => failures.push(String(error.stack)));
-    const late = await Promise.race([work.then(() => false), sleep(20_000).then(() => true)]);
+    const late = await Promise.race([work.then(() => false), sleep(patience).then(() => true)]);
     if (late) failures.push("timed out");
     await end();
     await until("all sockets are closed", () => open.size === 0, 1500).catch(() => {});
