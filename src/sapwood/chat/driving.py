@@ -7,6 +7,7 @@ process died is asked for again, a tool that had returned is not called again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from asyncio import CancelledError
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
+ASKED_FOR = 0.05
+"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = "client soon"
 """Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
 CANCELLED = "cancelled"
@@ -90,6 +93,10 @@ class Driver:
         if row is None or row.status != "running":
             return
         self._token = token = CancellationToken()
+        if row.continues:
+            await self._actor.leave()
+            await asyncio.sleep(ASKED_FOR)
+            self._actor.check_live()
         self._talks.stream.begin(row)
         self._note_recovery(row)
         try:
@@ -228,8 +235,10 @@ class Driver:
         answers = self._answers(row.number)
         if not answers:
             self._expect_clients(row, history)
+        # What others answered is in the message already; clients of a continuation do not know the call any more.
+        known = {id for id, (kind, _) in answers.items() if kind != "approved"}
         acted = await LOOP.act(
-            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event))
+            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event, known=known))
         )
         row = self._row(row.number)
         self._actor.check_live()
