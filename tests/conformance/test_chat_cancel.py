@@ -306,7 +306,7 @@ async def test_a_deadline_cancels_the_turn(run: Run) -> None:
         agent = await world.get_agent(cls, "t")
 
         with pytest.raises(TimedOut):
-            async with deadline(0.1):
+            with deadline(0.1):
                 await agent.send("tell")
 
         await until(lambda: model.cancelled == 1)

@@ -59,8 +59,9 @@ async def test_the_model_is_told_everything_that_was_said_before(run: Run) -> No
         await world.crash()
         agent = await world.get_agent(cls, "t")
 
-        await agent.send("second")
+        turn = await agent.send("second")
 
+        assert (turn.status, turn.text, turn.output, len(model.asked)) == ("completed", "two", "two", 2)
         told = [part.content for message in model.asked[1] for part in message.parts]
         assert told == ["first", "one", "second"]
         check_history(json.loads(await agent.seen_by_model()))

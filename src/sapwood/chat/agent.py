@@ -25,24 +25,16 @@ O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
 
 HOOKS = frozenset(
     {"before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
-    | {"respond", "get_model", "get_instructions"}
+    | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
+    | {"compact", "respond", "get_model", "get_instructions"}
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "max_messages"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
 )
 SHOWN = frozenset(
-    {
-        "send",
-        "save_messages",
-        "continue_last_turn",
-        "cancel_turn",
-        "clear",
-        "transcript",
-        "approvals",
-        "approve",
-        "deny",
-    }
+    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    | {"approvals", "approve", "deny"}
 )
 
 
@@ -67,6 +59,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """Temperature and the like, as Pydantic AI has them."""
     loop: ClassVar[PydanticAgent[Any, Any] | None] = None
     """A `pydantic_ai.Agent` of your own, to be used instead of one made from the above."""
+    compact_above: ClassVar[int | None] = None
+    """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
     max_messages: ClassVar[int | None] = None
@@ -110,6 +104,18 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def on_turn_end(self, turn: Turn) -> None:
         """Called when a turn is over. Override it."""
 
+    async def on_agent_start(self, turn: Turn) -> None:
+        """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
+
+    async def on_agent_complete(self, turn: Turn) -> None:
+        """Called when the agent has completed a turn. Override it."""
+
+    async def on_agent_fail(self, turn: Turn) -> None:
+        """Called when a turn failed or was cancelled. Override it."""
+
+    async def compact(self, messages: list[ModelMessage]) -> str | None:
+        """Return a summary of messages that have become too many; None has the model write one. Override it."""
+
     async def respond(self, turn: Turn) -> AsyncIterator[str | Chunk]:
         """Answer without a model of Pydantic AI's: yield text, or chunks of an AI SDK stream. Override it."""
         raise NotImplementedError
@@ -141,6 +147,14 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def transcript(self) -> list[UIMessage]:
         """Return the conversation as its clients see it."""
         return msgspec.json.decode(self._actor.of(Conversation).text())
+
+    async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
+        """Return the messages of the conversation that have these words, best first."""
+        return self._actor.of(Conversation).transcript.search(words, limit)
+
+    async def export(self) -> dict[str, Any]:
+        """Return the whole conversation: what clients see, what the model sees, and what each turn used."""
+        return self._actor.of(Conversation).export()
 
     def messages(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""

@@ -131,7 +131,8 @@ class Conversation:
             client_tools=msgspec.json.encode(client_tools or []).decode(),
         )
         if regenerate:
-            self._take_back(messages)
+            self.turns.set(row.number, back_to=self._last_known(messages))
+            row = self._of(row.number)
         if busy and policy == "interrupt":
             self.cancel()
         if busy and new:
@@ -189,13 +190,15 @@ class Conversation:
         self.stream.settle(row.number)
         self._tell_over(row.number)
 
-    def _take_back(self, messages: Sequence[UIMessage]) -> None:
-        """Take back what follows the last message that the client still has."""
-        kept = {message.get("id") for message in messages}
+    def _last_known(self, messages: Sequence[UIMessage]) -> str | None:
+        """Return the id of the last of a client's messages that is known here."""
+        known = {id for id, _ in self.transcript.ids()}
+        return next((message["id"] for message in reversed(messages) if message.get("id") in known), None)
+
+    def _take_back_after(self, last: str) -> None:
         ids = [id for id, _ in self.transcript.ids()]
-        last = max((at for at, id in enumerate(ids) if id in kept), default=-1)
-        if last >= 0:
-            self.transcript.remove(ids[last + 1 :])
+        if last in ids:
+            self.transcript.remove(ids[ids.index(last) + 1 :])
 
     def _take_back_changed(self, messages: Sequence[UIMessage]) -> None:
         """If the last message was changed, take back what it was, and what followed."""
@@ -218,6 +221,8 @@ class Conversation:
     def _begin(self, row: Row, sender: Socket | None = None) -> None:
         """Let a turn begin: what was said joins the conversation."""
         self._close_waiting()
+        if row.back_to is not None:
+            self._take_back_after(row.back_to)
         said: list[UIMessage] = msgspec.json.decode(row.said)
         for message in said:
             self.transcript.put(message)
@@ -396,6 +401,14 @@ class Conversation:
             usage=msgspec.json.decode(row.usage),
             body=msgspec.json.decode(row.body),
         )
+
+    def export(self) -> dict[str, Any]:
+        """Return everything that is known of the conversation, as what JSON has."""
+        return {
+            "messages": self.transcript.messages(),
+            "model_messages": self.transcript.exported(),
+            "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+        }
 
     def cancel(self, id: str | None = None) -> bool:
         """Cancel a turn, for good; return whether there was one to cancel."""

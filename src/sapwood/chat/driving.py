@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -18,8 +19,10 @@ import msgspec
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
-from sapwood.chat.loop import Acted, PydanticLoop
+from sapwood.chat.compaction import BEFORE, cut_of
+from sapwood.chat.loop import Acted, Asked, PydanticLoop, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
+from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
@@ -28,6 +31,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
+from sapwood.when import Retry
 from sapwood.wire.chat import recovering
 
 if TYPE_CHECKING:
@@ -41,6 +45,8 @@ ASKED_FOR = 0.05
 """Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = "client soon"
 """Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
+PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
+"""How often a provider is asked that cannot answer now."""
 CANCELLED = "cancelled"
 """What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
 
@@ -79,11 +85,20 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._stopped: Future[None] = actor.host.loop.create_future()
+        """Done when the turn is cancelled; ends its waiting for a provider."""
+
+        self._responding: asyncio.Task[Any] | None = None
+        """What runs `respond`, which knows nothing of tokens."""
 
     def cut_off(self) -> None:
         """Stop what is going on, at once."""
         if self._token is not None:
             self._token.cancel()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+        if self._responding is not None and self._responding is not asyncio.current_task():
+            self._responding.cancel()
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
@@ -93,6 +108,7 @@ class Driver:
         if row is None or row.status != "running":
             return
         self._token = token = CancellationToken()
+        self._stopped = self._actor.host.loop.create_future()
         if row.continues:
             await self._actor.leave()
             await asyncio.sleep(ASKED_FOR)
@@ -123,16 +139,22 @@ class Driver:
 
     async def _tell_end(self, number: int) -> None:
         row = self._talks.turns.of(number)
-        if row is None or row.is_open or not self._actor.kind.overrides("on_turn_end"):
+        if row is None or row.is_open:
             return
-        try:
-            await self._agent.on_turn_end(self._talks.shown(row))
-        except CancelledError:
-            raise
-        except Exception as error:
-            self._actor.check_live()
-            self._actor.last_error = describe(error)
-            log.exception("on_turn_end of %s failed", self._actor.address, extra={"address": str(self._actor.address)})
+        turn, agent = self._talks.shown(row), self._agent
+        hooks = [agent.on_turn_end]
+        if turn.status in ("completed", "error", "aborted"):
+            hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
+        for hook in hooks:
+            try:
+                await hook(turn)
+            except CancelledError:
+                raise
+            except Exception as error:
+                self._actor.check_live()
+                self._actor.last_error = describe(error)
+                where = {"address": str(self._actor.address)}
+                log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
 
     def _note_recovery(self, row: Row) -> None:
         """Have clients know that a turn goes on after a crash."""
@@ -159,6 +181,7 @@ class Driver:
         said = talks.stream.stored(number)
         if not row.continues and not row.steps and not said:
             await self._agent.before_turn(talks.shown(row))
+            await self._agent.on_agent_start(talks.shown(row))
         if not said:
             talks.stream.begin_step(row.steps)
             talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
@@ -172,7 +195,8 @@ class Driver:
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
             if history[-1].kind == "request" and not self._answers(number):
-                await self._ask(row, turn, history)
+                await self._shorten(turn, history)
+                await self._ask(self._row(number), turn, talks.transcript.history())
             elif await self._act(row, turn, history):
                 return
 
@@ -216,9 +240,7 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         self._row(row.number)
-        assert self._token is not None
-        projection = Projection(step)
-        asked = await LOOP.ask(turn, history, self._token, lambda event: talks.stream.put(*projection.event(event)))
+        asked = await self._asked(row, turn, history, Projection(step))
         row = self._row(row.number)
         self._actor.check_live()
         talks.stream.flush()
@@ -226,6 +248,49 @@ class Driver:
         talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
         self._progressed()
         await self._actor.leave()
+
+    async def _shorten(self, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Have what is old summarised, if the conversation has grown too long for the model."""
+        allowed: int | None = self._agent.compact_above
+        cut = 0 if allowed is None else cut_of(history, allowed)
+        if not cut:
+            return
+        summary = await self._agent.compact(list(history[:cut]))
+        if summary is None:
+            assert self._token is not None
+            summary = await LOOP.summarise(turn, history[:cut], self._token)
+        self._actor.check_live()
+        self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
+        await self._actor.leave()
+
+    async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
+        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        stream = self._talks.stream
+        limiter = self._actor.host.shared(Providers).of(turn.model)
+        said = 0
+
+        def hear(event: Any) -> None:
+            nonlocal said
+            said += 1
+            stream.put(*projection.event(event))
+
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                async with limiter.request(self._waits, self._stopped):
+                    self._row(row.number)
+                    assert self._token is not None
+                    return await LOOP.ask(turn, history, self._token, hear)
+            except Exception as error:
+                wait = retry_after(error, PROVIDER.wait(failed))
+                if wait is None or said or failed == PROVIDER.attempts:
+                    raise
+                limiter.close_for(wait)
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait, error)
+        raise AssertionError
+
+    def _waits(self, seconds: float | None) -> None:
+        self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
+        self._talks.stream.flush()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> bool:
         """Run the tools the model asked for; return whether the turn is over, or waits."""
@@ -299,6 +364,7 @@ class Driver:
         await self._actor.leave()
         texts: list[str] = []
         answer = self._agent.respond(talks.shown(row))
+        self._responding = task = asyncio.current_task()
         try:
             async for said in answer:
                 self._row(row.number)
@@ -307,7 +373,13 @@ class Driver:
                 talks.stream.put(*_chunks_of(said, first=not texts))
                 if isinstance(said, str):
                     texts.append(said)
+        except CancelledError:
+            if task is None or self._actor.dropped is not None or not self._is_cancelled(row.number):
+                raise
+            task.uncancel()
+            raise Cancelled from None
         finally:
+            self._responding = None
             await answer.aclose()
         if texts:
             talks.stream.put({"type": "text-end", "id": "1-0"})

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from sapwood.chat.chunks import json_of
+from sapwood.chat.compaction import SUMMARISE
 from sapwood.chat.tools import Toolbox
 
 if TYPE_CHECKING:
@@ -144,6 +145,19 @@ class PydanticLoop:
             _cost(response),
         )
 
+    async def summarise(self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken) -> str:
+        """Have the model say in short what was said."""
+        from pydantic_ai import Agent
+
+        result = await Agent(turn.model).run(SUMMARISE, message_history=history, cancellation_token=token)
+        return result.output
+
+    def said_by_user(self, text: str) -> ModelRequest:
+        """Return a message that tells the model something."""
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        return ModelRequest(parts=[UserPromptPart(text)])
+
     async def act(
         self,
         turn: Turn,
@@ -153,15 +167,18 @@ class PydanticLoop:
         said: Callable[[Any], None],
     ) -> Acted:
         """Run the tool calls of the last response, each once; what others answered comes with `answers`."""
-        from pydantic_ai import Agent, DeferredToolRequests
+        from pydantic_ai import Agent, CallToolsNode, DeferredToolRequests
 
         more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
         if answers:
             more["deferred_tool_results"] = _deferred(answers)
         async with self._run(turn, history, **more) as run:
-            node = run.next_node
+            node: Any = run.next_node
             while not Agent.is_call_tools_node(node):
                 node = await run.next(node)
+                if Agent.is_model_request_node(node):
+                    # With instructions it would ask the model once more, although that has said all it wanted.
+                    node = cast("Any", CallToolsNode)(history[-1])
             async with node.stream(run.ctx) as events:
                 async for event in events:
                     said(event)
@@ -235,3 +252,19 @@ def _cost(response: ModelResponse) -> float | None:
         return float(response.cost().total_price)
     except (LookupError, AssertionError, ValueError, AttributeError, TypeError):
         return None  # nobody knows the price
+
+
+def retry_after(error: BaseException, otherwise: float) -> float | None:
+    """Return how long to wait before a provider is asked again; None: it is no use."""
+    from pydantic_ai.exceptions import (
+        ModelAPIError,
+        ModelConnectionError,
+        ModelRateLimitError,
+        ModelServerError,
+        ModelUnavailableError,
+    )
+
+    if not isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
+        return None
+    assert isinstance(error, ModelAPIError)
+    return otherwise if error.retry_after is None else error.retry_after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -96,7 +96,7 @@ class Talk:
         if not _are_tools(client_tools):
             raise Refused("Tools of a client are an array of objects with a name.")
         return self._conversation.ask(
-            said, id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
+            cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
 
     def closed(self, socket: Socket) -> None:

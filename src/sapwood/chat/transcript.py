@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ToolCallPart
 
 CHAT = Schema("sapwood.chat", "chat")
+SEARCH = Schema("sapwood.chat", "search")
 
 UIMessage = dict[str, Any]
 """A message as the AI SDK has it: id, role, parts, perhaps metadata."""
@@ -88,6 +89,35 @@ class Transcript:
             body.decode(),
             self._clock.now(),
         )
+        if self._db.has(SEARCH):
+            self._forget_words(message["id"])
+            self._index(message)
+
+    def search(self, words: str, limit: int) -> list[UIMessage]:
+        """Return the messages with these words, best first."""
+        if not self.exists:
+            return []
+        if not self._db.has(SEARCH):
+            self._db.ensure(SEARCH)
+            for message in self.messages():
+                self._index(message)
+        wanted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
+        if not wanted:
+            return []
+        rows = self._db.execute(
+            "SELECT body FROM sapwood_message_words JOIN sapwood_messages USING (id)"
+            " WHERE sapwood_message_words MATCH ? ORDER BY rank LIMIT ?",
+            wanted,
+            limit,
+        )
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    def _index(self, message: UIMessage) -> None:
+        text = "\n".join(str(part["text"]) for part in message["parts"] if part.get("type") == "text")
+        self._db.execute("INSERT INTO sapwood_message_words (id, text) VALUES (?, ?)", message["id"], text)
+
+    def _forget_words(self, id: str) -> None:
+        self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Take messages back, and with them what the model saw of them."""
@@ -95,6 +125,8 @@ class Transcript:
         for id in gone:
             self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
             self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
+            if self._db.has(SEARCH):
+                self._forget_words(id)
         if gone:
             self._history = None
 
@@ -103,6 +135,8 @@ class Transcript:
         if self.exists:
             self._db.execute("DELETE FROM sapwood_messages")
             self._db.execute("DELETE FROM sapwood_model_messages")
+            if self._db.has(SEARCH):
+                self._db.execute("DELETE FROM sapwood_message_words")
         self._history = None
 
     def history(self) -> list[ModelMessage]:
@@ -133,20 +167,43 @@ class Transcript:
         )
         history.append((id, message))
 
+    def exported(self) -> list[Any]:
+        """Return the conversation as the model sees it, as what JSON has."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT body FROM sapwood_model_messages ORDER BY position")
+        return [msgspec.json.decode(body) for (body,) in rows]
+
     def of(self, id: str) -> list[ModelMessage]:
         """Return what the model saw of one message."""
         return [message for one, message in self._loaded() if one == id]
 
+    def shorten(self, count: int, summary: ModelMessage) -> None:
+        """Put a summary in the place of the first messages that the model sees; clients see all of them still."""
+        id, _ = self._loaded()[count - 1]
+        rows = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position LIMIT ?", count)
+        last = rows[-1][0]
+        body: bytes = _adapter().dump_json([summary])
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE position <= ?", last)
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
+            last,
+            id,
+            summary.kind,
+            body[1:-1].decode(),
+        )
+        self._history = None
+
 
 def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
     """Return the tool calls that nothing was returned for."""
-    from pydantic_ai.messages import RetryPromptPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
     found: dict[str, ToolCallPart] = {}
     for message in history:
         for part in message.parts:
             if isinstance(part, ToolCallPart):
                 found[part.tool_call_id] = part
-            elif isinstance(part, ToolReturnPart | RetryPromptPart):
+            elif isinstance(part, ToolReturnPart):
                 found.pop(part.tool_call_id, None)
     return [*found.values()]

@@ -13,8 +13,8 @@ from sapwood.kernel.actor import Actor
 from sapwood.storage.database import Database
 
 ALL = (
-    "SELECT number, id, message, asked, status, continues, said, body, client_tools, steps, retries, usage, output,"
-    " error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
+    "SELECT number, id, message, asked, status, continues, back_to, said, body, client_tools, steps,"
+    " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
 
@@ -28,6 +28,7 @@ class Row(NamedTuple):
     asked: str
     status: str
     continues: int
+    back_to: str | None
     said: str
     body: str
     client_tools: str
@@ -135,6 +136,9 @@ class Turns:
         rows = self._find("WHERE status = 'waiting' ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
+    def all(self) -> list[Row]:
+        return self._find("ORDER BY number")
+
     def queued(self) -> list[Row]:
         return self._find("WHERE status = 'queued' ORDER BY number")
 
@@ -227,6 +231,7 @@ SETTING = {
         "status",
         "continues",
         "said",
+        "back_to",
         "asked",
         "usage",
         "steps",

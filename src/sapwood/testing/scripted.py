@@ -59,13 +59,24 @@ class ScriptedModel:
                 """What it was asked, each time."""
                 self.cancelled = 0
                 """How often it was cut off."""
-                super().__init__(stream_function=self._say, model_name="scripted")
+                super().__init__(self._answer, stream_function=self._say, model_name="scripted")
 
-            async def _say(self, messages: Any, info: Any) -> AsyncIterator[Any]:
+            def _next(self, messages: Any) -> Line:
                 self.asked.append(messages)
                 line = self.lines[min(len(self.asked), len(self.lines)) - 1]
                 if line.error is not None:
                     raise line.error
+                return line
+
+            async def _answer(self, messages: Any, info: Any) -> Any:
+                from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+                line = self._next(messages)
+                calls = [ToolCallPart(name, arguments, id or _new_id()) for name, arguments, id in line.calls]
+                return ModelResponse(parts=[*([TextPart(line.text)] if line.text else []), *calls])
+
+            async def _say(self, messages: Any, info: Any) -> AsyncIterator[Any]:
+                line = self._next(messages)
                 try:
                     for at, word in enumerate(_words(line.text)):
                         if line.delay:
@@ -75,8 +86,7 @@ class ScriptedModel:
                             await line.gate.wait()
                     for at, (name, arguments, given) in enumerate(line.calls):
                         text = msgspec.json.encode(arguments).decode()
-                        id_ = given or f"call-{uuid4().hex[:8]}"
-                        yield {at: DeltaToolCall(name=name, json_args=text, tool_call_id=id_)}
+                        yield {at: DeltaToolCall(name=name, json_args=text, tool_call_id=given or _new_id())}
                 except (asyncio.CancelledError, GeneratorExit):
                     self.cancelled += 1
                     raise
@@ -87,3 +97,7 @@ class ScriptedModel:
 def _words(said: str) -> list[str]:
     words = said.split(" ")
     return [word if at == 0 else f" {word}" for at, word in enumerate(words)] if said else []
+
+
+def _new_id() -> str:
+    return f"call-{uuid4().hex[:8]}"

@@ -25,6 +25,7 @@ CREATE TABLE sapwood_turns (
     asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, error, aborted, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
+    back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
     said          TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
     body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run
