@@ -55,10 +55,9 @@ class Careful(Talking):
 async def told_after(client: Client, id: str) -> Any:
     """Return what a client is told after the end of a stream."""
     end = await done(client, id)
-    frames = client.frames
-    return await client.until(
-        lambda frame: type_of(frame) in (MESSAGES, UPDATED) and frames.index(frame) > frames.index(end)
-    )
+    at = next(at for at, frame in enumerate(client.frames) if frame is end)
+    await client.until(lambda _: any(type_of(frame) in (MESSAGES, UPDATED) for frame in client.frames[at:]))
+    return client.frames[-1]
 
 
 async def test_an_answer_that_broke_off_is_told_once_more_when_its_stream_is_over() -> None:
