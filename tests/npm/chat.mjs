@@ -1,7 +1,7 @@
-// What the unmodified useAgentChat does with a server, rendered in jsdom: `node chat.mjs HOST MAJOR [SCENARIO]…`,
-// where MAJOR is the AI SDK's. Every scenario ends with tabs that show exactly what is stored.
+// What the unmodified useAgentChat does with a server, rendered in jsdom. Every scenario ends with tabs that show exactly
+// what is stored: `node chat.mjs HOST MAJOR together|alone [SCENARIO]…`, where MAJOR is the AI SDK's.
 import { JSDOM } from "jsdom";
-import { expect, host, recorded, restart, run, sleep, until } from "./recording.mjs";
+import { expect, host, recorded, restart, run, scenario, sleep, until } from "./recording.mjs";
 
 const major = process.argv[3];
 const { window } = new JSDOM("<!doctype html>", { url: `http://${host}/` });
@@ -9,7 +9,6 @@ Object.assign(globalThis, { window, document: window.document });
 
 const QUICK = { minReconnectionDelay: 50, maxReconnectionDelay: 300, minUptime: 100 };
 const SETTLED = 300;
-const tabs = [];
 let opened = 0;
 
 const TIMES = { UTC: "12:00", CET: "13:00" };
@@ -30,6 +29,7 @@ const RUNS = {
 /** Open a tab: its own copy of every module, as a reload has. What it shows is in `tab.chat`. */
 async function open(label, name, { agent = "Chat", ...options } = {}) {
   const { createElement, createRoot, Suspense, useAgent, useAgentChat } = await import(`./made/hooks-${major}.mjs?${++opened}`);
+  const tabs = (scenario().tabs ??= []);
   const tab = { label, agentClass: agent, name, shown: [], ends: [], sockets: recorded(label) };
   const Component = () => {
     tab.agent = useAgent({ agent, name, host, WebSocket: tab.sockets, ...QUICK });
@@ -48,7 +48,7 @@ async function open(label, name, { agent = "Chat", ...options } = {}) {
   return tab;
 }
 
-async function end() {
+async function end({ tabs = [] }) {
   for (const tab of [...tabs]) tab.close();
 }
 
@@ -71,20 +71,27 @@ async function midway(tab, words, answers) {
   await until(`${tab.label} shows ${words} words`, () => isSo() && (!answers || roles(tab.chat.messages).length === answers));
 }
 
-/** Wait until nothing streams, then hold every tab to what is stored; return that. */
+/** Wait until the server has nothing to do and nothing streams, for a while. */
+async function quiet(all, patience = 15_000) {
+  let since = null;
+  for (const end = Date.now() + patience; Date.now() < end; await sleep(25)) {
+    const isSo = all.every(isIdle) && (await all[0].agent.call("is_idle")) && all.every(isIdle);
+    since = isSo ? (since ?? Date.now()) : null;
+    if (isSo && Date.now() - since >= SETTLED) return;
+  }
+}
+
+/** Wait until all is quiet, then hold every tab to what is stored; return that. */
 async function agree(what, ...all) {
-  const quiet = async () => {
-    await until(`${what}: all is quiet`, () => all.every(isIdle), 15_000).catch((error) => {
-      const about = all.filter((tab) => !isIdle(tab)).map(({ label, chat: { error, status, isServerStreaming, isToolContinuation, messages } }) => [label, error?.message, status, isServerStreaming, isToolContinuation, messages]);
-      throw new Error(`${error.message}: ${JSON.stringify(about)}`);
-    });
-    await sleep(SETTLED);
-  };
-  do await quiet();
-  while (!all.every(isIdle));
+  await quiet(all);
+  const busy = all.filter((tab) => !isIdle(tab)).map(({ label, chat }) => [label, chat.status, chat.isServerStreaming, chat.isToolContinuation]);
+  expect(`${what}: all is quiet`, busy, []);
   const messages = await stored(all[0]);
-  for (const tab of all) expect(`${what}: ${tab.label} has no error`, tab.chat.error?.message ?? null, tab.fails ?? null);
-  for (const tab of all) expect(`${what}: ${tab.label} shows what is stored`, plain(tab.chat.messages), messages, { quietly: true });
+  scenario().stored = { agent: all[0].agentClass, name: all[0].name, messages };
+  for (const tab of all) {
+    expect(`${what}: ${tab.label} has no error`, tab.chat.error?.message ?? null, tab.fails ?? null);
+    expect(`${what}: ${tab.label} shows what is stored`, plain(tab.chat.messages), messages, { quietly: true });
+  }
   const ids = messages.map(({ id }) => id);
   expect(`${what}: no message is there twice`, ids.length, new Set(ids).size);
   return messages;
@@ -555,7 +562,7 @@ async function hurry(name, agent, by = "ann") {
   say(ann, "say 30 25");
   await midway(ann, 5);
   say(other, "say 8 25");
-  await sleep(40);
+  await (agent === "Interrupt" ? midway(other, 2, 4) : sleep(40));
   say(other, "say 9 25");
   await sleep(200);
   const messages = await agree("after", ann, bob);
@@ -655,21 +662,24 @@ async function burst(name) {
   whole("answer", messages[1], 500);
 }
 
-await run(
-  {
-    ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
-    ...{ killed, killed_in_the_second_step, killed_and_reloaded },
-    ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited },
-    ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
-    ...{ client_tool_reloaded, client_tool_killed },
-    ...{ approved, denied, approved_and_denied, approved_after_a_restart, unanswered },
-    ...{ error, error_at_once, error_while_away },
-    ...{ queue, latest, merge, drop, debounce, interrupt },
-    queue_from_another: from_another(queue),
-    latest_from_another: from_another(latest),
-    merge_from_another: from_another(merge),
-    drop_from_another: from_another(drop),
-    interrupt_from_another: from_another(interrupt),
-  },
-  { end, only: process.argv.slice(4), patience: 45_000 },
-);
+const ALONE = {
+  ...{ killed, killed_in_the_second_step, killed_and_reloaded, client_tool_killed },
+  ...{ approved_after_a_restart, error_at_once },
+};
+const TOGETHER = {
+  ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
+  ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited },
+  ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
+  ...{ client_tool_reloaded, approved, denied, approved_and_denied, unanswered },
+  ...{ error, error_while_away, queue, latest, merge, drop, debounce, interrupt },
+  queue_from_another: from_another(queue),
+  latest_from_another: from_another(latest),
+  merge_from_another: from_another(merge),
+  drop_from_another: from_another(drop),
+  interrupt_from_another: from_another(interrupt),
+};
+
+// Who restarts the server does so for everybody: those run alone.
+const [what, ...only] = process.argv.slice(4);
+const options = { end, only, patience: 60_000 };
+await (what === "alone" ? run(ALONE, options) : run(TOGETHER, { ...options, together: 4 }));

@@ -8,6 +8,7 @@ What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -66,7 +67,15 @@ SCRIPTS: dict[str, Callable[..., list[Line]]] = {
 }
 
 
-class Chat(ChatAgent):
+class Watched(ChatAgent):
+    """Says whether it has anything to do."""
+
+    @expose
+    async def is_idle(self) -> bool:
+        return not (self.list_fibers() or self.list_schedules() or self.list_queue())
+
+
+class Chat(Watched):
     """Answers as it is told to."""
 
     def get_model(self) -> Any:
@@ -120,12 +129,10 @@ class Interrupt(Chat):
     concurrency = "interrupt"
 
 
-class Own(ChatAgent):
+class Own(Watched):
     """Answers by itself, and falls over in the middle."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str]:
-        import asyncio
-
         for number in range(8):
             await asyncio.sleep(0.04)
             yield f" w{number}"
