@@ -117,7 +117,7 @@ async function play(name, work, { end, patience }) {
 }
 
 /** Run scenarios, or `only` these: one after the other, or so many side by side. */
-export async function run(all, { end, only = process.argv.slice(3), patience = 20_000, together = 1 }) {
+export async function run(all, { end, only = process.argv.slice(3), patience = 20_000, together = 1, finish = () => {} }) {
   const transcript = {};
   const waiting = Object.entries(all).filter(([name]) => !only.length || only.includes(name));
   const playing = Array.from({ length: together }, async () => {
@@ -128,6 +128,7 @@ export async function run(all, { end, only = process.argv.slice(3), patience = 2
     }
   });
   await Promise.all(playing);
+  await finish();
   // A pipe takes so much at once; who exits before it is read loses the rest.
   process.stdout.write(`${JSON.stringify(transcript)}\n`, () => process.exit(0));
 }

@@ -84,11 +84,6 @@ def built(home: Path, work: Path, script: str, out: str, major: str, *more: str)
     subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
 
 
-def chat_bundle(home: Path, work: Path, major: str) -> None:
-    """Put the chat's hooks into the workspace, as one file."""
-    built(home, work, "hooks.js", f"made/hooks-{major}.mjs", major, "--format=esm")
-
-
 class Server:
     """A server in a process of its own, on a folder of its own; it can be ended and started again."""
 
