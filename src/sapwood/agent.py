@@ -473,7 +473,10 @@ Agent._base = Agent  # pyright: ignore[reportPrivateUsage]
 
 def _check_class(cls: type[Agent[Any]]) -> None:
     check_type_id(cls.__name__)
-    base, hooks, settings = cls._base, cls._hooks, cls._settings  # pyright: ignore[reportPrivateUsage]
+    # Not by cls._base: a user's class may have hidden it.
+    base = next(owner for owner in cls.__mro__ if owner.__dict__.get("_base") is owner)
+    hooks: frozenset[str] = base.__dict__["_hooks"]
+    settings: frozenset[str] = base.__dict__["_settings"]
     for owner in cls.__mro__[: cls.__mro__.index(base)]:
         for name, value in owner.__dict__.items():
             if name == "__init__":

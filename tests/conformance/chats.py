@@ -6,13 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from tests.conformance.served import Client, Served, served, type_of
 
-from sapwood import App, ChatAgent, Turn, Unavailable
+from sapwood import App, ChatAgent, Turn
 from sapwood.testing import ScriptedModel
 
 RESPONSE = "cf_agent_use_chat_response"
@@ -42,9 +42,9 @@ class Talking(ChatAgent[Any]):
         return ModelMessagesTypeAdapter.dump_json(self.messages()).decode()
 
 
-def talker(model: Any = None, *, base: type[Talking] = Talking, **settings: Any) -> type[Talking]:
+def talker(model: Any = None, *, base: type[Talking] = Talking, **settings: Any) -> Any:
     """Make a class of agents that talk to this model."""
-    return cast("type[Talking]", type("Talker", (base,), {"model": model or ScriptedModel(), **settings}))
+    return type("Talker", (base,), {"model": model or ScriptedModel(), **settings})
 
 
 @asynccontextmanager
@@ -232,14 +232,12 @@ async def cancel(client: Client, id: str) -> None:
     await client.send({"type": "cf_agent_chat_request_cancel", "id": id})
 
 
-async def crashed(one: Served, *waiting: asyncio.Task[Any]) -> None:
-    """Crash, and let those who waited know."""
-    await one.world.crash()
-    for task in waiting:
-        try:
-            await task
-        except Unavailable:
-            pass
+async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
+    """Wait until this many turns are over; return how each ended."""
+    async with asyncio.timeout(5):
+        while len(ends := await agent.ends()) < turns:  # noqa: ASYNC110 - it is seen from outside
+            await asyncio.sleep(0.01)
+    return ends
 
 
 async def idle(one: Served, path: str = TALKER) -> Client:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.chats import (
+    CLEAR,
     MESSAGES,
     TALKER,
     UPDATED,
@@ -19,6 +20,7 @@ from tests.conformance.chats import (
     dones,
     idle,
     open_calls,
+    over,
     parts_of,
     said,
     say,
@@ -26,6 +28,7 @@ from tests.conformance.chats import (
     talker,
     talking,
     text_of,
+    tool_result,
     user,
 )
 from tests.conformance.served import type_of
@@ -191,7 +194,7 @@ async def test_a_turn_that_waits_in_the_queue_can_be_cancelled_and_is_never_run(
         gate.set()
         await done(client, "r1")
         assert len(model.asked) == 1
-        assert [m["id"] for m in client.of_type(MESSAGES)[-1]["messages"]][0] == "u1"
+        assert [message["role"] for message in client.of_type(MESSAGES)[-1]["messages"]] == ["user", "assistant"]
 
 
 async def test_a_turn_that_waits_for_somebody_can_be_cancelled() -> None:
@@ -276,9 +279,7 @@ async def test_whoever_is_cancelled_while_waiting_for_an_answer_cancels_the_turn
             await asking
         await until(lambda: model.cancelled == 1)
 
-        while not (ends := await agent.ends()):
-            await asyncio.sleep(0.01)
-        assert [status for _, status in ends] == ["aborted"]
+        assert [status for _, status in await over(agent)] == ["aborted"]
 
 
 async def test_a_cancel_from_outside_counts_from_the_first_moment(run: Run) -> None:
@@ -305,11 +306,11 @@ async def test_a_deadline_cancels_the_turn(run: Run) -> None:
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
 
-        with pytest.raises(TimedOut):
-            with deadline(0.1):
-                await agent.send("tell")
+        with pytest.raises(TimedOut), deadline(0.1):
+            await agent.send("tell")
 
-        await until(lambda: model.cancelled == 1)
+        assert [status for _, status in await over(agent)] == ["aborted"]
+        assert model.cancelled == len(model.asked)
 
 
 async def test_an_own_loop_is_closed_when_its_turn_is_cancelled() -> None:
@@ -382,3 +383,30 @@ async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still
 
         assert (await done(client, "r2"))["outcome"] == "aborted"
         assert model.cancelled == 1
+
+
+@pytest.mark.parametrize("clears", [False, True])
+async def test_a_continuation_cancelled_just_as_it_is_about_to_wait_again_does_not_wait(clears: bool) -> None:
+    about_to = asyncio.Event()
+
+    class Telling(Talking):
+        def on_chunk(self, chunk: dict[str, Any]) -> None:
+            if chunk["type"] == "tool-input-available" and chunk["toolCallId"] == "c2":
+                about_to.set()
+
+    cls = talker(ScriptedModel(call("beep", id="c1"), call("beep", id="c2"), text("fine")), base=Telling)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi", clientTools=BEEP)
+        await done(client, "r1")
+        await tool_result(client, "c1", 1)
+        await about_to.wait()
+
+        await client.send({"type": CLEAR}) if clears else await cancel(client, "r1-1")
+        await done(client, "r1-1")
+        await client.call("nothing")
+
+        agent = await one.world.get_agent(cls, "t")
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert (await agent.transcript() == []) is clears
+        assert (await agent.send("more")).status == "completed"

@@ -36,7 +36,7 @@ from tests.conformance.chats import (
 from tests.conformance.served import type_of
 from tests.conformance.worlds import until
 
-from sapwood import Turn, tool
+from sapwood import tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 BEEP = [{"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}]
@@ -183,15 +183,6 @@ async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() 
 
         assert (answer["type"], answer["id"]) == (RESUMING, "r1")
         assert (await done(late, "r1"))["body"] == "down"
-
-
-class Slow(Talking):
-    """One whose turns take their time before they begin to stream."""
-
-    gate: Any = None
-
-    async def before_turn(self, turn: Turn) -> None:
-        pass
 
 
 async def test_who_asks_before_a_stream_begins_waits_and_is_served_when_it_does() -> None:

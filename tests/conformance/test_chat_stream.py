@@ -208,8 +208,9 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         await until(lambda: len(model.asked) == 1)
         body = json.dumps({"messages": [user("two", "u2")]}).encode()
         skipped = asyncio.create_task(one.site.http(f"{TALKER}/chat", method="POST", body=body))
-        while len(await agent.transcript()) < 2:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            while len(await agent.transcript()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
+                await asyncio.sleep(0.01)
 
         last = asyncio.create_task(agent.send("three"))
 

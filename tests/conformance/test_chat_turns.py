@@ -18,9 +18,9 @@ from tests.conformance.chats import (
     done,
     dones,
     idle,
-    kinds,
     said,
     say,
+    streamed,
     talker,
     talking,
     text_of,
@@ -29,7 +29,7 @@ from tests.conformance.chats import (
 from tests.conformance.served import served
 from tests.conformance.worlds import Run, until
 
-from sapwood import App, ChatAgent, Refused, Turn, UsageError, tool
+from sapwood import Agent, App, Refused, Turn, UsageError, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 
@@ -283,7 +283,7 @@ async def test_a_turn_started_by_the_server_streams_to_whoever_watches() -> None
         for client in (first, second):
             assert (await done(client, turn.id))["messageIds"] == ["u1"]
             assert said(chunks(client, turn.id)) == "hello all"
-            assert [m["id"] for m in client.of_type(MESSAGES)[-1]["messages"]][0] == "u1"
+            assert client.of_type(MESSAGES)[-1]["messages"][0]["id"] == "u1"
 
 
 async def test_a_turn_keeps_its_agent_awake(run: Run) -> None:
@@ -365,7 +365,7 @@ async def test_a_question_is_asked_again_without_the_answer_it_had() -> None:
         assert len(model.asked[1]) == 1
         await done(other, "r2")
         before = [frame["messages"] for frame in other.of_type(MESSAGES)]
-        assert [["hi"]] == [[text_of(m) for m in ms] for ms in before[-2:-1]]
+        assert [text_of(message) for message in before[-2]] == ["hi"]
 
 
 async def test_what_a_client_sends_for_one_turn_is_not_there_in_the_next() -> None:
@@ -411,8 +411,9 @@ async def test_a_message_that_was_changed_is_asked_in_the_place_of_the_old_one()
         [{"role": "user"}],
         [{"role": "user", "parts": ["a"]}],
         [{"role": "user", "parts": [{"type": "text"}]}],
-    ]
-    + [[{"role": "user", "id": 7, "parts": []}], {"a": 1}],
+        [{"role": "user", "id": 7, "parts": []}],
+        {"a": 1},
+    ],
 )
 async def test_what_is_no_message_is_refused_and_nothing_is_kept(messages: Any) -> None:
     cls = talker(ScriptedModel(text("ok")))
@@ -480,24 +481,16 @@ async def test_what_a_client_says_the_assistant_said_is_not_believed() -> None:
         assert "You may." not in await agent.seen_by_model()
 
 
-async def test_a_chat_agent_can_be_a_child_and_is_recovered_there() -> None:
+async def test_a_chat_agent_can_be_a_child_and_is_recovered_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
-
-    class Parent(Talking):
-        async def make(self) -> None:
-            await self.sub_agent(cls, "c")
-
     model = ScriptedModel(text("from the child", gate=gate))
-    cls = talker(model)
-    root = talker(ScriptedModel(), base=Parent)
-    root.__name__ = "Parent"
+    monkeypatch.setattr(Child, "model", model)
     async with served(App(agents=[Root])) as one:
-        Root.child, Child.model = Child, model
         await (await one.world.get_agent(Root, "r")).make()
         path = "/agents/root/r/sub/child/c"
         client = await one.join(path)
         await say(client, "r1", "hi")
-        await until(lambda: len(model.asked) == 1)
+        await streamed(client, "r1", "from")
 
         await one.world.crash()
         gate.set()
@@ -508,14 +501,35 @@ async def test_a_chat_agent_can_be_a_child_and_is_recovered_there() -> None:
 
 
 class Child(Talking):
-    model = None
+    pass
 
 
-class Root(ChatAgent):
-    child: Any = None
-
+class Root(Agent):
     async def make(self) -> None:
         await self.sub_agent(Child, "c")
+
+
+async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leading(Talking):
+        @tool
+        async def ask_child(self, question: str) -> str:
+            """Ask somebody who knows."""
+            child = await self.sub_agent(Child, "c")
+            return (await child.send(question)).text
+
+    monkeypatch.setattr(Child, "model", ScriptedModel(text("forty-two")))
+    cls = talker(ScriptedModel(call("ask_child", id="c1", question="how much?"), text("It is 42.")), base=Leading)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        turn = await agent.send("how much?")
+
+        assert turn.text == "It is 42."
+        assert "forty-two" in await agent.seen_by_model()
+        child = await world.get_agent(cls, "t", sub=[(Child, "c")])
+        assert [text_of(message) for message in await child.transcript()] == ["how much?", "forty-two"]
 
 
 async def test_a_scripted_model_plays_tool_calls_and_can_be_set_for_any_class(
@@ -547,4 +561,3 @@ async def test_an_agent_without_a_model_says_so(run: Run) -> None:
 
         assert turn.status == "error"
         assert "model" in str(turn.error)
-        assert kinds is not None

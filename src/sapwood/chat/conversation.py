@@ -11,7 +11,7 @@ from asyncio import CancelledError, Future
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +31,8 @@ from sapwood.kernel.sockets import Socket
 from sapwood.when import After
 from sapwood.wire import chat as wire
 
+Outcome = Literal["success", "failed", "denied", "interrupted"]
+"""How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
 SETTLED = 0.03
 """Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
@@ -276,6 +278,8 @@ class Conversation:
             await asyncio.sleep(SETTLED)
             self._actor.check_live()
             row = self._of(number)
+            if status == "waiting" and row.error in (CANCELLED, CLEARED):
+                status = "aborted"
         self._end_now(row, status, error)
 
     def _end_now(self, row: Row, status: str, error: str | None) -> None:
@@ -575,7 +579,7 @@ def _trailing(messages: Sequence[UIMessage]) -> list[str]:
     return found
 
 
-def _known_of(call: ToolCall | None) -> tuple[Any, str] | None:
+def _known_of(call: ToolCall | None) -> tuple[Any, Outcome] | None:
     """Return what a tool call returned, or somebody answered for it, and how it ended; None if nobody knows."""
     if call is None:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -363,13 +363,13 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         texts: list[str] = []
-        answer = self._agent.respond(talks.shown(row))
+        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
         self._responding = task = asyncio.current_task()
         try:
             async for said in answer:
                 self._row(row.number)
-                if isinstance(said, dict) and said.get("type") == "error":
-                    raise Failed(str(said.get("errorText")))
+                if not isinstance(said, str) and said["type"] == "error":
+                    raise Failed(str(said["errorText"]))
                 talks.stream.put(*_chunks_of(said, first=not texts))
                 if isinstance(said, str):
                     texts.append(said)
