@@ -106,6 +106,19 @@ async def test_of_a_turn_that_failed_before_it_said_anything_no_message_is_left(
         assert (end["body"], chunks(later, "r1")) == ("out of order", [])
 
 
+async def test_who_stops_an_answer_too_late_is_told_all_of_it() -> None:
+    cls = talker(ScriptedModel(text("once upon a time")))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await done(client, "r1")
+
+        await client.send({"type": "cf_agent_chat_request_cancel", "id": "r1"})
+
+        told = await client.until(lambda frame: type_of(frame) == UPDATED)
+        assert text_of(told["message"]) == "once upon a time"
+
+
 async def test_who_clears_a_talk_is_told_that_nothing_is_left_after_the_end_of_what_was_being_said() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("once upon a time", gate=gate)))

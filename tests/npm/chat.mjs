@@ -258,13 +258,13 @@ async function killed_and_reloaded(name) {
 async function stop(name) {
   const ann = await open("ann", name);
   const bob = await open("bob", name);
-  say(ann, "say 60 25");
+  say(ann, "say 200 25");
   await midway(ann, 8);
   await midway(bob, 1);
   await ann.chat.stop();
   const messages = await agree("after", ann, bob);
   const said = count(messages[1]);
-  expect("some of it is kept", said >= 8 && said < 60, true);
+  expect("some of it is kept", said >= 8 && said < 200, true);
   expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome }) => outcome), ["aborted", "aborted"]);
   say(ann, "say 5 5");
   const more = await agree("next", ann, bob);
@@ -275,14 +275,14 @@ async function stop(name) {
 async function stop_by_another(name) {
   const ann = await open("ann", name);
   const bob = await open("bob", name);
-  say(ann, "say 60 25");
+  say(ann, "say 200 25");
   await midway(bob, 8);
   bob.close();
   const again = await open("bob again", name);
   await midway(again, 12);
   await again.chat.stop();
   const messages = await agree("after", ann, again);
-  expect("some of it is kept", count(messages[1]) < 60, true);
+  expect("some of it is kept", count(messages[1]) < 200, true);
 }
 
 async function clear(name) {
@@ -301,7 +301,7 @@ async function clear(name) {
 async function clear_midway(name) {
   const ann = await open("ann", name);
   const bob = await open("bob", name);
-  say(ann, "say 60 25");
+  say(ann, "say 200 25");
   await midway(bob, 5);
   bob.chat.clearHistory();
   expect("nothing is left", await agree("after", ann, bob), []);

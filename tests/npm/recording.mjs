@@ -101,7 +101,7 @@ function withoutRepeats(sockets) {
 /** Run one scenario; `end` closes the clients it made. */
 async function play(name, work, { end, patience }) {
   const now = scenario();
-  const { clients, seen, failures, open, stored } = now;
+  const { clients, seen, failures, open } = now;
   const played = work(name).catch((error) => failures.push(String(error.stack)));
   const late = await Promise.race([played.then(() => false), sleep(patience).then(() => true)]);
   if (late) failures.push("timed out");
@@ -113,7 +113,7 @@ async function play(name, work, { end, patience }) {
   }
   await until("all sockets are gone", () => open.size === 0);
   for (const client of Object.keys(clients)) clients[client] = withoutRepeats(clients[client]);
-  return { clients, seen, failures, ...(stored && { stored }) };
+  return { clients, seen, failures, ...(now.stored && { stored: now.stored }) };
 }
 
 /** Run scenarios, or `only` these: one after the other, or so many side by side. */

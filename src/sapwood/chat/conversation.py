@@ -310,6 +310,13 @@ class Conversation:
         message = self.transcript.get(row.message)
         self.stream.tell(wire.messages(self.text()) if message is None else wire.updated(message))
 
+    def tell_ended(self, socket: Socket, id: str) -> None:
+        """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""
+        row = self._named(id) or self.turns.get(id.rpartition("-")[0])
+        message = self.transcript.get(row.message) if row is not None else None
+        if message is not None:
+            self.stream.tell_one(socket, wire.updated(message))
+
     def gave_up(self, number: int, error: str) -> None:
         """Nobody goes on with a turn: it was begun again too often, and got nowhere."""
         row = self.turns.of(number)
