@@ -36,9 +36,9 @@ def talks(request: pytest.FixtureRequest, home: Path, work: Path, tmp_path_facto
 
 
 def test_every_tab_shows_what_is_stored_and_nothing_twice(talks: Talks) -> None:
-    failures = {name: scenario["failures"] for name, scenario in talks.scenarios.items() if scenario["failures"]}
+    failures = failures_of(talks.scenarios)
 
-    assert failures == {}
+    assert not failures, "\n\n".join(failures)
 
 
 def test_what_the_tabs_were_told_is_what_is_in_the_database(talks: Talks) -> None:
@@ -77,8 +77,13 @@ def test_tabs_of_a_real_browser_show_what_is_stored(home: Path, work: Path, tmp_
     finally:
         server.end(signal.SIGTERM)
 
-    assert {name: scenario["failures"] for name, scenario in seen.items() if scenario["failures"]} == {}
+    failures = failures_of(seen)
+    assert not failures, "\n\n".join(failures)
     assert len(seen) == 7
+
+
+def failures_of(scenarios: dict[str, Any]) -> list[str]:
+    return [f"{name}: {what}" for name, scenario in scenarios.items() for what in scenario["failures"]]
 
 
 def rows(path: Path, query: str) -> list[Any]:
