@@ -11,8 +11,8 @@ import pytest
 from tests.conformance.chats import (
     CLEAR,
     MESSAGES,
-    RESPONSE,
     TALKER,
+    UPDATED,
     Talking,
     cancel,
     chunks,
@@ -86,7 +86,7 @@ async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was
         gate.set()
         await asyncio.sleep(0.05)
         assert said(chunks(client, "r1")) == "once"
-        assert type_of(client.frames[-1]) == RESPONSE
+        assert type_of(client.frames[-1]) == UPDATED
         agent = await one.world.get_agent(cls, "t")
         stored = (await agent.transcript())[-1]
         assert (text_of(stored), stored["parts"][-1]["state"]) == ("once", "done")

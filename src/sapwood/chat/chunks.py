@@ -6,7 +6,7 @@ builds of the chunks it was sent, `assembled` builds of the ones that are stored
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,8 +25,8 @@ class Projection:
         self._open: dict[int, tuple[str, str]] = {}
         """Parts that are being said: their kind, and their id."""
 
-    def event(self, event: Any) -> list[Chunk]:
-        """Return the chunks of one event of Pydantic AI's."""
+    def event(self, event: Any, *, known: Collection[str] = ()) -> list[Chunk]:
+        """Return the chunks of one event of Pydantic AI's; how these `known` tool calls ended is not said."""
         kind = event.event_kind
         if kind == "part_delta":
             return self._delta(event.index, event.delta)
@@ -37,7 +37,7 @@ class Projection:
         if kind in ("function_tool_call", "output_tool_call"):
             return [] if event.args_valid is None else [_input_of(event.part)]
         if kind in ("function_tool_result", "output_tool_result"):
-            return [output_of(event.part)]
+            return [] if event.part.tool_call_id in known else [output_of(event.part)]
         return []
 
     def _start(self, index: int, part: Any) -> list[Chunk]:
@@ -225,6 +225,27 @@ def _as_far_as_typed(text: str) -> Any:
 UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
 
 
+INTERRUPTED = "It was interrupted."
+
+
+def closing(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """Return the chunks that end what these have begun and nobody goes on with."""
+    unended: dict[tuple[str, str], Chunk] = {}
+    for chunk in chunks:
+        word, _, what = chunk["type"].rpartition("-")
+        if word in ("text", "reasoning"):
+            if what == "start":
+                unended[word, chunk["id"]] = {"type": f"{word}-end", "id": chunk["id"]}
+            elif what == "end":
+                unended.pop((word, chunk["id"]), None)
+        elif word == "tool-input" and what in ("start", "available"):
+            id = chunk["toolCallId"]
+            unended["tool", id] = {"type": "tool-output-error", "toolCallId": id, "errorText": INTERRUPTED}
+        elif word == "tool-output" or chunk["type"] == "tool-input-error":
+            unended.pop(("tool", chunk["toolCallId"]), None)
+    return [*unended.values()]
+
+
 def closed(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message that nobody goes on with: nothing in it is left half said."""
     parts: list[dict[str, Any]] = []
@@ -232,6 +253,8 @@ def closed(message: dict[str, Any]) -> dict[str, Any]:
         if part.get("state") == "streaming":
             part = {**part, "state": "done"}
         elif part.get("state") in UNFINISHED and "toolCallId" in part:
-            part = {**part, "state": "output-error", "errorText": "It was interrupted.", "input": part.get("input")}
+            part = {**part, "state": "output-error", "errorText": INTERRUPTED, "input": part.get("input")}
         parts.append(part)
+    while parts and parts[-1]["type"] == "step-start":
+        parts.pop()
     return {**message, "parts": parts}

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
+ASKED_FOR = 0.05
+"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = "client soon"
 """Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
@@ -107,6 +109,10 @@ class Driver:
             return
         self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
+        if row.continues:
+            await self._actor.leave()
+            await asyncio.sleep(ASKED_FOR)
+            self._actor.check_live()
         self._talks.stream.begin(row)
         self._note_recovery(row)
         try:
@@ -294,8 +300,10 @@ class Driver:
         answers = self._answers(row.number)
         if not answers:
             self._expect_clients(row, history)
+        # What others answered is in the message already; clients of a continuation do not know the call any more.
+        known = {id for id, (kind, _) in answers.items() if kind != "approved"}
         acted = await LOOP.act(
-            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event))
+            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event, known=known))
         )
         row = self._row(row.number)
         self._actor.check_live()

@@ -52,7 +52,8 @@ class Talk:
         elif frame.type == wire.RESUME_ACK:
             conversation.take(socket, str(frame.id))
         elif frame.type == wire.CANCEL:
-            conversation.cancel(str(frame.id))
+            if not conversation.cancel(str(frame.id)):
+                conversation.tell_ended(socket, str(frame.id))
         elif frame.type == wire.CLEAR:
             conversation.clear(socket)
         elif frame.type == wire.TOOL_RESULT:
