@@ -1,4 +1,4 @@
-"""What a chat agent does when something goes wrong: crashes, cancels, a model that fails."""
+"""What becomes of a turn that crashes, is cancelled, or whose model fails."""
 
 import asyncio
 import contextlib
