@@ -20,7 +20,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
-from sapwood.chat.loop import Acted, Asked, PydanticLoop, retry_after
+from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
@@ -131,7 +131,8 @@ class Driver:
                     extra={"address": str(self._actor.address)},
                     exc_info=error,
                 )
-                await self._talks.end(number, "error", error=str(error) or type(error).__name__)
+                said = any(chunk["type"] == "text-delta" for chunk in self._talks.stream.stored(number))
+                await self._talks.end(number, "error", error=in_words(error, said=said))
         finally:
             if self._token is token:  # the next turn may have begun
                 self._token = None
@@ -266,7 +267,7 @@ class Driver:
     async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         stream = self._talks.stream
-        limiter = self._actor.host.shared(Providers).of(turn.model)
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
         said = 0
 
         def hear(event: Any) -> None:
@@ -284,8 +285,11 @@ class Driver:
                 wait = retry_after(error, PROVIDER.wait(failed))
                 if wait is None or said or failed == PROVIDER.attempts:
                     raise
-                limiter.close_for(wait)
-                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait, error)
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
+            if wait.for_all:
+                limiter.close_for(wait.seconds)
+            else:
+                await limiter.pause(wait.seconds, self._waits, self._stopped)
         raise AssertionError
 
     def _waits(self, seconds: float | None) -> None:
