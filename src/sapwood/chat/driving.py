@@ -88,6 +88,8 @@ class Driver:
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
 
+        self._said = 0
+        """How many events have come of what the model is asked for now."""
         self._responding: asyncio.Task[Any] | None = None
         """What runs `respond`, which knows nothing of tokens."""
 
@@ -131,8 +133,7 @@ class Driver:
                     extra={"address": str(self._actor.address)},
                     exc_info=error,
                 )
-                said = any(chunk["type"] == "text-delta" for chunk in self._talks.stream.stored(number))
-                await self._talks.end(number, "error", error=in_words(error, said=said))
+                await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
         finally:
             if self._token is token:  # the next turn may have begun
                 self._token = None
@@ -268,11 +269,10 @@ class Driver:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         stream = self._talks.stream
         limiter = self._actor.host.shared(Providers).of(turn.asked)
-        said = 0
+        self._said = 0
 
         def hear(event: Any) -> None:
-            nonlocal said
-            said += 1
+            self._said += 1
             stream.put(*projection.event(event))
 
         for failed in range(1, PROVIDER.attempts + 1):
@@ -283,7 +283,7 @@ class Driver:
                     return await LOOP.ask(turn, history, self._token, hear)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
-                if wait is None or said or failed == PROVIDER.attempts:
+                if wait is None or self._said or failed == PROVIDER.attempts:
                     raise
                 log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
             if wait.for_all:

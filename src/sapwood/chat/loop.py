@@ -268,7 +268,12 @@ def _check_end(response: ModelResponse) -> None:
     """Refuse an answer that broke off: a proxy may have closed in good order what its provider had not ended."""
     from pydantic_ai.exceptions import ModelConnectionError
 
-    if response.finish_reason is None and response.provider_name in SAY_WHY_THEY_END:
+    if response.provider_name not in SAY_WHY_THEY_END:
+        return
+    # Pydantic AI takes an answer of OpenAI's that says nothing of its end for a whole one: some that speak like it
+    # never say why they stop. An answer that does not even say what it has used was cut.
+    says = "finish_reason" in (response.provider_details or {}) or response.finish_reason != "stop"
+    if response.finish_reason is None or not (says or response.usage.output_tokens):
         raise ModelConnectionError(response.model_name or "", "The answer ended before its end.", phase="read")
 
 
