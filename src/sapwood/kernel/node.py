@@ -191,7 +191,7 @@ class Node:
         """Return the node's one instance of something, made with its settings and clock when first asked for."""
         found = self._shared.get(kind)
         if found is None:
-            found = self._shared[kind] = kind(self.settings, self.clock.now)
+            found = self._shared[kind] = kind(self.settings, self.clock)
         return found
 
     async def reach_alone(self, address: Address) -> Actor:
