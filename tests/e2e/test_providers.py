@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.exceptions import ModelRateLimitError
 from pydantic_ai.models.fallback import FallbackModel
 from tests.conformance.chats import (
     TALKER,
@@ -31,9 +32,10 @@ from tests.conformance.chats import (
     user,
 )
 from tests.conformance.served import Client, Served
-from tests.e2e.provider import DIALECTS, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
+from tests.e2e.provider import DIALECTS, Anthropic, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
 
 from sapwood import Turn, tool
+from sapwood.testing import ScriptedModel, fails, text
 
 SOON = 0.2
 """Seconds within which a provider knows that nobody listens any more."""
@@ -212,6 +214,20 @@ async def test_a_provider_that_cannot_answer_now_is_asked_again(dialect: Dialect
 
 async def test_a_connection_cut_before_the_first_word_is_made_again(dialect: Dialect) -> None:
     async with providing(Reply([b":"], cut_after=0), whole(dialect)) as provider:
+        cls = adding(dialect.model(provider.port))
+        async with talking(cls) as one:
+            client = await one.join(TALKER)
+            await say(client, "r1", user("hi"))
+            await waits(client, "r1")
+            await passes(one, provider, 2)
+            assert (await done(client, "r1"))["outcome"] == "completed"
+
+
+async def test_a_provider_that_is_overloaded_in_the_first_event_is_asked_again() -> None:
+    dialect = Anthropic()
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    overloaded = Reply([b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"])
+    async with providing(overloaded, whole(dialect)) as provider:
         cls = adding(dialect.model(provider.port))
         async with talking(cls) as one:
             client = await one.join(TALKER)
@@ -543,3 +559,19 @@ async def test_a_ready_agent_s_own_model_is_limited_too() -> None:
             turns = await asyncio.gather(*(agent.send("hi") for agent in agents))
             assert [turn.text for turn in turns] == [TEXT, TEXT]
             assert provider.at_once == 1
+
+
+async def test_a_summary_is_asked_for_as_patiently_as_an_answer() -> None:
+    busy = ModelRateLimitError("scripted", "not now", retry_after=5)
+    model = ScriptedModel(text("well " * 50), fails(busy), text("in short"), text("yes"))
+    cls = adding(None, loop=PydanticAgent(model), compact_above=40)
+    cls.model = None
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send("tell")
+        client = await one.join(TALKER)
+        await say(client, "r2", user("and?"))
+        assert await waits(client, "r2") == [pytest.approx(5)]
+        await one.world.clock.advance(5)
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert "in short" in await agent.seen_by_model()
