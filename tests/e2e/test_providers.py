@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,8 +35,8 @@ from tests.conformance.chats import (
 from tests.conformance.served import Client, Served
 from tests.e2e.provider import DIALECTS, Anthropic, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
 
-from sapwood import Turn, tool
-from sapwood.testing import ScriptedModel, fails, text
+from sapwood import Turn, UsageError, tool
+from sapwood.testing import ScriptedModel, fails, recorded, text
 
 SOON = 0.2
 """Seconds within which a provider knows that nobody listens any more."""
@@ -575,3 +576,52 @@ async def test_a_summary_is_asked_for_as_patiently_as_an_answer() -> None:
         await one.world.clock.advance(5)
         assert (await done(client, "r2"))["outcome"] == "completed"
         assert "in short" in await agent.seen_by_model()
+
+
+async def heard(model: Any, *said: str) -> tuple[list[Turn], Any]:
+    """Say something to a model; return what it answered, and the tools it called."""
+    cls = adding(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        return [await agent.send(text) for text in said], cls.added
+
+
+async def test_what_was_recorded_is_played_without_a_network(dialect: Dialect, tmp_path: Path) -> None:
+    file = tmp_path / "answers" / "adding.json"
+    asks = Reply(torn(b"".join(dialect.events(["Well. "], CALLS))))
+    async with providing(asks, whole(dialect)) as provider, recorded(file, record=True) as client:
+        model = dialect.model(provider.port, key="sk-secret", client=client)
+        (first,), added = await heard(model, "add")
+        assert first.text == "Well. " + TEXT
+        assert "sk-secret" not in file.read_text()
+
+    async with recorded(file) as client:
+        (second,), again = await heard(dialect.model(1, client=client), "add")
+    assert (second.text, second.usage, sorted(again)) == (first.text, first.usage, sorted(added))
+
+
+async def test_a_cut_that_was_recorded_is_played_too(dialect: Dialect, tmp_path: Path) -> None:
+    file, events = tmp_path / "cut.json", dialect.events(GREETING)
+    cut = Reply(events, cut_after=upto(events, "aus "))
+    async with providing(cut) as provider, recorded(file, record=True) as client:
+        (first,), _ = await heard(dialect.model(provider.port, client=client), "hi")
+    async with recorded(file) as client:
+        (second,), _ = await heard(dialect.model(1, client=client), "hi")
+    assert (first.status, first.text) == (second.status, second.text) == ("error", "Grüße aus ")
+
+
+async def test_what_was_not_recorded_is_told_and_not_waited_for(
+    dialect: Dialect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "hi.json"
+    async with providing(whole(dialect)) as provider, recorded(file, record=True) as client:
+        await heard(dialect.model(provider.port, client=client), "hi")
+    async with recorded(file) as client:
+        (turn,), _ = await heard(dialect.model(1, client=client), "something else")
+    assert turn.status == "error"
+    assert "Record it again." in caplog.text
+
+
+def test_nothing_recorded_says_how_to_record(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="SAPWOOD_RECORD=1"):
+        recorded(tmp_path / "none.json")
