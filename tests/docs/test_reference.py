@@ -84,6 +84,7 @@ TESTING_NAMES = [
     "call",
     "calls",
     "fails",
+    "recorded",
     "running",
     "text",
 ]

@@ -177,7 +177,7 @@ class Dialect(Protocol):
     known: str
     """A model whose price is known."""
 
-    def model(self, port: int, name: str | None = None, *, key: str = "k") -> Model: ...
+    def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model: ...
 
     def events(self, texts: Iterable[str], calls: Sequence[Call] = (), *, model: str | None = None) -> list[bytes]:
         """Return an answer as its events; tool calls come in pieces."""
@@ -199,8 +199,8 @@ class OpenAIChat:
     name = "openai-chat"
     known = "gpt-4o"
 
-    def model(self, port: int, name: str | None = None, *, key: str = "k") -> Model:
-        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key)
+    def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, http_client=client)
         return OpenAIChatModel(name or self.known, provider=provider)
 
     def events(self, texts: Iterable[str], calls: Sequence[Call] = (), *, model: str | None = None) -> list[bytes]:
@@ -236,8 +236,8 @@ class OpenAIResponses:
     name = "openai-responses"
     known = "gpt-4o"
 
-    def model(self, port: int, name: str | None = None, *, key: str = "k") -> Model:
-        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key)
+    def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, http_client=client)
         return OpenAIResponsesModel(name or self.known, provider=provider)
 
     def events(self, texts: Iterable[str], calls: Sequence[Call] = (), *, model: str | None = None) -> list[bytes]:
@@ -297,8 +297,8 @@ class Anthropic:
     name = "anthropic"
     known = "claude-3-5-sonnet-latest"
 
-    def model(self, port: int, name: str | None = None, *, key: str = "k") -> Model:
-        provider = AnthropicProvider(base_url=f"http://127.0.0.1:{port}", api_key=key)
+    def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        provider = AnthropicProvider(base_url=f"http://127.0.0.1:{port}", api_key=key, http_client=client)
         return AnthropicModel(name or self.known, provider=provider)
 
     def events(self, texts: Iterable[str], calls: Sequence[Call] = (), *, model: str | None = None) -> list[bytes]:

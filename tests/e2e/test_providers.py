@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.exceptions import ModelRateLimitError
 from pydantic_ai.models.fallback import FallbackModel
 from tests.conformance.chats import (
     TALKER,
@@ -31,9 +33,10 @@ from tests.conformance.chats import (
     user,
 )
 from tests.conformance.served import Client, Served
-from tests.e2e.provider import DIALECTS, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
+from tests.e2e.provider import DIALECTS, Anthropic, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
 
-from sapwood import Turn, tool
+from sapwood import Turn, UsageError, tool
+from sapwood.testing import ScriptedModel, fails, recorded, text
 
 SOON = 0.2
 """Seconds within which a provider knows that nobody listens any more."""
@@ -212,6 +215,20 @@ async def test_a_provider_that_cannot_answer_now_is_asked_again(dialect: Dialect
 
 async def test_a_connection_cut_before_the_first_word_is_made_again(dialect: Dialect) -> None:
     async with providing(Reply([b":"], cut_after=0), whole(dialect)) as provider:
+        cls = adding(dialect.model(provider.port))
+        async with talking(cls) as one:
+            client = await one.join(TALKER)
+            await say(client, "r1", user("hi"))
+            await waits(client, "r1")
+            await passes(one, provider, 2)
+            assert (await done(client, "r1"))["outcome"] == "completed"
+
+
+async def test_a_provider_that_is_overloaded_in_the_first_event_is_asked_again() -> None:
+    dialect = Anthropic()
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    overloaded = Reply([b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"])
+    async with providing(overloaded, whole(dialect)) as provider:
         cls = adding(dialect.model(provider.port))
         async with talking(cls) as one:
             client = await one.join(TALKER)
@@ -543,3 +560,68 @@ async def test_a_ready_agent_s_own_model_is_limited_too() -> None:
             turns = await asyncio.gather(*(agent.send("hi") for agent in agents))
             assert [turn.text for turn in turns] == [TEXT, TEXT]
             assert provider.at_once == 1
+
+
+async def test_a_summary_is_asked_for_as_patiently_as_an_answer() -> None:
+    busy = ModelRateLimitError("scripted", "not now", retry_after=5)
+    model = ScriptedModel(text("well " * 50), fails(busy), text("in short"), text("yes"))
+    cls = adding(None, loop=PydanticAgent(model), compact_above=40)
+    cls.model = None
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send("tell")
+        client = await one.join(TALKER)
+        await say(client, "r2", user("and?"))
+        assert await waits(client, "r2") == [pytest.approx(5)]
+        await one.world.clock.advance(5)
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert "in short" in await agent.seen_by_model()
+
+
+async def heard(model: Any, *said: str) -> tuple[list[Turn], Any]:
+    """Say something to a model; return what it answered, and the tools it called."""
+    cls = adding(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        return [await agent.send(text) for text in said], cls.added
+
+
+async def test_what_was_recorded_is_played_without_a_network(dialect: Dialect, tmp_path: Path) -> None:
+    file = tmp_path / "answers" / "adding.json"
+    asks = Reply(torn(b"".join(dialect.events(["Well. "], CALLS))))
+    async with providing(asks, whole(dialect)) as provider, recorded(file, record=True) as client:
+        model = dialect.model(provider.port, key="sk-secret", client=client)
+        (first,), added = await heard(model, "add")
+        assert first.text == "Well. " + TEXT
+        assert "sk-secret" not in file.read_text()
+
+    async with recorded(file) as client:
+        (second,), again = await heard(dialect.model(1, client=client), "add")
+    assert (second.text, second.usage, sorted(again)) == (first.text, first.usage, sorted(added))
+
+
+async def test_a_cut_that_was_recorded_is_played_too(dialect: Dialect, tmp_path: Path) -> None:
+    file, events = tmp_path / "cut.json", dialect.events(GREETING)
+    cut = Reply(events, cut_after=upto(events, "aus "))
+    async with providing(cut) as provider, recorded(file, record=True) as client:
+        (first,), _ = await heard(dialect.model(provider.port, client=client), "hi")
+    async with recorded(file) as client:
+        (second,), _ = await heard(dialect.model(1, client=client), "hi")
+    assert (first.status, first.text) == (second.status, second.text) == ("error", "Grüße aus ")
+
+
+async def test_what_was_not_recorded_is_told_and_not_waited_for(
+    dialect: Dialect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "hi.json"
+    async with providing(whole(dialect)) as provider, recorded(file, record=True) as client:
+        await heard(dialect.model(provider.port, client=client), "hi")
+    async with recorded(file) as client:
+        (turn,), _ = await heard(dialect.model(1, client=client), "something else")
+    assert turn.status == "error"
+    assert "Record it again." in caplog.text
+
+
+def test_nothing_recorded_says_how_to_record(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="SAPWOOD_RECORD=1"):
+        recorded(tmp_path / "none.json")

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ from sapwood.wire.chat import recovering
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
     from pydantic_ai.messages import ModelMessage
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +89,6 @@ class Driver:
         """Cuts off what the model or a tool is doing now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
-
         self._said = 0
         """How many events have come of what the model is asked for now."""
         self._responding: asyncio.Task[Any] | None = None
@@ -197,7 +198,7 @@ class Driver:
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
             if history[-1].kind == "request" and not self._answers(number):
-                await self._shorten(turn, history)
+                await self._shorten(row, turn, history)
                 await self._ask(self._row(number), turn, talks.transcript.history())
             elif await self._act(row, turn, history):
                 return
@@ -251,7 +252,7 @@ class Driver:
         self._progressed()
         await self._actor.leave()
 
-    async def _shorten(self, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+    async def _shorten(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
         """Have what is old summarised, if the conversation has grown too long for the model."""
         allowed: int | None = self._agent.compact_above
         cut = 0 if allowed is None else cut_of(history, allowed)
@@ -259,28 +260,32 @@ class Driver:
             return
         summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
-            assert self._token is not None
-            summary = await LOOP.summarise(turn, history[:cut], self._token)
+            old = history[:cut]
+            summary = await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token))
         self._actor.check_live()
         self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
 
     async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
-        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        """Have the model say something, and everybody hear it."""
         stream = self._talks.stream
-        limiter = self._actor.host.shared(Providers).of(turn.asked)
-        self._said = 0
 
         def hear(event: Any) -> None:
             self._said += 1
             stream.put(*projection.event(event))
 
+        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear))
+
+    async def _provided(self, row: Row, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+        self._said = 0
         for failed in range(1, PROVIDER.attempts + 1):
             try:
                 async with limiter.request(self._waits, self._stopped):
                     self._row(row.number)
                     assert self._token is not None
-                    return await LOOP.ask(turn, history, self._token, hear)
+                    return await ask(self._token)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
                 if wait is None or self._said or failed == PROVIDER.attempts:

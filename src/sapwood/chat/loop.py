@@ -124,7 +124,7 @@ class PydanticLoop:
             model=turn.model,
             instructions=turn.instructions,
             deps=turn.deps,
-            model_settings=_settings(turn),
+            model_settings=_settings(turn, turn.settings),
             toolsets=turn.toolbox.toolsets(turn.client_tools),
             output_type=wanted,
             infer_name=False,
@@ -159,7 +159,9 @@ class PydanticLoop:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
-        result = await Agent(turn.asked).run(SUMMARISE, message_history=history, cancellation_token=token)
+        result = await Agent(turn.asked).run(
+            SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
+        )
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:
@@ -332,15 +334,12 @@ def retry_after(error: BaseException, otherwise: float) -> Wait | None:
     return Wait(seconds, for_all=isinstance(error, ModelRateLimitError | ModelUnavailableError))
 
 
-def _settings(turn: Turn) -> Any:
+def _settings(turn: Turn, mine: Any) -> Any:
     """Return the settings of a request: the driver asks again, and can be seen to wait, so the SDK is not to."""
-    mine: Any = turn.settings
-    if mine is not None and not isinstance(mine, dict):
+    chosen: list[Any] = [mine, getattr(turn.asked, "settings", None), getattr(turn.ready, "model_settings", None)]
+    if callable(mine) or any("max_retries" in one for one in chosen if isinstance(one, Mapping)):
         return mine
-    chosen: tuple[Any, ...] = (mine, getattr(turn.asked, "settings", None), getattr(turn.ready, "model_settings", None))
-    if any(isinstance(one, dict) and "max_retries" in one for one in chosen) or not _retries(turn.asked):
-        return mine
-    return cast("Any", {"max_retries": 0}) | (mine or {})
+    return cast("Any", {"max_retries": 0} | (mine or {})) if _retries(turn.asked) else mine
 
 
 def _retries(model: Any) -> bool:

@@ -12,6 +12,7 @@ async with running(app) as world:
 
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import POINTS, CrashPoints
+from sapwood.testing.recorded import recorded
 from sapwood.testing.scripted import ScriptedModel, call, calls, fails, text
 from sapwood.testing.world import World, running
 
@@ -24,6 +25,7 @@ __all__ = [
     "call",
     "calls",
     "fails",
+    "recorded",
     "running",
     "text",
 ]
