@@ -113,3 +113,18 @@ async def test_a_tree_whose_birth_was_cut_short_says_whose_it_is_once_it_lives(p
 
         (tree,) = (world.data / "trees").iterdir()
         assert (tree / "address").read_text() == "Shelf:s"
+
+
+async def test_a_log_whose_file_was_lost_at_its_birth_is_not_taken_for_that_of_the_next() -> None:
+    async with running(App(agents=[Shelf]), durability="disk") as world:
+        await (await world.get_agent(Shelf, "s")).add("lost")
+        await world.node.die()
+        (tree,) = (world.data / "trees").iterdir()
+        (tree / "root.db").unlink()
+        assert (tree / "root.db-wal").exists()
+        await world.crash()
+
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.add("milk")
+
+        assert await shelf.read() == ["milk"]

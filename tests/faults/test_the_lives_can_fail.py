@@ -35,7 +35,6 @@ def test_sapwood_broken_on_purpose_is_found_out(level: str, mutant: str, only: s
         ("process", "too-early", None, "too early"),
         ("process", "no-lanes", None, "in its lane"),
         ("process", "deleted-goes-on", None, "after the deletion"),
-        ("disk", "no-index-first", "after sync", "index says None"),
     ],
 )
 def test_time_broken_on_purpose_is_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:

@@ -160,7 +160,13 @@ class TimeRunner(Runner):
         model.add(CALM, read(place.journal(CALM)))
         folder = read_folder(place.data(image))
         problems = [f"{model.wishes[number]} did not happen by itself" for number in calm.missing]
-        return problems + calm.problems + model.problems() + model.check_end(folder, began) + folder.leftovers()
+        return (
+            problems
+            + calm.problems
+            + model.problems()
+            + model.check_end(folder, began)
+            + folder.leftovers(was_cut=self._was_cut)
+        )
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sapwood.address import Address
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import Row, StoredCalls
 from sapwood.capabilities.steps import Steps, Work
-from sapwood.errors import SapwoodError
+from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.gate import DiskGate
+from sapwood.kernel.alarms import TreeAlarms
+from sapwood.kernel.deletion import Deletion
+from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database
 from sapwood.when import Retry
@@ -63,30 +66,21 @@ def no_lanes() -> None:
     StoredCalls.enqueue = enqueue
 
 
-def no_index_first() -> None:
-    """The disk may have a row before it has the index that finds it."""
+def deleted_goes_on() -> None:
+    """A deletion writes its tombstone, and leaves everything else as it was."""
+    drop = Tree.drop
 
-    def follows(self: DiskGate, database: Database, other: Database) -> None:
+    def forget_below(self: TreeAlarms, address: Address) -> None:
         pass
 
-    DiskGate.follows = follows
+    async def finish(self: Deletion, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
+        pass
 
+    def drop_others(self: Tree, actor: Actor, error: SapwoodError) -> None:
+        if not isinstance(error, NotFound):
+            drop(self, actor, error)
 
-def deleted_goes_on() -> None:
-    """An agent that deletes itself still begins what is due."""
-    detach, end = Tree.detach, Actor.end
-
-    def keep(self: Tree, actor: Actor) -> list[Actor]:
-        found = detach(self, actor)
-        for one in found:
-            one.detached = False
-        return found
-
-    def end_whole(self: Actor, error: SapwoodError) -> None:
-        self.detached = True
-        end(self, error)
-
-    Tree.detach, Actor.end = keep, end_whole
+    TreeAlarms.forget_below, Deletion.finish, Tree.drop = forget_below, finish, drop_others
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
@@ -95,6 +89,5 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no-steps": no_steps,
     "too-early": too_early,
     "no-lanes": no_lanes,
-    "no-index-first": no_index_first,
     "deleted-goes-on": deleted_goes_on,
 }

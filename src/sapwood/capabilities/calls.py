@@ -274,7 +274,7 @@ class StoredCalls:
             try:
                 if counted is not None:
                     await asyncio.shield(counted)  # others wait for it too
-                if counted is None or self.find("WHERE number = ?", row.number):  # or it was cancelled meanwhile
+                if counted is None or self._is_wished(row):
                     again = await self._attempt(row)
             except CancelledError:
                 raise
@@ -292,6 +292,10 @@ class StoredCalls:
                 self._lanes.discard(row.lane)
             self._actor.finished(call)
             self._ended(again)
+
+    def _is_wished(self, row: Row) -> bool:
+        """Return whether nobody cancelled it, or deleted its agent, while it waited to begin."""
+        return not self._actor.detached and bool(self.find("WHERE number = ?", row.number))
 
     def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
         """Some may have been what ended the process before this one: note it, so that none can do so for ever.

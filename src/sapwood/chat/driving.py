@@ -20,7 +20,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
-from sapwood.chat.loop import Acted, Asked, PydanticLoop, retry_after
+from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
@@ -88,6 +88,8 @@ class Driver:
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
 
+        self._said = 0
+        """How many events have come of what the model is asked for now."""
         self._responding: asyncio.Task[Any] | None = None
         """What runs `respond`, which knows nothing of tokens."""
 
@@ -131,7 +133,7 @@ class Driver:
                     extra={"address": str(self._actor.address)},
                     exc_info=error,
                 )
-                await self._talks.end(number, "error", error=str(error) or type(error).__name__)
+                await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
         finally:
             if self._token is token:  # the next turn may have begun
                 self._token = None
@@ -266,12 +268,11 @@ class Driver:
     async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         stream = self._talks.stream
-        limiter = self._actor.host.shared(Providers).of(turn.model)
-        said = 0
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+        self._said = 0
 
         def hear(event: Any) -> None:
-            nonlocal said
-            said += 1
+            self._said += 1
             stream.put(*projection.event(event))
 
         for failed in range(1, PROVIDER.attempts + 1):
@@ -282,10 +283,13 @@ class Driver:
                     return await LOOP.ask(turn, history, self._token, hear)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
-                if wait is None or said or failed == PROVIDER.attempts:
+                if wait is None or self._said or failed == PROVIDER.attempts:
                     raise
-                limiter.close_for(wait)
-                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait, error)
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
+            if wait.for_all:
+                limiter.close_for(wait.seconds)
+            else:
+                await limiter.pause(wait.seconds, self._waits, self._stopped)
         raise AssertionError
 
     def _waits(self, seconds: float | None) -> None:

@@ -25,6 +25,10 @@ INTERRUPTED = (
     "effect. Tell the user, or check before you call it again."
 )
 
+SDKS_THAT_RETRY = frozenset({"openai", "openai-chat", "openai-responses", "anthropic", "groq", "cohere"})
+SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
+"""Providers whose answers always say why they end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -85,6 +89,11 @@ class Turn:
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
 
+    @property
+    def asked(self) -> Any:
+        """The model that is asked: the agent's own, or that of the user's `pydantic_ai.Agent`."""
+        return self.model if self.model is not None else getattr(self.ready, "model", None)
+
 
 class PydanticLoop:
     """Asks models and runs tools with Pydantic AI."""
@@ -115,7 +124,7 @@ class PydanticLoop:
             model=turn.model,
             instructions=turn.instructions,
             deps=turn.deps,
-            model_settings=turn.settings,
+            model_settings=_settings(turn),
             toolsets=turn.toolbox.toolsets(turn.client_tools),
             output_type=wanted,
             infer_name=False,
@@ -136,6 +145,7 @@ class PydanticLoop:
                 async for event in events:
                     said(event)
             response: ModelResponse = run.all_messages()[-1]
+        _check_end(response)
         usage = response.usage
         return Asked(
             response,
@@ -149,7 +159,7 @@ class PydanticLoop:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
-        result = await Agent(turn.model).run(SUMMARISE, message_history=history, cancellation_token=token)
+        result = await Agent(turn.asked).run(SUMMARISE, message_history=history, cancellation_token=token)
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:
@@ -254,9 +264,57 @@ def _cost(response: ModelResponse) -> float | None:
         return None  # nobody knows the price
 
 
-def retry_after(error: BaseException, otherwise: float) -> float | None:
+def _check_end(response: ModelResponse) -> None:
+    """Refuse an answer that broke off: a proxy may have closed in good order what its provider had not ended."""
+    from pydantic_ai.exceptions import ModelConnectionError
+
+    if response.provider_name not in SAY_WHY_THEY_END:
+        return
+    # Pydantic AI takes an answer of OpenAI's that says nothing of its end for a whole one: some that speak like it
+    # never say why they stop. An answer that does not even say what it has used was cut.
+    says = "finish_reason" in (response.provider_details or {}) or response.finish_reason != "stop"
+    if response.finish_reason is None or not (says or response.usage.output_tokens):
+        raise ModelConnectionError(response.model_name or "", "The answer ended before its end.", phase="read")
+
+
+def in_words(error: BaseException, *, said: bool) -> str:
+    """Return what went wrong as a person can read it; what a provider wrote about it is in the log."""
+    from pydantic_ai import exceptions as theirs
+
+    if isinstance(error, theirs.FallbackExceptionGroup):
+        return f"None of the models could answer. The last one: {in_words(error.exceptions[-1], said=said)}"
+    sentences: dict[type[BaseException], str] = {
+        theirs.ModelTimeoutError: "The model did not answer in time.",
+        theirs.ModelConnectionError: "The connection to the model broke off in the middle of its answer."
+        if said
+        else "The model could not be reached.",
+        theirs.ModelRateLimitError: "The model is asked too much at the moment. Try again later.",
+        theirs.ModelQuotaExceededError: "The account with the model's provider is used up.",
+        theirs.ModelOverloadedError: "The model is overloaded at the moment. Try again later.",
+        theirs.ModelUnavailableError: "The model is not available at the moment. Try again later.",
+        theirs.ModelServerError: "The model's provider has failed. Try again later.",
+        theirs.ModelContextWindowExceededError: "The conversation has become too long for the model.",
+        theirs.ModelAuthenticationError: "The model's provider does not accept our key.",
+        theirs.ModelNotFoundError: "The model's provider does not know this model.",
+        theirs.ModelRequestRejectedError: "The model's provider does not accept the request.",
+    }
+    found = next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), "")
+    return found or str(error) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long to wait before a provider is asked again."""
+
+    seconds: float
+    for_all: bool
+    """Whether the provider has no time for anybody; otherwise, something went wrong with this one request."""
+
+
+def retry_after(error: BaseException, otherwise: float) -> Wait | None:
     """Return how long to wait before a provider is asked again; None: it is no use."""
     from pydantic_ai.exceptions import (
+        FallbackExceptionGroup,
         ModelAPIError,
         ModelConnectionError,
         ModelRateLimitError,
@@ -264,7 +322,32 @@ def retry_after(error: BaseException, otherwise: float) -> float | None:
         ModelUnavailableError,
     )
 
+    if isinstance(error, FallbackExceptionGroup):
+        waits = [wait for one in error.exceptions if (wait := retry_after(one, otherwise)) is not None]
+        return Wait(min(wait.seconds for wait in waits), for_all=False) if waits else None
     if not isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
         return None
     assert isinstance(error, ModelAPIError)
-    return otherwise if error.retry_after is None else error.retry_after
+    seconds = otherwise if error.retry_after is None else error.retry_after
+    return Wait(seconds, for_all=isinstance(error, ModelRateLimitError | ModelUnavailableError))
+
+
+def _settings(turn: Turn) -> Any:
+    """Return the settings of a request: the driver asks again, and can be seen to wait, so the SDK is not to."""
+    mine: Any = turn.settings
+    if mine is not None and not isinstance(mine, dict):
+        return mine
+    chosen: tuple[Any, ...] = (mine, getattr(turn.asked, "settings", None), getattr(turn.ready, "model_settings", None))
+    if any(isinstance(one, dict) and "max_retries" in one for one in chosen) or not _retries(turn.asked):
+        return mine
+    return cast("Any", {"max_retries": 0}) | (mine or {})
+
+
+def _retries(model: Any) -> bool:
+    """Return whether a model's SDK asks again by itself, and can be told not to; others would warn."""
+    if isinstance(model, str):
+        return model.partition(":")[0] in SDKS_THAT_RETRY
+    models = getattr(model, "models", None)
+    if models:
+        return all(_retries(one) for one in models)
+    return model is not None and "max_retries" not in getattr(model, "unsupported_settings", ())

@@ -301,6 +301,11 @@ class TreeAlarms:
         self._changes = 0
         """How often an entry was moved earlier."""
 
+    @property
+    def exist(self) -> bool:
+        """Whether anybody in the tree ever had something to do."""
+        return self._root.has(TREE)
+
     def stored(self, owner: Address) -> tuple[float | None, int]:
         """Return when an agent is due as far as is stored, and how many dead letters it has."""
         if not self._root.has(TREE):

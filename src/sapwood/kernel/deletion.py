@@ -67,7 +67,8 @@ class Deletion:
         """Remove the child of this generation, whose tombstone is durable."""
         await self._durable(parent)
         await until_free(self._yard.databases["root"])
-        await self._yard.alarms.tell_node()
+        if self._yard.alarms.exist:
+            await self._yard.alarms.tell_node()
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
         await until_free(parent)

@@ -191,7 +191,7 @@ class Node:
         """Return the node's one instance of something, made with its settings and clock when first asked for."""
         found = self._shared.get(kind)
         if found is None:
-            found = self._shared[kind] = kind(self.settings, self.clock.now)
+            found = self._shared[kind] = kind(self.settings, self.clock)
         return found
 
     async def reach_alone(self, address: Address) -> Actor:
@@ -208,7 +208,7 @@ class Node:
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
-                if caller is not None and caller.actor.address.root == tree.address:
+                if alone or (caller is not None and caller.actor.address.root == tree.address):
                     raise NotFound(f"{tree.address} was destroyed.", path=tree.address.steps)
                 await asyncio.shield(tree.destroyed)
                 continue
@@ -325,6 +325,8 @@ class Node:
             self.files.close(self.files.create(tree.folder / DESTROYED, b""))
         self.sockets.close_within(tree.address, GOING_AWAY, "Agent destroyed")
         gone = tree.destroyed = self.loop.create_future()
+        for actor in tree.actors.values():
+            actor.detached = True
         me = asyncio.current_task()
 
         async def tear_down() -> None:

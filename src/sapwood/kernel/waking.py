@@ -186,29 +186,34 @@ class Waking:
         return min(following, tree.alarms.next_after(now))
 
     async def _wake(self, tree: Tree, owner: Address) -> None:
-        alarms, root, known = self._woods.alarms, tree.address, owner
-        try:
-            known, kinds = self._known_as(owner, tree.kinds)
-            _tell(tree, known, kinds)
-            with tree.visited():
-                following = await self._begin(tree, known)
-            self._failures.pop(owner, None)
-            if known != owner and tree.destroyed is None:
-                tree.alarms.exactly(owner, None, 0)
-            if following is not None:
-                alarms.look_by(root, following)
-        except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
-            if isinstance(error, NotFound) and not tree.has(known):
-                await self._forget(tree, owner)
-            else:
-                alarms.look_by(root, self._later(self._failures, owner, error))
-        finally:
-            self._busy.pop(owner, None)
+        with tree.visited():
+            try:
+                await self._wake_one(tree, owner)
+            except Exception as error:  # noqa: BLE001 - the user's on_start may raise anything
+                if isinstance(error, NotFound) and not tree.has(self._known_as(owner, tree.kinds)[0]):
+                    await self._forget(tree, owner)
+                else:
+                    self._woods.alarms.look_by(tree.address, self._later(self._failures, owner, error))
+            finally:
+                self._busy.pop(owner, None)
+
+    async def _wake_one(self, tree: Tree, owner: Address) -> None:
+        known, kinds = self._known_as(owner, tree.kinds)
+        _tell(tree, known, kinds)
+        following = await self._begin(tree, known)
+        self._failures.pop(owner, None)
+        if known != owner and tree.destroyed is None:
+            tree.alarms.exactly(owner, None, 0)
+        if following is not None:
+            self._woods.alarms.look_by(tree.address, following)
 
     async def _forget(self, tree: Tree, owner: Address) -> None:
         """It was deleted, and nobody came to say so; unless it was made again since."""
         self._failures.pop(owner, None)
-        if tree.destroyed is None and owner not in tree.actors:
+        if tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+            self._woods.alarms.look_by(tree.address, self._woods.clock.now())  # there may be another in its place
+        elif owner not in tree.actors:
             tree.alarms.forget_below(owner)
             await tree.alarms.tell_node()
 
@@ -221,6 +226,8 @@ class Waking:
             await self._turns.wait()
             before = len(actor.calls)
             try:
+                if tree.destroyed is not None:
+                    raise NotFound(path=tree.address.steps)
                 if actor.ready:
                     return self._woods.begin_due(actor)
             finally:

@@ -273,6 +273,9 @@ class Database:
             raise NotFound("This agent was deleted.")
         if not self.exists:
             self._owner.before_create(self)
+            if self._synced and self.wal.exists():
+                # A loss of power at its birth kept this name and lost the file's own: nobody was told what is in it.
+                self._files.remove(self.wal)
             self.descriptor = self._files.create(self.path, empty_image())
             self.exists = True
         else:
