@@ -334,9 +334,10 @@ def retry_after(error: BaseException, otherwise: float) -> Wait | None:
 
 def _settings(turn: Turn) -> Any:
     """Return the settings of a request: the driver asks again, and can be seen to wait, so the SDK is not to."""
-    if turn.settings is not None and not isinstance(turn.settings, dict):
-        return turn.settings
-    mine = cast("dict[str, Any] | None", turn.settings)
+    given: object = turn.settings
+    if given is not None and not isinstance(given, dict):
+        return given
+    mine = cast("dict[str, Any] | None", given)
     chosen: tuple[Any, ...] = (mine, getattr(turn.asked, "settings", None), getattr(turn.ready, "model_settings", None))
     if any(isinstance(one, dict) and "max_retries" in one for one in chosen) or not _retries(turn.asked):
         return mine
