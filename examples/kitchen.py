@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.messages import ModelMessage
 
-from sapwood import App, ChatAgent, Refused, Settings, Turn, tool
+from sapwood import App, ChatAgent, Cron, Refused, Settings, Turn, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -148,6 +148,26 @@ class Frugal(ChatAgent):
 
 
 # --8<-- [end:cost]
+# --8<-- [start:during]
+class Host(ChatAgent):
+    model = ScriptedModel(text("Good evening!", delay=0.01))
+    concurrency = "merge"
+
+    async def on_start(self) -> None:
+        every_evening = Cron("0 18 * * *", "Europe/Berlin", key="evening")
+        self.schedule(every_evening, self.open_doors)
+
+    async def open_doors(self) -> None:
+        await self.send("It is six o'clock. Welcome the guests.")
+
+
+async def let_in(host: Host) -> None:
+    guests = [host.send(f"Guest {number} is here.") for number in range(1, 6)]
+    turns = await asyncio.gather(*guests)
+    print("host:", ", ".join(turn.status for turn in turns))
+
+
+# --8<-- [end:during]
 
 
 async def main(data: str) -> None:
@@ -156,7 +176,7 @@ async def main(data: str) -> None:
         data=data, model_requests_at_once=20, model_requests_per_minute=500
     )
     # --8<-- [end:settings]
-    agents = [Cook, Parrot, Waiter, Pantry, Diary, Frugal]
+    agents = [Cook, Parrot, Waiter, Pantry, Diary, Frugal, Host]
     async with App(agents=agents, settings=settings) as app:
         print(await ask_cook(await app.get_agent(Cook, "anna")))
         parrot = await app.get_agent(Parrot, "coco")
@@ -169,6 +189,7 @@ async def main(data: str) -> None:
         frugal = await app.get_agent(Frugal, "dan")
         for name, used in (await frugal.send("What is cheap?")).usage.items():
             print(f"{name}: {used['requests']} request, cost {used['cost']}")
+        await let_in(await app.get_agent(Host, "eva"))
 
 
 if __name__ == "__main__":

@@ -561,3 +561,23 @@ async def test_an_agent_without_a_model_says_so(run: Run) -> None:
 
         assert turn.status == "error"
         assert "model" in str(turn.error)
+
+
+class Impatient(Talking):
+    @tool
+    async def ask_myself(self) -> str:
+        """Say something in the middle of a turn."""
+        return (await self.send("and more?")).text
+
+
+async def test_what_a_turn_says_and_would_wait_for_is_refused_and_not_said(run: Run) -> None:
+    cls = talker(ScriptedModel(call("ask_myself", id="c"), text("never mind")), base=Impatient)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        turn = await agent.send("hi")
+
+        assert turn.text == "never mind"
+        assert "cannot wait" in await agent.seen_by_model()
+        assert [text_of(one) for one in await agent.transcript()] == ["hi", "never mind"]
+        assert len((await agent.export())["turns"]) == 1

@@ -49,7 +49,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "Ten eggs",
             "messages: 60\n",
             "few: True",
-            "None",
+            "host: completed, skipped, skipped, skipped, completed",
         ],
         [
             "Recipe(dish='Porridge'",
@@ -58,7 +58,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "Ten eggs",
             "messages: 120\n",
             "few: True",
-            "None",
+            "host: completed, skipped, skipped, skipped, completed",
         ],
     ),
     "ledger.py": (

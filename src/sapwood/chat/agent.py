@@ -129,11 +129,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def save_messages(self, messages: Sequence[UIMessage]) -> Turn:
         """Add messages of the user's, as the AI SDK has them, and return the answer to them."""
         talk = self._actor.of(Conversation)
+        talk.check_may_wait()
         return await talk.over(talk.ask(messages).number)
 
     async def continue_last_turn(self) -> Turn:
         """Have the model go on with its last answer."""
         talk = self._actor.of(Conversation)
+        talk.check_may_wait()
         return await talk.over(talk.continue_last().number)
 
     async def cancel_turn(self, id: str | None = None) -> bool:

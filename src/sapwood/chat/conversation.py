@@ -367,11 +367,14 @@ class Conversation:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def over(self, number: int) -> Turn:
-        """Return a turn once it is over, or waits for somebody. Whoever is cancelled meanwhile cancels the turn."""
+    def check_may_wait(self) -> None:
+        """Raise if whoever calls is part of a turn, before anything is said that it would wait for."""
         call = current.get()
         if call is not None and call.method.startswith("fiber turn "):
             raise UsageError("A turn cannot wait for the one after it. Queue or schedule the method that says more.")
+
+    async def over(self, number: int) -> Turn:
+        """Return a turn once it is over, or waits for somebody. Whoever is cancelled meanwhile cancels the turn."""
         try:
             while True:
                 row = self._of(number)
