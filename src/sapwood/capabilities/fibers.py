@@ -310,12 +310,14 @@ class Fibers:
         current.set(call)
         again: float | None = None
         try:
+            await until_free(self._db)  # another call of the agent may be in long_sql()
             if row.status == "sleeping":
                 # From here on it can be interrupted like any other.
                 self._db.execute(
                     "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number
                 )
             await self._actor.leave()
+            await until_free(self._db)
             stored = self._row(row.number)
             # What was written in a slice may have been undone, and its number given to another one.
             if stored is not None and stored.status == "running" and self._alive.get(row.number) is call:
@@ -416,6 +418,7 @@ class Fibers:
         again: float | None = None
         goes_on = False
         try:
+            await until_free(self._db)
             again = self._count_recovery(row)
             if again is not None:
                 await self._actor.leave()
