@@ -484,10 +484,10 @@ async def test_what_a_client_says_the_assistant_said_is_not_believed() -> None:
 async def test_a_chat_agent_can_be_a_child_and_is_recovered_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("from the child", gate=gate))
-    monkeypatch.setattr(Child, "model", model)
-    async with served(App(agents=[Root])) as one:
-        await (await one.world.get_agent(Root, "r")).make()
-        path = "/agents/root/r/sub/child/c"
+    monkeypatch.setattr(TalkingChild, "model", model)
+    async with served(App(agents=[TalkingRoot])) as one:
+        await (await one.world.get_agent(TalkingRoot, "r")).make()
+        path = "/agents/talking-root/r/sub/talking-child/c"
         client = await one.join(path)
         await say(client, "r1", "hi")
         await streamed(client, "r1", "from")
@@ -496,17 +496,17 @@ async def test_a_chat_agent_can_be_a_child_and_is_recovered_there(monkeypatch: p
         gate.set()
         await idle(one, path)
 
-        child = await one.world.get_agent(Root, "r", sub=[(Child, "c")])
+        child = await one.world.get_agent(TalkingRoot, "r", sub=[(TalkingChild, "c")])
         assert [text_of(message) for message in await child.transcript()] == ["hi", "from the child"]
 
 
-class Child(Talking):
+class TalkingChild(Talking):
     pass
 
 
-class Root(Agent):
+class TalkingRoot(Agent):
     async def make(self) -> None:
-        await self.sub_agent(Child, "c")
+        await self.sub_agent(TalkingChild, "c")
 
 
 async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
@@ -516,10 +516,10 @@ async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
         @tool
         async def ask_child(self, question: str) -> str:
             """Ask somebody who knows."""
-            child = await self.sub_agent(Child, "c")
+            child = await self.sub_agent(TalkingChild, "c")
             return (await child.send(question)).text
 
-    monkeypatch.setattr(Child, "model", ScriptedModel(text("forty-two")))
+    monkeypatch.setattr(TalkingChild, "model", ScriptedModel(text("forty-two")))
     cls = talker(ScriptedModel(call("ask_child", id="c1", question="how much?"), text("It is 42.")), base=Leading)
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
@@ -528,7 +528,7 @@ async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
 
         assert turn.text == "It is 42."
         assert "forty-two" in await agent.seen_by_model()
-        child = await world.get_agent(cls, "t", sub=[(Child, "c")])
+        child = await world.get_agent(cls, "t", sub=[(TalkingChild, "c")])
         assert [text_of(message) for message in await child.transcript()] == ["how much?", "forty-two"]
 
 
