@@ -1,5 +1,7 @@
 """Durable AI agents that branch: every agent an actor with its own SQLite database."""
 
+from typing import TYPE_CHECKING, Any
+
 from sapwood.address import Address, Step
 from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
@@ -32,6 +34,11 @@ from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
 from sapwood.when import After, At, Cron, Every, Retry
 
+if TYPE_CHECKING:
+    from sapwood.chat.agent import ChatAgent
+    from sapwood.chat.conversation import Approval, Turn
+    from sapwood.chat.tools import tool
+
 __all__ = [
     "Aborted",
     "Address",
@@ -39,8 +46,10 @@ __all__ = [
     "Agent",
     "ApiKeys",
     "App",
+    "Approval",
     "At",
     "Callback",
+    "ChatAgent",
     "ChildFailed",
     "Connection",
     "Crashed",
@@ -69,6 +78,7 @@ __all__ = [
     "SubAgentStatus",
     "Subtree",
     "TimedOut",
+    "Turn",
     "Unavailable",
     "UsageError",
     "User",
@@ -77,4 +87,21 @@ __all__ = [
     "current_connection",
     "deadline",
     "expose",
+    "tool",
 ]
+
+CHAT = {
+    "Approval": "sapwood.chat.conversation",
+    "ChatAgent": "sapwood.chat.agent",
+    "Turn": "sapwood.chat.conversation",
+    "tool": "sapwood.chat.tools",
+}
+"""What is imported when it is first asked for: not everybody chats."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in CHAT:
+        raise AttributeError(f"module 'sapwood' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(CHAT[name]), name)

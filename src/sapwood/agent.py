@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from sapwood.address import Address, Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
-from sapwood.capabilities.connections import Connection, Connections
+from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.fibers import Fiber
@@ -101,14 +101,40 @@ class Agent(Generic[S]):
         self._actor = actor
         self.deps = actor.host.deps
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    _base: ClassVar[type]
+    """The framework's own class that a user's class extends."""
+    _hooks: ClassVar[frozenset[str]] = HOOKS
+    _settings: ClassVar[frozenset[str]] = SETTINGS
+    _shows: ClassVar[frozenset[str]] = frozenset()
+    """What stubs show of what the framework defines."""
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = ()
+    """What else it says to its clients, and hears from them."""
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        """A fiber that nobody asks about failed for good."""
+
+    def __init_subclass__(
+        cls,
+        hooks: frozenset[str] | None = None,
+        settings: frozenset[str] = frozenset(),
+        shows: frozenset[str] = frozenset(),
+        **kwargs: Any,
+    ) -> None:
         super().__init_subclass__(**kwargs)
+        if hooks is not None:
+            # One of the framework's own, to be extended.
+            cls._base = cls
+            cls._hooks = HOOKS | hooks
+            cls._settings = SETTINGS | settings
+            cls._shows = shows
+            learn(cls, AgentClass(cls, base=Agent, shown=shows, names={}))
+            return
         _check_class(cls)
         names: dict[str, Any] = {}
         if "<locals>" in cls.__qualname__:
             # Annotations of a class defined in a function may name its neighbours there.
             names = sys._getframe(1).f_locals.copy()  # pyright: ignore[reportPrivateUsage]
-        learn(cls, AgentClass(cls, base=Agent, shown=frozenset(), names=names))
+        learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:
         """Called once in every life of the agent, before anything else is delivered to it. Override it."""
@@ -446,23 +472,30 @@ class Agent(Generic[S]):
         return cast(R, await self._actor.host.offload.in_process(function, args, kwargs))
 
 
-def _check_class(cls: type) -> None:
+Agent._base = Agent  # pyright: ignore[reportPrivateUsage]
+
+
+def _check_class(cls: type[Agent[Any]]) -> None:
     check_type_id(cls.__name__)
-    for owner in cls.__mro__[: cls.__mro__.index(Agent)]:
+    # Not by cls._base: a user's class may have hidden it.
+    base = next(owner for owner in cls.__mro__ if owner.__dict__.get("_base") is owner)
+    hooks: frozenset[str] = base.__dict__["_hooks"]
+    settings: frozenset[str] = base.__dict__["_settings"]
+    for owner in cls.__mro__[: cls.__mro__.index(base)]:
         for name, value in owner.__dict__.items():
             if name == "__init__":
                 raise UsageError(
                     f"{cls.__name__} defines __init__. An agent is made by the framework: prepare it in on_start()."
                 )
             if name in ("_actor", "name") or (
-                hasattr(Agent, name) and not name.startswith("__") and name not in HOOKS | SETTINGS
+                hasattr(base, name) and not name.startswith("__") and name not in hooks | settings
             ):
                 raise UsageError(
                     f"{cls.__name__}.{name} would hide what Agent itself has under that name. Choose another name; "
-                    f"only {', '.join(sorted(HOOKS))} are meant to be overridden."
+                    f"only {', '.join(sorted(hooks))} are meant to be overridden."
                 )
             if inspect.isfunction(value) and not name.startswith("__"):
-                _check_method(cls, name, value)
+                _check_method(cls, name, value, hooks)
     if isinstance(getattr(cls, "migrations", ()), str):
         raise UsageError(
             f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
@@ -473,13 +506,13 @@ def _check_class(cls: type) -> None:
         raise UsageError(f"{cls.__name__}.limits is a {type(limits).__name__}. Write limits = Limits(…).")
 
 
-def _check_method(cls: type, name: str, function: Any) -> None:
+def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) -> None:
     if not inspect.signature(function).parameters:
         raise UsageError(f"{cls.__name__}.{name} has no parameters; a method's first one is self.")
     plain = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
     if name == "on_start" and not inspect.iscoroutinefunction(function):
         raise UsageError(f"{cls.__name__}.on_start has to be `async def`.")
-    if plain and name not in HOOKS and not name.startswith("_"):
+    if plain and name not in hooks and not name.startswith("_"):
         warnings.warn(
             f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
             f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself.",

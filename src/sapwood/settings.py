@@ -79,6 +79,10 @@ class Settings:
     """Seconds one statement may run on the loop; `long_sql` has no such limit."""
     threads: int = 16
     """How many threads `in_thread` may use."""
+    model_requests_at_once: int = 1000
+    """Requests to one provider of models that may be under way; more wait."""
+    model_requests_per_minute: int = 1_000_000
+    """Requests to one provider of models in a minute; more wait."""
     recovery_timeout: float = 30.0
     """Seconds `on_fiber_recovered` may take; then it is tried again later."""
     prefix: str = "agents"

@@ -17,6 +17,20 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
         ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
     ),
+    "bakery.py": (
+        [
+            "completed, 2 steps: There are 12 loaves",
+            "the baker is asked: sell",
+            "The baker says: 3 loaves",
+            "Come again!",
+        ],
+        [
+            "completed, 2 steps: There are 9 loaves",
+            "the baker is asked: sell",
+            "The baker says: 3 loaves",
+            "Come again!",
+        ],
+    ),
     "bank.py": (
         ["a deposit: 500", "the same error is a NotEnough: True", "after spend_carelessly: -600", "children: ['ada']"],
         ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
@@ -27,6 +41,26 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
+    "kitchen.py": (
+        [
+            "Recipe(dish='Porridge'",
+            "parrot: Hello there",
+            "Fish soup",
+            "Ten eggs",
+            "messages: 60\n",
+            "few: True",
+            "host: completed, skipped, skipped, skipped, completed",
+        ],
+        [
+            "Recipe(dish='Porridge'",
+            "parrot: Hello there",
+            "Fish soup",
+            "Ten eggs",
+            "messages: 120\n",
+            "few: True",
+            "host: completed, skipped, skipped, skipped, completed",
+        ],
+    ),
     "ledger.py": (
         ["visits: 1", "balance: 250", "after the restore: 250"],
         ["visits: 2", "balance: 500", "after the restore: 500"],
@@ -144,6 +178,7 @@ SHOWN = {
     "tutorial/children.md": ["newsroom.py"],
     "tutorial/errors.md": ["bank.py"],
     "tutorial/later.md": ["library.py"],
+    "tutorial/chat.md": ["bakery.py"],
     "how-to/serve-clients.md": ["auction.py"],
 }
 """The programs a page has its reader run, one after the other, and whose output it shows."""

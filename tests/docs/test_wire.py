@@ -8,14 +8,16 @@ from pathlib import Path
 
 from tests.npm.differences import table
 
-from sapwood.wire import frames
+from sapwood.wire import chat, frames
 
 ROOT = Path(__file__).parents[2]
+HEY = {"id": "vfjU", "role": "user", "parts": [{"type": "text", "text": "hey"}]}
 
 
 def types() -> set[str]:
     """Return the types of frame the source knows."""
-    return {frames.RPC, *re.findall(r"\bcf_agent_\w+", Path(frames.__file__).read_text())}
+    source = Path(frames.__file__).read_text() + Path(chat.__file__).read_text()
+    return {frames.RPC, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
 
 
 def examples() -> dict[str, list[dict[str, object]]]:
@@ -46,6 +48,17 @@ def test_the_examples_are_what_is_written() -> None:
         frames.result("6f1c…", b"5", done=True),
         frames.result("6f1c…", b"0", done=False),
         frames.error("6f1c…", "boom!"),
+        chat.chunk("xvaxlrqB", b'{"type":"text-delta","id":"1-0","delta":"Good"}', 3),
+        chat.done("xvaxlrqB", "completed", asked=["vfjU"]),
+        chat.done("xvaxlrqB", "error", asked=["vfjU"], body="The model is out of order.", error=True),
+        chat.replayed("xvaxlrqB", continuation=False),
+        chat.messages(json.dumps([HEY]), connect=True),
+        chat.updated(HEY),
+        chat.cleared(),
+        chat.recovering("xvaxlrqB", is_so=True),
+        chat.about_stream(chat.RESUMING, id="xvaxlrqB", probe="Mo0CsJcT"),
+        chat.about_stream(chat.PENDING, id="xvaxlrqB", probe="Mo0CsJcT"),
+        chat.about_stream(chat.RESUME_NONE, reason="idle", probe="Mo0CsJcT"),
     ]
     shown = [frame for frames in examples().values() for frame in frames]
 
@@ -58,6 +71,19 @@ def test_the_examples_of_what_clients_send_are_understood() -> None:
 
     assert isinstance(frames.read(json.dumps(call)), frames.Rpc)
     assert isinstance(frames.read(json.dumps(state)), frames.StateChange)
+
+
+def test_the_examples_of_what_clients_say_in_a_chat_are_understood() -> None:
+    shown = {frame["type"]: frame for type in chat.HEARD for frame in examples()[type]}
+
+    assert set(shown) == chat.HEARD
+    for type, frame in shown.items():
+        heard = chat.read(json.dumps(frame))
+        assert heard is not None, type
+        assert heard.type == type
+    request = chat.read(json.dumps(shown[chat.REQUEST]))
+    assert request is not None
+    assert json.loads(request.init["body"])["messages"] == [HEY]
 
 
 def test_the_table_of_differences_can_be_read() -> None:

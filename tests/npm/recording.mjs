@@ -1,15 +1,18 @@
 // Runs scenarios against a server and writes down every frame, in both directions: `node drive.mjs HOST`.
 // Whoever starts it restarts the server when it asks for that, and reads the transcript from its last line.
 import assert from "node:assert/strict";
+import { AsyncLocalStorage } from "node:async_hooks";
 import { createInterface } from "node:readline";
 import { WebSocket } from "ws";
 
 export const host = process.argv[2];
-const only = process.argv.slice(3);
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 const PATIENCE = 5000;
 const orders = createInterface({ input: process.stdin });
-let now;
+const scenarios = new AsyncLocalStorage();
+
+/** The scenario that runs: what its clients said and saw. Several may run side by side. */
+export const scenario = () => scenarios.getStore();
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -25,9 +28,10 @@ export async function restart(how) {
   await done;
 }
 
-/** Note what a client saw, and whether it is what it should be. */
-export function expect(what, seen, wanted) {
-  now.seen[what] = seen === undefined ? "undefined" : structuredClone(seen);
+/** Note what a client saw, and whether it is what it should be; quietly, if it is another each time. */
+export function expect(what, seen, wanted, { quietly = false } = {}) {
+  const now = scenario();
+  if (!quietly) now.seen[what] = seen === undefined ? "undefined" : structuredClone(seen);
   try {
     assert.deepEqual(seen, wanted);
   } catch {
@@ -45,7 +49,7 @@ export async function outcome(promise) {
 
 /** The class a client makes its sockets of; writes everything down under the client's name. */
 export function recorded(client) {
-  const scenario = now;
+  const { open, clients } = scenario();
   const names = new Map();
   const plain = (text) => {
     return text.replace(UUID, (id) => names.get(id) ?? names.set(id, `id-${names.size + 1}`).get(id));
@@ -60,14 +64,15 @@ export function recorded(client) {
       return { text };
     }
   };
-  const sockets = (scenario.clients[client] ??= []);
+  const sockets = (clients[client] ??= []);
   return class extends WebSocket {
     constructor(url, protocols) {
-      super(url, protocols);
+      // As in a browser: every message is a task of its own, however fast they come.
+      super(url, protocols, { allowSynchronousEvents: false });
       const { pathname, search } = new URL(this.url);
       const record = { path: pathname + search.replace(/_pk=[^&]*&?/, "").replace(/^\?$/, ""), sent: [], received: [] };
       this.record = record;
-      scenario.open.add(this);
+      open.add(this);
       this.on("message", (data, isBinary) => record.received.push(frame(data, isBinary)));
       this.on("error", (error) => {
         const status = /Unexpected server response: (\d+)/.exec(error.message);
@@ -75,7 +80,7 @@ export function recorded(client) {
       });
       this.on("open", () => sockets.push(record));
       this.on("close", (code, reason) => {
-        scenario.open.delete(this);
+        open.delete(this);
         if (record.handshake) sockets.push(record);
         else record.closed = `${code} ${reason}`.trim();
       });
@@ -93,26 +98,37 @@ function withoutRepeats(sockets) {
   return sockets.filter((record, at) => at === 0 || JSON.stringify(record) !== JSON.stringify(sockets[at - 1]));
 }
 
-/** Run what is exported, one after the other; `end` closes the clients a scenario made. */
-export async function run(scenarios, { end }) {
-  const transcript = {};
-  for (const [name, scenario] of Object.entries(scenarios)) {
-    if (only.length && !only.includes(name)) continue;
-    now = { clients: {}, seen: {}, failures: [], open: new Set() };
-    const { clients, seen, failures, open } = now;
-    const work = scenario(name).catch((error) => failures.push(String(error.stack)));
-    const late = await Promise.race([work.then(() => false), sleep(20_000).then(() => true)]);
-    if (late) failures.push("timed out");
-    await end();
-    await until("all sockets are closed", () => open.size === 0, 1500).catch(() => {});
-    for (const socket of open) {
-      socket.record.hangs = true;
-      socket.terminate();
-    }
-    await until("all sockets are gone", () => open.size === 0);
-    for (const client of Object.keys(clients)) clients[client] = withoutRepeats(clients[client]);
-    transcript[name] = { clients, seen, failures };
+/** Run one scenario; `end` closes the clients it made. */
+async function play(name, work, { end, patience }) {
+  const now = scenario();
+  const { clients, seen, failures, open } = now;
+  const played = work(name).catch((error) => failures.push(String(error.stack)));
+  const late = await Promise.race([played.then(() => false), sleep(patience).then(() => true)]);
+  if (late) failures.push("timed out");
+  await end(now);
+  await until("all sockets are closed", () => open.size === 0, 1500).catch(() => {});
+  for (const socket of open) {
+    socket.record.hangs = true;
+    socket.terminate();
   }
+  await until("all sockets are gone", () => open.size === 0);
+  for (const client of Object.keys(clients)) clients[client] = withoutRepeats(clients[client]);
+  return { clients, seen, failures, ...(now.stored && { stored: now.stored }) };
+}
+
+/** Run scenarios, or `only` these: one after the other, or so many side by side. */
+export async function run(all, { end, only = process.argv.slice(3), patience = 20_000, together = 1, finish = () => {} }) {
+  const transcript = {};
+  const waiting = Object.entries(all).filter(([name]) => !only.length || only.includes(name));
+  const playing = Array.from({ length: together }, async () => {
+    for (let next; (next = waiting.shift()); ) {
+      const [name, work] = next;
+      const now = { clients: {}, seen: {}, failures: [], open: new Set() };
+      transcript[name] = await scenarios.run(now, () => play(name, work, { end, patience }));
+    }
+  });
+  await Promise.all(playing);
+  await finish();
   // A pipe takes so much at once; who exits before it is read loses the rest.
   process.stdout.write(`${JSON.stringify(transcript)}\n`, () => process.exit(0));
 }

@@ -73,6 +73,17 @@ def bundle(home: Path, work: Path) -> None:
     shutil.copy(kept, work / "dist/worker.js")
 
 
+MAJORS = {"7": [], "6": ["--alias:ai=ai-6", "--alias:@ai-sdk/react=ai-sdk-react-3"]}
+"""The AI SDK's majors that useAgentChat works with, and how to have them: the installed one, or under another name."""
+
+
+def built(home: Path, work: Path, script: str, out: str, major: str, *more: str) -> None:
+    """Put a script into the workspace as one file, with a major of the AI SDK."""
+    flags = ["--bundle", "--log-level=warning", "--define:process.env.NODE_ENV='production'", f"--outfile={out}"]
+    command = ["node_modules/.bin/esbuild", script, *flags, *MAJORS[major], *more]
+    subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
+
+
 class Server:
     """A server in a process of its own, on a folder of its own; it can be ended and started again."""
 
@@ -119,10 +130,16 @@ class Server:
 
 
 class Sapwood(Server):
+    app = HERE / "server.py"
+
     def command(self) -> list[str]:
         os.environ["NPM_TEST_PAGES"] = str(self._work / "pages")
         options = ["--port", str(self.port), "--data", str(self._data), "--grace", "3", "--log-level", "warning"]
-        return [sys.executable, "-m", "sapwood", "serve", f"{HERE / 'server.py'}:site", *options]
+        return [sys.executable, "-m", "sapwood", "serve", f"{self.app}:site", *options]
+
+
+class SapwoodChat(Sapwood):
+    app = HERE / "chat_server.py"
 
 
 class Original(Server):

@@ -16,7 +16,7 @@ PAGE = '<!doctype html><meta charset="utf-8"><title>sapwood</title><div id="root
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, work: Path, tmp_path: Path) -> None:
     pages = work / "pages"
-    pages.mkdir()
+    pages.mkdir(exist_ok=True)
     (pages / "page.html").write_text(PAGE)
     flags = ["--bundle", "--format=iife", "--define:process.env.NODE_ENV='production'", f"--outfile={pages}/page.js"]
     run(home, work, "node_modules/.bin/esbuild", "page.js", "--log-level=warning", *flags)

@@ -16,6 +16,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER
 from sapwood.kernel.context import Call, current
+from sapwood.kernel.deletion import until_free
 from sapwood.when import After
 
 log = logging.getLogger(__name__)
@@ -48,14 +49,19 @@ class Agenda:
         self._noted += 1
         if due is not None:
             self._wanted = min(self._wanted, due)
-        self._actor.home.slices.before_commit(f"alarm {self._actor.stem}", self._index)
+        slices = self._actor.home.slices
+        if slices.open is self._actor.database:  # else nothing was written, and another's commit is not ours to join
+            slices.before_commit(f"alarm {self._actor.stem}", self._index)
+        elif due is not None:
+            self._actor.host.alarms.look_by(self._actor.address.root, due)
 
     def _index(self) -> None:
         actor = self._actor
         due, self._wanted = self._wanted, FOREVER
         dead = int(self.calls.has_dead())
         sooner = due < (FOREVER if self._due is None else self._due)
-        if sooner or dead > self._dead:
+        is_busy = actor.parent is not None and actor.home.root.busy_elsewhere
+        if sooner or (dead > self._dead and not is_busy):  # dead letters are counted when it is settled, at the latest
             actor.home.alarms.earlier(actor.address, actor.database, due if sooner else None, dead)
             self._due = due if sooner else self._due
             self._dead = max(dead, self._dead)
@@ -78,6 +84,7 @@ class Agenda:
     def replay(self, id: str) -> bool:
         """Call once more what was given up; return whether there was such a dead letter."""
         self._actor.check_use()
+        self.check_free()
         letter = self.calls.take_dead_letter(id)
         if letter is None:
             return False
@@ -130,6 +137,10 @@ class Agenda:
             return
         if actor.detached:
             return  # it deletes itself, and the entry may be of one that was made in its place
+        if actor.home.root.busy_elsewhere and actor.parent is not None:
+            await until_free(actor.home.root)
+            self._to_settle = True
+            return
         late = due is not None and due <= actor.host.clock.now()
         if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
             actor.home.alarms.exactly(actor.address, due, dead)

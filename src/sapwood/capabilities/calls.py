@@ -223,6 +223,7 @@ class StoredCalls:
 
     def remove(self, row: Row) -> float | None:
         """Forget a call to come; return when whoever waited for it in its lane is due."""
+        self._actor.of(Steps).forget(row.work)
         self._db.execute("DELETE FROM sapwood_calls WHERE number = ?", row.number)
         if row.lane is None or row.due_at is None:
             return None
@@ -285,7 +286,8 @@ class StoredCalls:
             try:
                 if counted is not None:
                     await asyncio.shield(counted)  # others wait for it too
-                if counted is None or self._is_wished(row):
+                await until_free(self._db)  # another call of the agent may be in long_sql()
+                if self._is_wished(row):
                     again = await self._attempt(row)
             except CancelledError:
                 raise

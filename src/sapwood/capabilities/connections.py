@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qs
 
 import msgspec
@@ -31,6 +31,28 @@ from sapwood.wire import frames
 log = logging.getLogger(__name__)
 
 Message = str | bytes
+
+
+class Speech(Protocol):
+    """What an agent of the framework's own says to its clients, and hears from them, beside calls and state."""
+
+    def greet(self, socket: Socket) -> None:
+        """Greet a new client, before everything else."""
+        ...
+
+    def hear(self, socket: Socket, data: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Return what deals with a message; None if it is not for this one."""
+        ...
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+        ...
+
+    async def request(self, request: Any) -> Any:
+        """Return the answer to an HTTP request; None if it is not for this one."""
+        ...
+
+
 STREAMS = 256
 """How many streams one socket may carry."""
 
@@ -143,6 +165,7 @@ class Connections:
         self._calls: dict[tuple[Socket, str], Call] = {}
         """What clients called and may cancel, by the id they gave it."""
         self._outbox = actor.of(Outbox)
+        self._speeches: list[Speech] = [actor.of(one) for one in actor.agent._speaks]
 
     def all(self, tag: str | None = None) -> list[Connection]:
         self._actor.check_use()
@@ -175,6 +198,13 @@ class Connections:
             self._actor.cancel(call)
             raise
 
+    async def respond(self, request: Any) -> Any:
+        """Return the answer to an HTTP request."""
+        for speech in self._speeches:
+            if (answer := await speech.request(request)) is not None:
+                return answer
+        return await self._actor.agent.on_request(request)
+
     async def connect(self, socket: Socket) -> None:
         """Greet a new client; return when `on_connect` is done and its messages may come."""
         await self.run("on_connect", self._connect, socket, client=self.of(socket))
@@ -185,6 +215,8 @@ class Connections:
         socket.is_protocol = bool(agent.wants_protocol(connection))
         socket.tags = tuple(agent.connection_tags(connection))
         if socket.is_protocol:
+            for speech in self._speeches:
+                speech.greet(socket)
             state = actor.of(State).text()
             if agent.send_identity:
                 frame = frames.identity(actor.address.name, kebab(actor.address.type), state_follows=state is not None)
@@ -207,6 +239,10 @@ class Connections:
         connection = self.of(socket)
         if isinstance(frame, frames.StateChange):
             return self.run("set_state", self._change_state, connection, frame.value, frame.id, client=connection)
+        if isinstance(data, str):
+            for speech in self._speeches:
+                if (hears := speech.hear(socket, data)) is not None:
+                    return self.run("chat", hears, client=connection)
         handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
@@ -305,6 +341,8 @@ class Connections:
         for call in self._streams.pop(socket, set()):
             self._actor.cancel(call)
         connection = self.of(socket)
+        for speech in self._speeches:
+            speech.closed(socket)
         try:
             await self.run("on_close", self._actor.agent.on_close, connection, code, reason, client=connection)
         finally:

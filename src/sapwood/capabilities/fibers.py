@@ -226,6 +226,14 @@ class Fibers:
         self._changed(row.due_at)
         return self._shown(row)
 
+    def launch(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it."""
+        self._actor.check_use()
+        method = self._calls.method_of(function, "launch()")
+        row = self._insert(name, None, method, self._calls.pack(method, args, kwargs))
+        self._begin(row, self._go)
+        self._changed(row.due_at)
+
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
         return self._calls.method_of(function, "run_fiber()") if own else None
@@ -302,12 +310,14 @@ class Fibers:
         current.set(call)
         again: float | None = None
         try:
+            await until_free(self._db)  # another call of the agent may be in long_sql()
             if row.status == "sleeping":
                 # From here on it can be interrupted like any other.
                 self._db.execute(
                     "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number
                 )
             await self._actor.leave()
+            await until_free(self._db)
             stored = self._row(row.number)
             # What was written in a slice may have been undone, and its number given to another one.
             if stored is not None and stored.status == "running" and self._alive.get(row.number) is call:
@@ -408,6 +418,7 @@ class Fibers:
         again: float | None = None
         goes_on = False
         try:
+            await until_free(self._db)
             again = self._count_recovery(row)
             if again is not None:
                 await self._actor.leave()
@@ -496,6 +507,9 @@ class Fibers:
         """A fiber is over, in this slice, unless it was before: what became of it first counts."""
         if row.key is None:
             self._remove(row)
+            if error is not None and row.method is not None:
+                arguments = msgspec.msgpack.decode(row.arguments or b"\x80")
+                self._actor.agent._gave_up(row.method, arguments, str(error))
             return
         ended = self._db.execute(
             "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"

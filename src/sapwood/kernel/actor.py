@@ -78,6 +78,10 @@ class Host(Protocol):
     @property
     def offload(self) -> Offloading: ...
 
+    def shared(self, kind: Callable[..., C]) -> C:
+        """Return the node's one instance of something, made when first asked for."""
+        ...
+
     def stub_of(self, actor: Actor) -> object: ...
 
     def when_started(self, actor: Actor) -> None:

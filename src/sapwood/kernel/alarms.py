@@ -184,6 +184,9 @@ class Alarms:
         self._held[root] = until
         if until < FOREVER:
             heapq.heappush(self._rings, (until, str(root), root))
+            if len(self._rings) > 2 * len(self._held) + 64:  # most of it is void
+                self._rings = [(when, str(one), one) for one, when in self._held.items() if when < FOREVER]
+                heapq.heapify(self._rings)
 
     def _set_timer(self, at_most: float | None = None) -> None:
         if self._look is None:
@@ -251,10 +254,13 @@ class Alarms:
             self._set_timer(self._clock.now() + TROUBLED)
 
     def _due(self, now: float) -> list[Address]:
-        due = [root for root, _ in self._first_stored(AT_ONCE, now)]
-        while len(due) < AT_ONCE and self._next_held() <= now:
-            due.append(heapq.heappop(self._rings)[2])
-        return due
+        """Return the trees to look at: first those that were to be looked at again, but not those alone."""
+        due: dict[Address, None] = {}
+        while len(due) < AT_ONCE // 2 and self._next_held() <= now:
+            due[heapq.heappop(self._rings)[2]] = None
+        for root, _ in self._first_stored(AT_ONCE - len(due), now):
+            due[root] = None
+        return list(due)
 
     def commit(self) -> None:
         """Commit what was written to the index."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
@@ -45,6 +45,8 @@ from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
 log = logging.getLogger(__name__)
+
+C = TypeVar("C")
 
 TREES = "trees"
 REMOVED = ".removed"
@@ -96,6 +98,7 @@ class Node:
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
         self._woke: Callable[[Actor], None] = lambda actor: None
+        self._shared: dict[Any, Any] = {}
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads)
@@ -183,6 +186,13 @@ class Node:
                 f"{type(self.deps).__name__}. Pass App(deps=…)."
             )
         self._checked.add(kind)
+
+    def shared(self, kind: Callable[..., C]) -> C:
+        """Return the node's one instance of something, made with its settings and clock when first asked for."""
+        found = self._shared.get(kind)
+        if found is None:
+            found = self._shared[kind] = kind(self.settings, self.clock)
+        return found
 
     async def reach_alone(self, address: Address) -> Actor:
         """Return the live, started agent at this address, without starting those above it."""

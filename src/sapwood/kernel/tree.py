@@ -189,6 +189,8 @@ class Tree:
                 if self.host.sockets.number_of(actor.address):
                     actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
+                # What it had done by the clock may be undone, and due again.
+                self.host.alarms.look_by(self.address, self.host.clock.now() + LOOK_AGAIN)
 
     async def reach(
         self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False

@@ -12,6 +12,20 @@ async with running(app) as world:
 
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import POINTS, CrashPoints
+from sapwood.testing.recorded import recorded
+from sapwood.testing.scripted import ScriptedModel, call, calls, fails, text
 from sapwood.testing.world import World, running
 
-__all__ = ["POINTS", "CrashPoints", "FakeClock", "World", "running"]
+__all__ = [
+    "POINTS",
+    "CrashPoints",
+    "FakeClock",
+    "ScriptedModel",
+    "World",
+    "call",
+    "calls",
+    "fails",
+    "recorded",
+    "running",
+    "text",
+]

@@ -56,6 +56,8 @@ class Clients(Protocol):
 
     async def perform(self, name: str, function: Callable[..., Any], *args: Any) -> Any: ...
 
+    async def respond(self, request: Any) -> Any: ...
+
     async def connect(self, socket: Socket) -> None: ...
 
     def message(self, socket: Socket, data: str | bytes) -> Future[Any] | None: ...
@@ -209,7 +211,7 @@ class Door:
             await send(message)
 
         async def work() -> None:
-            response: Any = await actor.agent.on_request(request)
+            response: Any = await self._clients(actor).respond(request)
             if not callable(response):
                 raise TypeError(f"on_request returned a {type(response).__name__}; it has to return a Response.")
             await cast("Response", response)(request.scope, request.receive, leaving)

@@ -1,0 +1,40 @@
+"""How a chat agent is tested: with a model that says what the test tells it to."""
+
+import pytest
+
+from bakery import Bakery
+from sapwood import App
+from sapwood.testing import ScriptedModel, call, running, text
+
+
+async def test_it_looks_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedModel(call("look", bread="rye"), text("There are twelve."))
+    monkeypatch.setattr(Bakery, "model", model)
+    async with running(App(agents=[Bakery])) as world:
+        shop = await world.get_agent(Bakery, "corner")
+
+        turn = await shop.send("Do you have rye bread?")
+
+    assert (turn.status, turn.text) == ("completed", "There are twelve.")
+    returned = model.asked[-1][-1].parts[0]
+    assert (returned.tool_name, returned.content) == ("look", 12)
+
+
+async def test_nothing_is_sold_before_the_baker_agrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    selling = call("sell", id="c1", bread="rye", loaves=3)
+    monkeypatch.setattr(Bakery, "model", ScriptedModel(selling, text("Here you are.")))
+    async with running(App(agents=[Bakery])) as world:
+        shop = await world.get_agent(Bakery, "corner")
+
+        turn = await shop.send("I take three.")
+        assert turn.status == "waiting"
+        assert await shop.look("rye") == 12
+
+        await world.crash()  # it waits on
+        shop = await world.get_agent(Bakery, "corner")
+        await shop.approve("c1")
+        await shop.send("Thank you.")
+
+        assert await shop.look("rye") == 9

@@ -1,0 +1,70 @@
+"""What becomes of a turn that crashes, is cancelled, or whose model fails."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from bakery import Bakery, text_of
+from sapwood import App, Unavailable
+from sapwood.testing import ScriptedModel, call, calls, fails, running, text
+
+
+# --8<-- [start:crash]
+@pytest.mark.parametrize("nth", range(1, 15))
+async def test_a_question_is_answered_once_wherever_it_crashes(
+    nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ScriptedModel(text("There are twelve."))
+    monkeypatch.setattr(Bakery, "model", model)
+    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Rye?"}]}
+    async with running(App(agents=[Bakery])) as world:
+        shop = await world.get_agent(Bakery, "corner")
+        world.crash_at("committed", nth)
+        with contextlib.suppress(Unavailable):
+            await shop.save_messages([message])
+        await world.crash()
+
+        shop = await world.get_agent(Bakery, "corner")
+        await shop.send("And wheat?")  # comes after it, if it was heard
+
+        said = [text_of(one) for one in await shop.transcript()]
+        asked = ["Rye?", "There are twelve."] if len(said) == 4 else []
+        assert said == [*asked, "And wheat?", "There are twelve."]
+
+
+# --8<-- [end:crash]
+# --8<-- [start:cancel]
+async def test_who_cancels_cuts_off_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = asyncio.Event()
+    model = ScriptedModel(text("Well, let me think about it", gate=never))
+    monkeypatch.setattr(Bakery, "model", model)
+    async with running(App(agents=[Bakery])) as world:
+        shop = await world.get_agent(Bakery, "corner")
+        asking = asyncio.create_task(shop.send("What is bread?"))
+        while not model.asked:  # noqa: ASYNC110 - it is seen from outside
+            await asyncio.sleep(0)
+
+        assert await shop.cancel_turn()
+
+        turn = await asking
+        assert (turn.status, model.cancelled) == ("aborted", 1)
+
+
+# --8<-- [end:cancel]
+# --8<-- [start:fails]
+async def test_a_model_that_fails_ends_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = calls(call("look", bread="rye"), call("look", bread="wheat"))
+    model = ScriptedModel(both, fails(RuntimeError("The model is out of order.")))
+    monkeypatch.setattr(Bakery, "model", model)
+    async with running(App(agents=[Bakery])) as world:
+        shop = await world.get_agent(Bakery, "corner")
+
+        turn = await shop.send("What is there?")
+
+    assert (turn.status, turn.error) == ("error", "The model is out of order.")
+
+
+# --8<-- [end:fails]

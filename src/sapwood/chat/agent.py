@@ -1,0 +1,195 @@
+"""The class users extend to have a conversation. Signatures, docstrings, and lines that hand on."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from uuid import uuid4
+
+import msgspec
+from typing_extensions import TypeVar
+
+from sapwood.agent import Agent
+from sapwood.chat.chunks import Chunk
+from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
+from sapwood.chat.talk import Talk
+from sapwood.chat.transcript import UIMessage
+from sapwood.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as PydanticAgent
+    from pydantic_ai.messages import ModelMessage
+
+O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
+
+HOOKS = frozenset(
+    {"before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
+    | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
+    | {"compact", "respond", "get_model", "get_instructions"}
+)
+SETTINGS = frozenset(
+    {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
+)
+SHOWN = frozenset(
+    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    | {"approvals", "approve", "deny"}
+)
+
+
+class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SHOWN):
+    """An agent that holds a conversation with a model.
+
+    Set `model` and `instructions`; mark methods with `@tool`. What is said is kept in the agent's
+    database, streamed to every client, and finished after a crash.
+    """
+
+    model: ClassVar[Any] = None
+    """The model that answers: any of Pydantic AI's, or its name, such as `openai:gpt-5`."""
+    instructions: ClassVar[str | None] = None
+    """What the model is told before everything else."""
+    tools: ClassVar[Sequence[Any]] = ()
+    """Functions and toolsets that the model may use, beside the methods marked with `@tool`."""
+    output_type: Any = str
+    """What a turn ends with: text, or a type that the model has to fill in."""
+    max_steps: ClassVar[int] = 20
+    """How often the model may be asked in one turn."""
+    model_settings: ClassVar[Any] = None
+    """Temperature and the like, as Pydantic AI has them."""
+    loop: ClassVar[PydanticAgent[Any, Any] | None] = None
+    """A `pydantic_ai.Agent` of your own, to be used instead of one made from the above."""
+    compact_above: ClassVar[int | None] = None
+    """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
+    max_retries: ClassVar[int] = 3
+    """How often in a row the model may be asked to mend what it said."""
+    max_messages: ClassVar[int | None] = None
+    """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
+    debounce: ClassVar[float] = 1.0
+    """Seconds of silence after which a turn begins, if `concurrency` is `debounce`."""
+    concurrency: ClassVar[str] = "queue"
+    """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
+
+    _speaks = (Talk,)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        _have_pydantic_ai(cls.__name__)
+        super().__init_subclass__(**kwargs)
+        if cls.concurrency not in POLICIES:
+            raise UsageError(f"{cls.__name__}.concurrency is {cls.concurrency!r}; it can be {', '.join(POLICIES)}.")
+
+    def get_model(self) -> Any:
+        """Return the model that answers. Override it to choose one by name, user or time."""
+        return self.model or getattr(self._actor.host, "model", None)
+
+    def get_instructions(self) -> Any:
+        """Return what the model is told before everything else. Override it to have it change."""
+        return self.instructions
+
+    async def before_turn(self, turn: Turn) -> None:
+        """Called before a turn begins; raise to refuse it. Override it."""
+
+    async def before_step(self, turn: Turn, step: int) -> None:
+        """Called before the model is asked, each time. Override it."""
+
+    def on_chunk(self, chunk: Chunk) -> None:
+        """Called with everything that is streamed. Override it."""
+
+    async def before_tool_call(self, tool: str, arguments: dict[str, Any]) -> None:
+        """Called before a tool runs; raise to refuse it. Override it."""
+
+    async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
+        """Called when a tool has returned. Override it."""
+
+    async def on_turn_end(self, turn: Turn) -> None:
+        """Called when a turn is over. Override it."""
+
+    async def on_agent_start(self, turn: Turn) -> None:
+        """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
+
+    async def on_agent_complete(self, turn: Turn) -> None:
+        """Called when the agent has completed a turn. Override it."""
+
+    async def on_agent_fail(self, turn: Turn) -> None:
+        """Called when a turn failed or was cancelled. Override it."""
+
+    async def compact(self, messages: list[ModelMessage]) -> str | None:
+        """Return a summary of messages that have become too many; None has the model write one. Override it."""
+
+    async def respond(self, turn: Turn) -> AsyncIterator[str | Chunk]:
+        """Answer without a model of Pydantic AI's: yield text, or chunks of an AI SDK stream. Override it."""
+        raise NotImplementedError
+        yield ""
+
+    async def send(self, text: str) -> Turn:
+        """Say something to the agent, and return its answer: when it is over, or waits for somebody."""
+        message = {"id": f"msg-{uuid4().hex}", "role": "user", "parts": [{"type": "text", "text": text}]}
+        return await self.save_messages([message])
+
+    async def save_messages(self, messages: Sequence[UIMessage]) -> Turn:
+        """Add messages of the user's, as the AI SDK has them, and return the answer to them."""
+        talk = self._actor.of(Conversation)
+        talk.check_may_wait()
+        return await talk.over(talk.ask(messages).number)
+
+    async def continue_last_turn(self) -> Turn:
+        """Have the model go on with its last answer."""
+        talk = self._actor.of(Conversation)
+        talk.check_may_wait()
+        return await talk.over(talk.continue_last().number)
+
+    async def cancel_turn(self, id: str | None = None) -> bool:
+        """Cancel the turn that runs, or the one of this id; return whether there was one."""
+        return self._actor.of(Conversation).cancel(id)
+
+    async def clear(self) -> None:
+        """Forget everything that was said."""
+        self._actor.of(Conversation).clear()
+
+    async def transcript(self) -> list[UIMessage]:
+        """Return the conversation as its clients see it."""
+        return msgspec.json.decode(self._actor.of(Conversation).text())
+
+    async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
+        """Return the messages of the conversation that have these words, best first."""
+        return self._actor.of(Conversation).transcript.search(words, limit)
+
+    async def export(self) -> dict[str, Any]:
+        """Return the whole conversation: what clients see, what the model sees, and what each turn used."""
+        return self._actor.of(Conversation).export()
+
+    def messages(self) -> list[ModelMessage]:
+        """Return the conversation as the model sees it."""
+        return self._actor.of(Conversation).transcript.history()
+
+    async def approvals(self) -> list[Approval]:
+        """Return the tool calls that wait for a person."""
+        return self._actor.of(Conversation).approvals()
+
+    async def approve(self, id: str, arguments: dict[str, Any] | None = None) -> bool:
+        """Let a tool call be made, perhaps with other arguments; return whether it waited for that."""
+        return self._actor.of(Conversation).answer(id, "approved", arguments)
+
+    async def deny(self, id: str, reason: str | None = None) -> bool:
+        """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
+        return self._actor.of(Conversation).answer(id, "denied", reason)
+
+    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
+        if method == "drive_turn":
+            self._actor.of(Conversation).gave_up(arguments["number"], error)
+
+    async def drive_turn(self, number: int) -> None:
+        """Drive a turn to its end; the framework's own."""
+        await self._actor.of(Conversation).driver.drive(number)
+
+    async def begin_turn(self) -> None:
+        """Let the next turn begin; the framework's own."""
+        self._actor.of(Conversation).begin_next()
+
+
+def _have_pydantic_ai(name: str) -> None:
+    """Import it now, and not in the middle of the first turn."""
+    try:
+        importlib.import_module("pydantic_ai")
+    except ImportError as error:
+        raise UsageError(f"{name} is a chat agent, which needs Pydantic AI: pip install 'sapwood[chat]'.") from error

@@ -1,0 +1,413 @@
+"""Drives one turn: asks the model, runs the tools, asks again, until it is over or somebody has to be asked.
+
+Whatever comes of a step is stored before the next begins. Begun again after a crash, a turn
+finds the conversation as far as it got and does the rest: what the model was saying when the
+process died is asked for again, a tool that had returned is not called again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import CancelledError, Future
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.steps import Work
+from sapwood.chat.chunks import Chunk, Projection, json_of
+from sapwood.chat.compaction import BEFORE, cut_of
+from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
+from sapwood.chat.loop import Turn as LoopTurn
+from sapwood.chat.providers import Providers
+from sapwood.chat.stream import ChatStream
+from sapwood.chat.tools import Toolbox
+from sapwood.chat.transcript import Transcript
+from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.errors import Refused, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.context import current
+from sapwood.kernel.crossing import describe
+from sapwood.when import Retry
+from sapwood.wire.chat import recovering
+
+if TYPE_CHECKING:
+    from pydantic_ai import CancellationToken
+    from pydantic_ai.messages import ModelMessage
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+LOOP = PydanticLoop()
+ASKED_FOR = 0.05
+"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
+SOON = "client soon"
+"""Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
+PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
+"""How often a provider is asked that cannot answer now."""
+CANCELLED = "cancelled"
+"""What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
+
+
+CLEARED = "cleared"
+"""The same, if the whole conversation is to be forgotten: nothing of it is kept."""
+
+
+class Failed(Exception):
+    """An answer says of itself that it failed."""
+
+
+class Cancelled(Exception):
+    """The turn was cancelled."""
+
+
+class Talks(Protocol):
+    """What a driver asks of the conversation its turn belongs to."""
+
+    transcript: Transcript
+    turns: Turns
+    stream: ChatStream
+
+    def shown(self, row: Row) -> Any: ...
+
+    async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
+
+
+class Driver:
+    """Drives the turns of one conversation."""
+
+    def __init__(self, actor: Actor, talks: Talks) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self._talks = talks
+        self._toolbox: Toolbox | None = None
+        self._token: CancellationToken | None = None
+        """Cuts off what the model or a tool is doing now."""
+        self._stopped: Future[None] = actor.host.loop.create_future()
+        """Done when the turn is cancelled; ends its waiting for a provider."""
+        self._said = 0
+        """How many events have come of what the model is asked for now."""
+        self._responding: asyncio.Task[Any] | None = None
+        """What runs `respond`, which knows nothing of tokens."""
+
+    def cut_off(self) -> None:
+        """Stop what is going on, at once."""
+        if self._token is not None:
+            self._token.cancel()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+        if self._responding is not None and self._responding is not asyncio.current_task():
+            self._responding.cancel()
+
+    async def drive(self, number: int) -> None:
+        """Drive a turn to its end, or to where somebody has to be asked."""
+        from pydantic_ai import CancellationToken
+
+        row = self._talks.turns.of(number)
+        if row is None or row.status != "running":
+            return
+        self._token = token = CancellationToken()
+        self._stopped = self._actor.host.loop.create_future()
+        if row.continues:
+            await self._actor.leave()
+            await asyncio.sleep(ASKED_FOR)
+            self._actor.check_live()
+        self._talks.stream.begin(row)
+        self._note_recovery(row)
+        try:
+            await self._go(row)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._actor.check_live()
+            if self._is_cancelled(number):
+                await self._talks.end(number, "aborted")
+            else:
+                log.warning(
+                    "a turn of %s failed: %s",
+                    self._actor.address,
+                    describe(error),
+                    extra={"address": str(self._actor.address)},
+                    exc_info=error,
+                )
+                await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
+        finally:
+            if self._token is token:  # the next turn may have begun
+                self._token = None
+        await self._tell_end(number)
+
+    async def _tell_end(self, number: int) -> None:
+        row = self._talks.turns.of(number)
+        if row is None or row.is_open:
+            return
+        turn, agent = self._talks.shown(row), self._agent
+        hooks = [agent.on_turn_end]
+        if turn.status in ("completed", "error", "aborted"):
+            hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
+        for hook in hooks:
+            try:
+                await hook(turn)
+            except CancelledError:
+                raise
+            except Exception as error:
+                self._actor.check_live()
+                self._actor.last_error = describe(error)
+                where = {"address": str(self._actor.address)}
+                log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
+
+    def _note_recovery(self, row: Row) -> None:
+        """Have clients know that a turn goes on after a crash."""
+        call = current.get()
+        work = call.work if call is not None else None
+        if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
+            self._talks.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
+            self._talks.stream.tell(recovering(row.id, is_so=True))
+
+    def _is_cancelled(self, number: int) -> bool:
+        row = self._talks.turns.of(number)
+        return row is None or row.error in (CANCELLED, CLEARED)
+
+    def _row(self, number: int) -> Row:
+        """Return a turn as it is now; raise if it is not to go on."""
+        row = self._talks.turns.of(number)
+        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED):
+            raise Cancelled
+        return row
+
+    async def _go(self, row: Row) -> None:
+        talks, number = self._talks, row.number
+        self._row(number)
+        said = talks.stream.stored(number)
+        if not row.continues and not row.steps and not said:
+            await self._agent.before_turn(talks.shown(row))
+            await self._agent.on_agent_start(talks.shown(row))
+        if not said:
+            talks.stream.begin_step(row.steps)
+            talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
+        if self._actor.kind.overrides("respond"):
+            await self._respond(self._row(number))
+            return
+        turn = self._loop_turn(row)
+        while True:
+            row = self._row(number)
+            history = talks.transcript.history()
+            if not history:
+                raise UsageError("There is nothing to answer: the conversation is empty.")
+            if history[-1].kind == "request" and not self._answers(number):
+                await self._shorten(row, turn, history)
+                await self._ask(self._row(number), turn, talks.transcript.history())
+            elif await self._act(row, turn, history):
+                return
+
+    def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
+        """Return what was answered for tool calls that the turn waited for."""
+        return {
+            call.id: tuple(msgspec.json.decode(call.answer))
+            for call in self._talks.turns.calls(number)
+            if call.answer is not None and call.asked != SOON
+        }
+
+    def _loop_turn(self, row: Row) -> LoopTurn:
+        agent = self._agent
+        if self._toolbox is None:
+            self._toolbox = Toolbox(self._actor, tuple(agent.tools))
+        model = agent.get_model()
+        if model is None and agent.loop is None:
+            raise UsageError(f"{type(agent).__name__} has no model. Set `model`, or write respond().")
+        return LoopTurn(
+            model=model,
+            instructions=agent.get_instructions(),
+            output_type=agent.output_type,
+            settings=agent.model_settings,
+            deps=self._actor.host.deps,
+            client_tools=row.tools(),
+            toolbox=self._toolbox,
+            journal=CallJournal(self._actor, self._talks.turns, row.number),
+            before_tool_call=agent.before_tool_call,
+            after_tool_call=agent.after_tool_call,
+            ready=agent.loop,
+        )
+
+    async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Ask the model once."""
+        talks, step = self._talks, row.steps + 1
+        if step > self._agent.max_steps:
+            raise Refused(f"The turn has asked the model {row.steps} times, and may not ask again (max_steps).")
+        talks.stream.forget_from(step)
+        talks.stream.begin_step(step)
+        await self._agent.before_step(talks.shown(row), step)
+        talks.stream.put({"type": "start-step"})
+        await self._actor.leave()
+        self._row(row.number)
+        asked = await self._asked(row, turn, history, Projection(step))
+        row = self._row(row.number)
+        self._actor.check_live()
+        talks.stream.flush()
+        talks.transcript.add(row.message, asked.response)
+        talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
+        self._progressed()
+        await self._actor.leave()
+
+    async def _shorten(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Have what is old summarised, if the conversation has grown too long for the model."""
+        allowed: int | None = self._agent.compact_above
+        cut = 0 if allowed is None else cut_of(history, allowed)
+        if not cut:
+            return
+        summary = await self._agent.compact(list(history[:cut]))
+        if summary is None:
+            old = history[:cut]
+            summary = await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token))
+        self._actor.check_live()
+        self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
+        await self._actor.leave()
+
+    async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
+        """Have the model say something, and everybody hear it."""
+        stream = self._talks.stream
+
+        def hear(event: Any) -> None:
+            self._said += 1
+            stream.put(*projection.event(event))
+
+        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear))
+
+    async def _provided(self, row: Row, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+        self._said = 0
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                async with limiter.request(self._waits, self._stopped):
+                    self._row(row.number)
+                    assert self._token is not None
+                    return await ask(self._token)
+            except Exception as error:
+                wait = retry_after(error, PROVIDER.wait(failed))
+                if wait is None or self._said or failed == PROVIDER.attempts:
+                    raise
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
+            if wait.for_all:
+                limiter.close_for(wait.seconds)
+            else:
+                await limiter.pause(wait.seconds, self._waits, self._stopped)
+        raise AssertionError
+
+    def _waits(self, seconds: float | None) -> None:
+        self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
+        self._talks.stream.flush()
+
+    async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> bool:
+        """Run the tools the model asked for; return whether the turn is over, or waits."""
+        talks = self._talks
+        assert self._token is not None
+        projection = Projection(row.steps)
+        answers = self._answers(row.number)
+        if not answers:
+            self._expect_clients(row, history)
+        # What others answered is in the message already; clients of a continuation do not know the call any more.
+        known = {id for id, (kind, _) in answers.items() if kind != "approved"}
+        acted = await LOOP.act(
+            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event, known=known))
+        )
+        row = self._row(row.number)
+        self._actor.check_live()
+        if acted.request is not None:
+            talks.transcript.add(row.message, acted.request)
+        talks.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
+        if acted.approvals or acted.client_calls:
+            await self._wait_for(row, acted)
+            return True
+        talks.stream.put({"type": "finish-step"})
+        talks.stream.flush()
+        self._progressed()
+        if not acted.is_over:
+            self._count_retries(row, acted)
+            return False
+        talks.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
+        await talks.end(row.number, "completed")
+        return True
+
+    def _expect_clients(self, row: Row, history: Sequence[ModelMessage]) -> None:
+        """Note what clients are to run: they may be done before our own tools are."""
+        theirs = {tool["name"] for tool in row.tools()}
+        for part in history[-1].parts:
+            if part.part_kind == "tool-call" and part.tool_name in theirs:
+                self._talks.turns.ask_about(
+                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON
+                )
+
+    def _count_retries(self, row: Row, acted: Acted) -> None:
+        """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
+        parts = acted.request.parts if acted.request is not None else ()
+        retried = any(part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried" for part in parts)
+        if retried and row.retries >= self._agent.max_retries:
+            raise Refused(f"The model made the same mistake {row.retries + 1} times (max_retries).")
+        self._talks.turns.set(row.number, retries=row.retries + 1 if retried else 0)
+
+    async def _wait_for(self, row: Row, acted: Acted) -> None:
+        talks = self._talks
+        for call in acted.approvals:
+            id = call.tool_call_id
+            talks.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
+            talks.stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        for call in acted.client_calls:
+            id = call.tool_call_id
+            talks.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "client")
+        talks.stream.put({"type": "finish-step"})
+        await talks.end(row.number, "waiting")
+
+    async def _respond(self, row: Row) -> None:
+        """Let the agent's own `respond` answer."""
+        from pydantic_ai.messages import ModelResponse, TextPart
+
+        talks, token = self._talks, self._token
+        assert token is not None
+        talks.stream.forget_from(1)
+        talks.stream.begin_step(1)
+        talks.stream.put({"type": "start-step"})
+        await self._actor.leave()
+        texts: list[str] = []
+        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
+        self._responding = task = asyncio.current_task()
+        try:
+            async for said in answer:
+                self._row(row.number)
+                if not isinstance(said, str) and said["type"] == "error":
+                    raise Failed(str(said["errorText"]))
+                talks.stream.put(*_chunks_of(said, first=not texts))
+                if isinstance(said, str):
+                    texts.append(said)
+        except CancelledError:
+            if task is None or self._actor.dropped is not None or not self._is_cancelled(row.number):
+                raise
+            task.uncancel()
+            raise Cancelled from None
+        finally:
+            self._responding = None
+            await answer.aclose()
+        if texts:
+            talks.stream.put({"type": "text-end", "id": "1-0"})
+        talks.stream.put({"type": "finish-step"})
+        talks.stream.flush()
+        self._actor.check_live()
+        text = "".join(texts)
+        talks.transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
+        talks.turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
+        await talks.end(row.number, "completed")
+
+    def _progressed(self) -> None:
+        call = current.get()
+        if call is not None and isinstance(call.work, Work):
+            call.work.progressed()
+
+
+def _chunks_of(said: str | Chunk, *, first: bool) -> list[Chunk]:
+    if not isinstance(said, str):
+        return [said]
+    start: list[Chunk] = [{"type": "text-start", "id": "1-0"}] if first else []
+    return [*start, {"type": "text-delta", "id": "1-0", "delta": said}]

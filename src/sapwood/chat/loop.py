@@ -1,0 +1,352 @@
+"""The one place that knows Pydantic AI's loop: it asks the model once, or runs the tools once.
+
+A turn is a sequence of these two. Each begins from the stored conversation and ends with
+what is to be stored next, so whoever drives a turn may be another process every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+
+from sapwood.chat.chunks import json_of
+from sapwood.chat.compaction import SUMMARISE
+from sapwood.chat.tools import Toolbox
+
+if TYPE_CHECKING:
+    from pydantic_ai import CancellationToken
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
+
+INTERRUPTED = (
+    "The tool call was interrupted: the process that ran it ended before it returned. It may or may not have had an "
+    "effect. Tell the user, or check before you call it again."
+)
+
+SDKS_THAT_RETRY = frozenset({"openai", "openai-chat", "openai-responses", "anthropic", "groq", "cohere"})
+SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
+"""Providers whose answers always say why they end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the model answered."""
+
+    response: ModelResponse
+    model: str
+    """Who answered, as the provider calls it."""
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """In dollars; None if nobody knows the price."""
+
+
+@dataclass(slots=True)
+class Acted:
+    """What came of the tool calls of a response."""
+
+    request: ModelRequest | None = None
+    """What the model is told next; None: the turn is over, or somebody has to be asked first."""
+    output: Any = None
+    """What the turn ended with."""
+    is_over: bool = False
+    approvals: Sequence[ToolCallPart] = ()
+    """Calls that wait for a person."""
+    client_calls: Sequence[ToolCallPart] = ()
+    """Calls that the client has to run."""
+
+
+class Journal(Protocol):
+    """Remembers which tool calls were begun and how they ended."""
+
+    def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+        """Note that a call begins; return status, result and error if it had begun before."""
+        ...
+
+    def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None: ...
+
+    async def kept(self) -> None:
+        """Return when what was noted is kept."""
+        ...
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn needs of its agent, beside the conversation."""
+
+    model: Any
+    instructions: Any
+    output_type: Any
+    settings: Any
+    deps: Any
+    client_tools: Sequence[Mapping[str, Any]]
+    toolbox: Toolbox
+    journal: Journal
+    before_tool_call: Callable[[str, dict[str, Any]], Any]
+    after_tool_call: Callable[[str, dict[str, Any], Any], Any]
+    ready: Any = None
+    """A `pydantic_ai.Agent` of the user's own."""
+
+    @property
+    def asked(self) -> Any:
+        """The model that is asked: the agent's own, or that of the user's `pydantic_ai.Agent`."""
+        return self.model if self.model is not None else getattr(self.ready, "model", None)
+
+
+class PydanticLoop:
+    """Asks models and runs tools with Pydantic AI."""
+
+    def __init__(self) -> None:
+        self._agents: dict[Any, Any] = {}
+
+    def _agent(self, turn: Turn) -> Any:
+        if turn.ready is not None:
+            return turn.ready
+        key = repr(turn.output_type)
+        agent = self._agents.get(key)
+        if agent is None:
+            from pydantic_ai import Agent
+
+            agent = self._agents[key] = Agent(None, output_type=turn.output_type, instructions=None)
+        return agent
+
+    def _run(self, turn: Turn, history: Sequence[ModelMessage], **more: Any) -> Any:
+        from pydantic_ai import DeferredToolRequests
+
+        agent = self._agent(turn)
+        output: Any = turn.output_type
+        wanted: list[Any] = [*(output if isinstance(output, list | tuple) else [output]), DeferredToolRequests]
+        return agent.iter(
+            None,
+            message_history=history,
+            model=turn.model,
+            instructions=turn.instructions,
+            deps=turn.deps,
+            model_settings=_settings(turn, turn.settings),
+            toolsets=turn.toolbox.toolsets(turn.client_tools),
+            output_type=wanted,
+            infer_name=False,
+            **more,
+        )
+
+    async def ask(
+        self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken, said: Callable[[Any], None]
+    ) -> Asked:
+        """Ask the model to go on; `said` is given every event as it comes."""
+        from pydantic_ai import Agent
+
+        async with self._run(turn, history, cancellation_token=token) as run:
+            node = run.next_node
+            while not Agent.is_model_request_node(node):
+                node = await run.next(node)
+            async with node.stream(run.ctx) as events:
+                async for event in events:
+                    said(event)
+            response: ModelResponse = run.all_messages()[-1]
+        _check_end(response)
+        usage = response.usage
+        return Asked(
+            response,
+            response.model_name or "",
+            usage.input_tokens,
+            usage.output_tokens,
+            _cost(response),
+        )
+
+    async def summarise(self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken) -> str:
+        """Have the model say in short what was said."""
+        from pydantic_ai import Agent
+
+        result = await Agent(turn.asked).run(
+            SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
+        )
+        return result.output
+
+    def said_by_user(self, text: str) -> ModelRequest:
+        """Return a message that tells the model something."""
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        return ModelRequest(parts=[UserPromptPart(text)])
+
+    async def act(
+        self,
+        turn: Turn,
+        history: Sequence[ModelMessage],
+        answers: Mapping[str, tuple[str, Any]],
+        token: CancellationToken,
+        said: Callable[[Any], None],
+    ) -> Acted:
+        """Run the tool calls of the last response, each once; what others answered comes with `answers`."""
+        from pydantic_ai import Agent, CallToolsNode, DeferredToolRequests
+
+        more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
+        if answers:
+            more["deferred_tool_results"] = _deferred(answers)
+        async with self._run(turn, history, **more) as run:
+            node: Any = run.next_node
+            while not Agent.is_call_tools_node(node):
+                node = await run.next(node)
+                if Agent.is_model_request_node(node):
+                    # With instructions it would ask the model once more, although that has said all it wanted.
+                    node = cast("Any", CallToolsNode)(history[-1])
+            async with node.stream(run.ctx) as events:
+                async for event in events:
+                    said(event)
+            following = await run.next(node)
+            if not Agent.is_end_node(following):
+                return Acted(request=following.request)
+            output = run.result.output
+            messages = run.all_messages()
+            last = messages[-1] if len(messages) > len(history) else None
+        if isinstance(output, DeferredToolRequests):
+            return Acted(request=last, approvals=list(output.approvals), client_calls=list(output.calls))
+        return Acted(request=last if last is not None and last.kind == "request" else None, output=output, is_over=True)
+
+
+def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
+    from pydantic_ai import ModelRetry, ToolFailed
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailedError, ToolRetryError
+
+    class Journalled(AbstractCapability[Any]):
+        async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+            id, name, journal = call.tool_call_id, call.tool_name, turn.journal
+            if tool_def.kind == "output":
+                return await handler(args)
+            noted = journal.begun(id, name, msgspec.json.encode(json_of(args)).decode())
+            if noted is not None:
+                status, result, error = noted
+                if status == "done":
+                    return msgspec.json.decode(result or "null")
+                if status == "failed":
+                    raise ToolFailed(error or "")
+                if status == "running" and not turn.toolbox.is_idempotent(name):
+                    journal.ended(id, error=INTERRUPTED)
+                    raise ToolFailed(INTERRUPTED)
+            await journal.kept()
+            try:
+                await turn.before_tool_call(name, args)
+                value = await handler(args)
+                await turn.after_tool_call(name, args, value)
+            except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:
+                if isinstance(error, ToolFailed | ToolFailedError):
+                    journal.ended(id, error=str(error))
+                raise
+            except Exception as error:
+                journal.ended(id, error=f"{type(error).__name__}: {error}")
+                raise ToolFailed(f"{type(error).__name__}: {error}") from error
+            journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())
+            return value
+
+    return Journalled()
+
+
+def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:
+    from pydantic_ai import DeferredToolResults, ToolApproved, ToolDenied, ToolFailed
+
+    results = DeferredToolResults()
+    for id, (kind, value) in answers.items():
+        if kind == "approved":
+            results.approvals[id] = True if value is None else ToolApproved(override_args=value)
+        elif kind == "denied":
+            results.approvals[id] = ToolDenied(value or "The user does not allow this call.")
+        elif kind == "failed":
+            results.calls[id] = ToolFailed(value)
+        else:
+            results.calls[id] = value
+    return results
+
+
+def _cost(response: ModelResponse) -> float | None:
+    try:
+        return float(response.cost().total_price)
+    except (LookupError, AssertionError, ValueError, AttributeError, TypeError):
+        return None  # nobody knows the price
+
+
+def _check_end(response: ModelResponse) -> None:
+    """Refuse an answer that broke off: a proxy may have closed in good order what its provider had not ended."""
+    from pydantic_ai.exceptions import ModelConnectionError
+
+    if response.provider_name not in SAY_WHY_THEY_END:
+        return
+    # Pydantic AI takes an answer of OpenAI's that says nothing of its end for a whole one: some that speak like it
+    # never say why they stop. An answer that does not even say what it has used was cut.
+    says = "finish_reason" in (response.provider_details or {}) or response.finish_reason != "stop"
+    if response.finish_reason is None or not (says or response.usage.output_tokens):
+        raise ModelConnectionError(response.model_name or "", "The answer ended before its end.", phase="read")
+
+
+def in_words(error: BaseException, *, said: bool) -> str:
+    """Return what went wrong as a person can read it; what a provider wrote about it is in the log."""
+    from pydantic_ai import exceptions as theirs
+
+    if isinstance(error, theirs.FallbackExceptionGroup):
+        return f"None of the models could answer. The last one: {in_words(error.exceptions[-1], said=said)}"
+    sentences: dict[type[BaseException], str] = {
+        theirs.ModelTimeoutError: "The model did not answer in time.",
+        theirs.ModelConnectionError: "The connection to the model broke off in the middle of its answer."
+        if said
+        else "The model could not be reached.",
+        theirs.ModelRateLimitError: "The model is asked too much at the moment. Try again later.",
+        theirs.ModelQuotaExceededError: "The account with the model's provider is used up.",
+        theirs.ModelOverloadedError: "The model is overloaded at the moment. Try again later.",
+        theirs.ModelUnavailableError: "The model is not available at the moment. Try again later.",
+        theirs.ModelServerError: "The model's provider has failed. Try again later.",
+        theirs.ModelContextWindowExceededError: "The conversation has become too long for the model.",
+        theirs.ModelAuthenticationError: "The model's provider does not accept our key.",
+        theirs.ModelNotFoundError: "The model's provider does not know this model.",
+        theirs.ModelRequestRejectedError: "The model's provider does not accept the request.",
+    }
+    found = next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), "")
+    return found or str(error) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long to wait before a provider is asked again."""
+
+    seconds: float
+    for_all: bool
+    """Whether the provider has no time for anybody; otherwise, something went wrong with this one request."""
+
+
+def retry_after(error: BaseException, otherwise: float) -> Wait | None:
+    """Return how long to wait before a provider is asked again; None: it is no use."""
+    from pydantic_ai.exceptions import (
+        FallbackExceptionGroup,
+        ModelAPIError,
+        ModelConnectionError,
+        ModelRateLimitError,
+        ModelServerError,
+        ModelUnavailableError,
+    )
+
+    if isinstance(error, FallbackExceptionGroup):
+        waits = [wait for one in error.exceptions if (wait := retry_after(one, otherwise)) is not None]
+        return Wait(min(wait.seconds for wait in waits), for_all=False) if waits else None
+    if not isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
+        return None
+    assert isinstance(error, ModelAPIError)
+    seconds = otherwise if error.retry_after is None else error.retry_after
+    return Wait(seconds, for_all=isinstance(error, ModelRateLimitError | ModelUnavailableError))
+
+
+def _settings(turn: Turn, mine: Any) -> Any:
+    """Return the settings of a request: the driver asks again, and can be seen to wait, so the SDK is not to."""
+    chosen: list[Any] = [mine, getattr(turn.asked, "settings", None), getattr(turn.ready, "model_settings", None)]
+    if callable(mine) or any("max_retries" in one for one in chosen if isinstance(one, Mapping)):
+        return mine
+    return cast("Any", {"max_retries": 0} | (mine or {})) if _retries(turn.asked) else mine
+
+
+def _retries(model: Any) -> bool:
+    """Return whether a model's SDK asks again by itself, and can be told not to; others would warn."""
+    if isinstance(model, str):
+        return model.partition(":")[0] in SDKS_THAT_RETRY
+    models = getattr(model, "models", None)
+    if models:
+        return all(_retries(one) for one in models)
+    return model is not None and "max_retries" not in getattr(model, "unsupported_settings", ())

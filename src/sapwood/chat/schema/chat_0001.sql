@@ -1,0 +1,69 @@
+-- A conversation as its clients see it: one row for each message, in order.
+CREATE TABLE sapwood_messages (
+    position    INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL UNIQUE,
+    role        TEXT NOT NULL,
+    body        TEXT NOT NULL,                  -- JSON: the whole UIMessage
+    created_at  REAL NOT NULL
+) STRICT;
+
+-- The same conversation as the model sees it.
+CREATE TABLE sapwood_model_messages (
+    position    INTEGER PRIMARY KEY AUTOINCREMENT,
+    message     TEXT NOT NULL,                  -- the id of the message above that it is part of
+    kind        TEXT NOT NULL,                  -- request or response
+    body        TEXT NOT NULL                   -- JSON: one ModelMessage
+) STRICT;
+
+CREATE INDEX sapwood_model_messages_by_message ON sapwood_model_messages (message);
+
+-- Turns: one answer each.
+CREATE TABLE sapwood_turns (
+    number        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id            TEXT NOT NULL UNIQUE,         -- what its frames are called by; the client's request id, or ours
+    message       TEXT NOT NULL,                -- the id of the assistant's message that it writes
+    asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
+    status        TEXT NOT NULL,                -- queued, running, waiting, completed, error, aborted, skipped
+    continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
+    back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
+    said          TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
+    body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
+    client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run
+    steps         INTEGER NOT NULL DEFAULT 0,   -- how often the model was asked
+    retries       INTEGER NOT NULL DEFAULT 0,   -- how often it was asked to mend what it said
+    usage         TEXT NOT NULL DEFAULT '{}',   -- JSON: tokens, cost, by model
+    output        TEXT,                         -- JSON: what it ended with, if that is more than text
+    error         TEXT,
+    next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
+    recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
+    created_at    REAL NOT NULL,
+    ended_at      REAL
+) STRICT;
+
+CREATE INDEX sapwood_turns_open ON sapwood_turns (number) WHERE status IN ('queued', 'running', 'waiting');
+
+-- What a turn has streamed, until its message is whole.
+CREATE TABLE sapwood_chunks (
+    turn   INTEGER NOT NULL,
+    first  INTEGER NOT NULL,                    -- the number of the first chunk in it
+    step   INTEGER NOT NULL,
+    body   TEXT NOT NULL,                       -- JSON: an array of chunks, each a text
+    PRIMARY KEY (turn, first)
+) STRICT, WITHOUT ROWID;
+
+-- Tool calls of turns that are not over: each is made once, and somebody may have to be asked first.
+CREATE TABLE sapwood_tool_calls (
+    id          TEXT PRIMARY KEY,               -- the tool call's own id
+    turn        INTEGER NOT NULL,
+    name        TEXT NOT NULL,
+    input       TEXT NOT NULL,                  -- JSON
+    status      TEXT,                           -- running, done or failed; NULL: it has not begun
+    result      TEXT,                           -- JSON: what it returned
+    error       TEXT,                           -- what it raised
+    asked       TEXT,                           -- whom it waits for: approval, client, client soon; NULL: nobody
+    answer      TEXT,                           -- JSON: what they said, as kind and value
+    go_on       INTEGER NOT NULL DEFAULT 0,     -- 1 if they want the turn to go on
+    created_at  REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX sapwood_tool_calls_by_turn ON sapwood_tool_calls (turn);

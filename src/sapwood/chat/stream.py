@@ -1,0 +1,218 @@
+"""What a turn streams to its clients: stored first, then sent, and replayed to whoever comes later.
+
+Chunks are gathered for a few hundredths of a second, so that a storm of tokens becomes a
+few rows and a few frames. A client that comes in the middle is offered what there is; until
+it takes the offer it gets nothing, then all of it from the beginning, then what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from sapwood.chat.chunks import Chunk, merged
+from sapwood.chat.turns import Row, Turns
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.sockets import Socket
+from sapwood.wire import chat as wire
+
+GATHERED = 0.03
+"""Seconds for which chunks are gathered before they are stored and sent."""
+SEGMENT = 256
+"""Chunks after which they are stored at once."""
+
+_segment = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class ChatStream:
+    """The stream of one conversation; there is one at a time."""
+
+    def __init__(self, actor: Actor, turns: Turns) -> None:
+        self._actor = actor
+        self._db = actor.database
+        self._turns = turns
+        self.active: Row | None = None
+        """The turn that streams now."""
+        self._gathered: list[Chunk] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._seq = 0
+        self._step = 0
+        self._offered: set[Socket] = set()
+        """Clients that were offered a replay and have not taken it."""
+        self.parked: dict[Socket, object] = {}
+        """Clients that wait for a stream to begin, with what they want to be answered by."""
+        self._beginning: dict[int, list[asyncio.Future[None]]] = {}
+        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        """Those without a socket, who are told from now on."""
+        self.on_chunk: Callable[[Chunk], None] | None = None
+
+    def begin(self, row: Row) -> None:
+        """Begin to stream a turn, or go on with it: what its last step had said and not finished is forgotten."""
+        self.active = row
+        self._db.execute("DELETE FROM sapwood_chunks WHERE turn < ?", row.number)
+        self._seq = max(row.next_seq, self._last(row.number) + 1)
+        for socket, probe in self._take_parked():
+            self.offer(socket, row.stream, probe)
+        self.settle(row.number)
+
+    def settle(self, number: int) -> None:
+        """A turn has begun to stream, or never will: tell those who wait for that."""
+        for waiting in self._beginning.pop(number, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def forget(self, number: int) -> None:
+        """Forget what a turn has streamed: its message is whole."""
+        self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ?", number)
+
+    async def begun(self, number: int) -> None:
+        """Return when a turn begins to stream."""
+        waiting: asyncio.Future[None] = self._actor.host.loop.create_future()
+        self._beginning.setdefault(number, []).append(waiting)
+        await waiting
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next chunk."""
+        return self._seq
+
+    def begin_step(self, step: int) -> None:
+        """What is said from now on belongs to this step of the turn."""
+        self.flush()
+        self._step = step
+
+    def forget_from(self, step: int) -> None:
+        """Forget what a step said that was interrupted; its numbers are not used again."""
+        assert self.active is not None
+        number = self.active.number
+        self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ? AND step >= ?", number, step)
+        self._turns.set(number, next_seq=self._seq)
+
+    def _last(self, number: int) -> int:
+        rows = self._db.execute(
+            "SELECT first, body FROM sapwood_chunks WHERE turn = ? ORDER BY first DESC LIMIT 1", number
+        )
+        return rows[0][0] + len(_segment.decode(rows[0][1])) - 1 if rows else -1
+
+    def put(self, *chunks: Chunk) -> None:
+        """Say something, soon."""
+        self._gathered.extend(chunks)
+        if self.on_chunk is not None:
+            for chunk in chunks:
+                self.on_chunk(chunk)
+        if len(self._gathered) >= SEGMENT:
+            self.flush()
+        elif self._timer is None and chunks:
+            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush)
+
+    def flush(self) -> None:
+        """Store what was gathered, and send it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gathered, self._gathered = self._gathered, []
+        if not gathered or self.active is None or self._actor.dropped is not None:
+            return
+        texts = [msgspec.json.encode(chunk) for chunk in merged(gathered)]
+        first, self._seq = self._seq, self._seq + len(texts)
+        self._db.execute(
+            "INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?)",
+            self.active.number,
+            first,
+            self._step,
+            (b"[" + b",".join(texts) + b"]").decode(),
+        )
+        row = self.active
+        continues = bool(row.continues)
+        for listener in self._listeners:
+            for text in texts:
+                listener.put_nowait(text)
+        for at, text in enumerate(texts):
+            self.tell_live(wire.chunk(row.stream, text, first + at, continuation=continues))
+
+    def drop(self) -> None:
+        """Forget what was gathered: nobody is to hear of it."""
+        self._gathered.clear()
+        self.flush()
+
+    def end(self) -> None:
+        """The turn streams no more."""
+        self.flush()
+        self.active = None
+        self._offered.clear()
+        for listener in self._listeners:
+            listener.put_nowait(None)
+
+    async def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Yield all that a turn streams, from its beginning, as JSON."""
+        heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+        for chunk in self.stored(number):
+            heard.put_nowait(msgspec.json.encode(chunk))
+        self._listeners.add(heard)
+        try:
+            while (text := await heard.get()) is not None:
+                await self._actor.leave()
+                yield text
+        finally:
+            self._listeners.discard(heard)
+
+    def stored(self, number: int) -> list[Chunk]:
+        """Return what a turn has streamed so far."""
+        rows = self._db.execute("SELECT body FROM sapwood_chunks WHERE turn = ? ORDER BY first", number)
+        return [chunk for (body,) in rows for chunk in msgspec.json.decode(body)]
+
+    def tell(self, frame: str, *, without: Socket | None = None) -> None:
+        """Send a frame to every client."""
+        outbox = self._actor.of(Outbox)
+        for socket in self._actor.host.sockets.of(self._actor.address):
+            if socket.is_protocol and socket is not without:
+                outbox.put(socket, frame)
+
+    def tell_live(self, frame: str) -> None:
+        """Send a frame to every client, but not to those that were offered a replay and have not taken it."""
+        outbox = self._actor.of(Outbox)
+        for socket in self._actor.host.sockets.of(self._actor.address):
+            if socket.is_protocol and socket not in self._offered:
+                outbox.put(socket, frame)
+
+    def tell_one(self, socket: Socket, frame: str) -> None:
+        self._actor.of(Outbox).put(socket, frame)
+
+    def offer(self, socket: Socket, id: str, probe: object = None) -> None:
+        """Offer a client what is streamed; it gets nothing of it until it answers."""
+        if self.active is not None and self.active.stream == id:
+            self._offered.add(socket)
+        self.tell_one(socket, wire.about_stream(wire.RESUMING, id=id, probe=probe))
+
+    def park(self, socket: Socket, id: str, probe: object = None) -> None:
+        """Have a client wait for a stream that is about to begin."""
+        self.parked[socket] = probe
+        self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
+
+    def release_parked(self) -> None:
+        """Nothing will be streamed: tell those who wait for it."""
+        for socket, probe in self._take_parked():
+            self.tell_one(socket, wire.about_stream(wire.RESUME_NONE, probe=probe))
+
+    def _take_parked(self) -> list[tuple[Socket, object]]:
+        waiting, self.parked = [*self.parked.items()], {}
+        return [(socket, probe) for socket, probe in waiting if socket.is_open]
+
+    def replay(self, socket: Socket, row: Row) -> None:
+        """Send a client all that a turn has streamed so far, and let it have what follows."""
+        self.flush()
+        self._offered.discard(socket)
+        rows = self._db.execute("SELECT first, body FROM sapwood_chunks WHERE turn = ? ORDER BY first", row.number)
+        continues = bool(row.continues)
+        for first, body in rows:
+            for at, text in enumerate(_segment.decode(body)):
+                frame = wire.chunk(row.stream, bytes(text), first + at, replay=True, continuation=continues)
+                self.tell_one(socket, frame)
+
+    def gone(self, socket: Socket) -> None:
+        """A client has left."""
+        self._offered.discard(socket)
+        self.parked.pop(socket, None)

@@ -1,0 +1,145 @@
+"""What clients of a chat say, and how they are answered: the npm clients' protocol, and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import msgspec
+
+from sapwood.chat.conversation import Conversation
+from sapwood.chat.turns import Row
+from sapwood.errors import Refused
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.sockets import Socket
+from sapwood.wire import chat as wire
+
+
+class Init(msgspec.Struct):
+    """What a client would send to a server that answers by HTTP."""
+
+    method: str = ""
+    body: str = ""
+
+
+class Talk:
+    """Hears the clients of one chat agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._conversation = actor.of(Conversation)
+
+    def greet(self, socket: Socket) -> None:
+        """Tell a new client what streams, or how the conversation stands."""
+        conversation = self._conversation
+        conversation.resume(socket, asked=False)
+        if conversation.stream.active is None and conversation.turns.running() is None:
+            conversation.stream.tell_one(socket, wire.messages(conversation.text(), connect=True))
+
+    def hear(self, socket: Socket, data: str) -> Any:
+        """Return a function that deals with what a client said; None if it is not about the chat."""
+        frame = wire.read(data)
+        if frame is None:
+            return None
+        return lambda: self._heard(socket, frame)
+
+    async def _heard(self, socket: Socket, frame: wire.Incoming) -> None:
+        conversation = self._conversation
+        if frame.type == wire.REQUEST:
+            self._asked(socket, frame)
+        elif frame.type == wire.RESUME:
+            conversation.resume(socket, frame.probe)
+        elif frame.type == wire.RESUME_ACK:
+            conversation.take(socket, str(frame.id))
+        elif frame.type == wire.CANCEL:
+            if not conversation.cancel(str(frame.id)):
+                conversation.tell_ended(socket, str(frame.id))
+        elif frame.type == wire.CLEAR:
+            conversation.clear(socket)
+        elif frame.type == wire.TOOL_RESULT:
+            failed = frame.state == "output-error"
+            conversation.answer(
+                str(frame.call),
+                "failed" if failed else "done",
+                str(frame.error or "Tool execution denied by user") if failed else frame.output,
+                go_on=frame.go_on is True and not failed,
+                owner=socket,
+                client_tools=frame.client_tools if _are_tools(frame.client_tools) else None,
+            )
+        elif frame.type == wire.TOOL_APPROVAL:
+            conversation.answer(
+                str(frame.call),
+                "approved" if frame.approved is True else "denied",
+                go_on=frame.go_on is True,
+                owner=socket,
+            )
+
+    def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
+        try:
+            init = msgspec.convert(frame.init, Init)
+            body = msgspec.json.decode(init.body, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return
+        if init.method != "POST" or not isinstance(frame.id, str):
+            return
+        try:
+            self._accept(body, frame.id, socket)
+        except Refused as error:
+            self._conversation.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
+
+    def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None) -> Row:
+        """Have something answered that came as the AI SDK sends it."""
+        said: Any = body.pop("messages", None) or []
+        regenerate = body.pop("trigger", "") == "regenerate-message"
+        client_tools = body.pop("clientTools", None)
+        if not isinstance(said, list):
+            raise Refused("The messages have to be an array.")
+        if not _are_tools(client_tools):
+            raise Refused("Tools of a client are an array of objects with a name.")
+        return self._conversation.ask(
+            cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
+        )
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+        self._conversation.stream.gone(socket)
+
+    async def request(self, request: Any) -> Any:
+        """Answer an HTTP request about the chat; None if it is about something else."""
+        last = request.url.path.rstrip("/").rpartition("/")[2]
+        if request.method == "GET" and last == "get-messages":
+            from starlette.responses import Response
+
+            return Response(self._conversation.text(), media_type="application/json")
+        if request.method == "POST" and last == "chat":
+            return await self._answer(request)
+        return None
+
+    async def _answer(self, request: Any) -> Any:
+        """Answer what was posted with the AI SDK's stream of server-sent events, for clients without a socket."""
+        from starlette.responses import PlainTextResponse, StreamingResponse
+
+        try:
+            body = msgspec.json.decode(await request.body(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            return PlainTextResponse(f"The body has to be JSON: {error}", 400)
+        row = self._accept(body, None, None)
+        return StreamingResponse(
+            self._events(row.number),
+            media_type="text/event-stream",
+            headers={"x-vercel-ai-ui-message-stream": "v1", "cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+    async def _events(self, number: int) -> AsyncIterator[bytes]:
+        async for chunk in self._conversation.listen(number):
+            yield b"data: " + chunk + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+
+def _are_tools(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("parameters"), dict | None)  # pyright: ignore[reportUnknownMemberType]
+        for one in value  # pyright: ignore[reportUnknownVariableType]
+    )

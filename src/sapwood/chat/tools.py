@@ -1,0 +1,164 @@
+"""What a model may do: methods of the agent, plain functions, toolsets, and tools that the client runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from sapwood.errors import UsageError
+from sapwood.kernel.actor import Actor
+
+if TYPE_CHECKING:
+    from pydantic_ai.toolsets import AbstractToolset
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "_sapwood_tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """How a tool is to be used."""
+
+    name: str | None = None
+    requires_approval: bool = False
+    idempotent: bool = False
+    """Whether it may be called again when nobody knows whether it was: the process died meanwhile."""
+    timeout: float | None = None
+
+
+@overload
+def tool(method: F, /) -> F: ...
+@overload
+def tool(
+    *, name: str | None = None, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+) -> Callable[[F], F]: ...
+def tool(
+    method: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """Let the model call this method, or this function if it is in `tools`. Its docstring says what it does.
+
+    `requires_approval`: a person is asked first. `idempotent`: it may be called again when the process
+    died while it ran; otherwise the model is told that it was interrupted.
+    """
+    options = ToolOptions(name, requires_approval, idempotent, timeout)
+
+    def mark(function: Any) -> Any:
+        setattr(function, MARK, options)
+        return function
+
+    return mark if method is None else mark(method)
+
+
+def options_of(function: Any) -> ToolOptions | None:
+    """Return how a function was marked."""
+    return getattr(function, MARK, None)
+
+
+class Toolbox:
+    """The tools of one chat agent."""
+
+    def __init__(self, actor: Actor, functions: Sequence[Any]) -> None:
+        self._actor = actor
+        self._toolsets: list[Any] = []
+        self._options: dict[str, ToolOptions] = {}
+        own = [self._of_method(name) for name in _marked(actor.kind.cls)]
+        given = [self._of_function(function) for function in functions if not _is_toolset(function)]
+        if own or given:
+            from pydantic_ai.toolsets import FunctionToolset
+
+            self._toolsets.append(FunctionToolset([*own, *given]))
+        self._toolsets += [one for one in functions if _is_toolset(one)]
+
+    def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
+        """Return all tools, those of the client included."""
+        if not client_tools:
+            return self._toolsets
+        from pydantic_ai.tools import ToolDefinition
+        from pydantic_ai.toolsets import ExternalToolset
+
+        return [
+            *self._toolsets,
+            ExternalToolset(
+                [
+                    ToolDefinition(
+                        name=one["name"],
+                        description=one.get("description"),
+                        parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
+                    )
+                    for one in client_tools
+                ]
+            ),
+        ]
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return whether a tool may be called again when nobody knows whether it was."""
+        options = self._options.get(name)
+        return options is not None and options.idempotent
+
+    def _of_method(self, name: str) -> Any:
+        method = getattr(self._actor.agent, name)
+        function = method.__func__
+        if not inspect.iscoroutinefunction(function):
+            # On the loop, as a slice of the agent's: Pydantic AI would run it in a thread, into an open transaction.
+            method = _awaited(method)
+        return self._tool(name, method, options_of(function))
+
+    def _of_function(self, function: Any) -> Any:
+        options = options_of(function)
+        name = getattr(function, "__name__", None)
+        if name is None:
+            return function  # a Tool of Pydantic AI's
+        if not inspect.iscoroutinefunction(function):
+            function = self._in_thread(function)
+        return self._tool(name, function, options)
+
+    def _in_thread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        offload = self._actor.host.offload
+
+        @functools.wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            return await offload.in_thread(function, args, kwargs)
+
+        return run
+
+    def _tool(self, name: str, function: Any, options: ToolOptions | None) -> Any:
+        from pydantic_ai import Tool
+
+        options = options or ToolOptions()
+        self._options[options.name or name] = options
+        return Tool(
+            function, name=options.name or name, requires_approval=options.requires_approval, timeout=options.timeout
+        )
+
+
+def _awaited(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return run
+
+
+def _marked(cls: type) -> list[str]:
+    found: list[str] = []
+    for name in dir(cls):
+        function = inspect.getattr_static(cls, name)
+        if inspect.isfunction(function) and options_of(function) is not None:
+            if inspect.isasyncgenfunction(function):
+                raise UsageError(f"{cls.__name__}.{name} is a tool and yields; a tool returns.")
+            found.append(name)
+    return found
+
+
+def _is_toolset(value: object) -> bool:
+    return hasattr(value, "get_tools") and hasattr(value, "call_tool")

@@ -1,0 +1,209 @@
+"""A conversation, kept twice: as its clients see it, and as the model does.
+
+Clients hold one message for each answer, made of parts; a model wants requests and
+responses that alternate. Each model message belongs to one message of the clients', so
+that what is taken back there is taken back here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sapwood.chat.fitting import LARGEST, fitted
+from sapwood.clock import Clock
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
+
+CHAT = Schema("sapwood.chat", "chat")
+SEARCH = Schema("sapwood.chat", "search")
+
+UIMessage = dict[str, Any]
+"""A message as the AI SDK has it: id, role, parts, perhaps metadata."""
+
+
+@functools.cache
+def _adapter() -> Any:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter
+
+
+class Transcript:
+    """The messages of one conversation."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+        self._history: list[tuple[str, ModelMessage]] | None = None
+        self._undone = database.undone
+
+    @property
+    def exists(self) -> bool:
+        return self._db.has(CHAT)
+
+    def text(self) -> str:
+        """Return all messages as JSON."""
+        if not self.exists:
+            return "[]"
+        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position")
+        return f"[{','.join(body for (body,) in rows)}]"
+
+    def messages(self) -> list[UIMessage]:
+        """Return all messages."""
+        return msgspec.json.decode(self.text())
+
+    def get(self, id: str) -> UIMessage | None:
+        if not self.exists:
+            return None
+        rows = self._db.execute("SELECT body FROM sapwood_messages WHERE id = ?", id)
+        return msgspec.json.decode(rows[0][0]) if rows else None
+
+    def last(self) -> UIMessage | None:
+        if not self.exists:
+            return None
+        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position DESC LIMIT 1")
+        return msgspec.json.decode(rows[0][0]) if rows else None
+
+    def ids(self) -> list[tuple[str, str]]:
+        """Return the id and the role of every message."""
+        return self._db.execute("SELECT id, role FROM sapwood_messages ORDER BY position") if self.exists else []
+
+    def put(self, message: UIMessage) -> None:
+        """Store a message: at the end, or in the place of the one with its id."""
+        self._db.ensure(CHAT)
+        body = msgspec.json.encode(message)
+        if len(body) > LARGEST:
+            body = msgspec.json.encode(fitted(message))
+        self._db.execute(
+            "INSERT INTO sapwood_messages (id, role, body, created_at) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+            message["id"],
+            message["role"],
+            body.decode(),
+            self._clock.now(),
+        )
+        if self._db.has(SEARCH):
+            self._forget_words(message["id"])
+            self._index(message)
+
+    def search(self, words: str, limit: int) -> list[UIMessage]:
+        """Return the messages with these words, best first."""
+        if not self.exists:
+            return []
+        if not self._db.has(SEARCH):
+            self._db.ensure(SEARCH)
+            for message in self.messages():
+                self._index(message)
+        wanted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
+        if not wanted:
+            return []
+        rows = self._db.execute(
+            "SELECT body FROM sapwood_message_words JOIN sapwood_messages USING (id)"
+            " WHERE sapwood_message_words MATCH ? ORDER BY rank LIMIT ?",
+            wanted,
+            limit,
+        )
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    def _index(self, message: UIMessage) -> None:
+        text = "\n".join(str(part["text"]) for part in message["parts"] if part.get("type") == "text")
+        self._db.execute("INSERT INTO sapwood_message_words (id, text) VALUES (?, ?)", message["id"], text)
+
+    def _forget_words(self, id: str) -> None:
+        self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Take messages back, and with them what the model saw of them."""
+        gone = set(ids)
+        for id in gone:
+            self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
+            self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
+            if self._db.has(SEARCH):
+                self._forget_words(id)
+        if gone:
+            self._history = None
+
+    def clear(self) -> None:
+        """Forget everything that was said."""
+        if self.exists:
+            self._db.execute("DELETE FROM sapwood_messages")
+            self._db.execute("DELETE FROM sapwood_model_messages")
+            if self._db.has(SEARCH):
+                self._db.execute("DELETE FROM sapwood_message_words")
+        self._history = None
+
+    def history(self) -> list[ModelMessage]:
+        """Return the conversation as the model sees it."""
+        return [message for _, message in self._loaded()]
+
+    def _loaded(self) -> list[tuple[str, ModelMessage]]:
+        if self._undone != self._db.undone:
+            self._undone, self._history = self._db.undone, None
+        if self._history is None:
+            rows: list[tuple[str, str]] = []
+            if self.exists:
+                rows = self._db.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position")
+            found: Sequence[ModelMessage] = _adapter().validate_json(f"[{','.join(body for _, body in rows)}]")
+            self._history = [(id, message) for (id, _), message in zip(rows, found, strict=True)]
+        return self._history
+
+    def add(self, id: str, message: ModelMessage) -> None:
+        """Store what was said to the model or by it, as part of a message."""
+        history = self._loaded()
+        self._db.ensure(CHAT)
+        body: bytes = _adapter().dump_json([message])
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (message, kind, body) VALUES (?, ?, ?)",
+            id,
+            message.kind,
+            body[1:-1].decode(),
+        )
+        history.append((id, message))
+
+    def exported(self) -> list[Any]:
+        """Return the conversation as the model sees it, as what JSON has."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT body FROM sapwood_model_messages ORDER BY position")
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    def of(self, id: str) -> list[ModelMessage]:
+        """Return what the model saw of one message."""
+        return [message for one, message in self._loaded() if one == id]
+
+    def shorten(self, count: int, summary: ModelMessage) -> None:
+        """Put a summary in the place of the first messages that the model sees; clients see all of them still."""
+        id, _ = self._loaded()[count - 1]
+        rows = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position LIMIT ?", count)
+        last = rows[-1][0]
+        body: bytes = _adapter().dump_json([summary])
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE position <= ?", last)
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
+            last,
+            id,
+            summary.kind,
+            body[1:-1].decode(),
+        )
+        self._history = None
+
+
+def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
+    """Return the tool calls that nothing was returned for."""
+    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+
+    found: dict[str, ToolCallPart] = {}
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found[part.tool_call_id] = part
+            elif isinstance(part, ToolReturnPart):
+                found.pop(part.tool_call_id, None)
+    return [*found.values()]

@@ -1,0 +1,267 @@
+"""The turns of one conversation: who is next, what became of each, and which tool calls were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sapwood.chat.transcript import CHAT
+from sapwood.clock import Clock
+from sapwood.kernel.actor import Actor
+from sapwood.storage.database import Database
+
+ALL = (
+    "SELECT number, id, message, asked, status, continues, back_to, said, body, client_tools, steps,"
+    " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
+)
+OPEN = ("queued", "running", "waiting")
+
+
+class Row(NamedTuple):
+    """One turn, as it is stored."""
+
+    number: int
+    id: str
+    message: str
+    asked: str
+    status: str
+    continues: int
+    back_to: str | None
+    said: str
+    body: str
+    client_tools: str
+    steps: int
+    retries: int
+    usage: str
+    output: str | None
+    error: str | None
+    next_seq: int
+    recovering_at: float | None
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def stream(self) -> str:
+        """What its frames are called by: each time it goes on after a wait, by another name."""
+        return self.id if not self.continues else f"{self.id}-{self.continues}"
+
+    def asked_ids(self) -> list[str]:
+        return msgspec.json.decode(self.asked)
+
+    def tools(self) -> list[dict[str, Any]]:
+        return msgspec.json.decode(self.client_tools)
+
+
+class ToolCall(NamedTuple):
+    """One tool call of an open turn."""
+
+    id: str
+    turn: int
+    name: str
+    input: str
+    status: str | None
+    result: str | None
+    error: str | None
+    asked: str | None
+    """`approval` or `client`; `client soon` while other tools of the same answer still run."""
+    answer: str | None
+    go_on: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody was asked and has not answered."""
+        return self.asked is not None and self.answer is None
+
+
+ALL_CALLS = "SELECT id, turn, name, input, status, result, error, asked, answer, go_on FROM sapwood_tool_calls "
+
+
+class Turns:
+    """The turns of one conversation. Every change belongs to the open slice."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+
+    @property
+    def exist(self) -> bool:
+        return self._db.has(CHAT)
+
+    def add(
+        self, id: str, message: str, said: Sequence[Any], *, asked: Sequence[str], body: str, client_tools: str
+    ) -> Row:
+        """Store a turn that waits for its time, with the messages that join the conversation when it begins."""
+        self._db.ensure(CHAT)
+        self._db.execute(
+            "INSERT INTO sapwood_turns (id, message, asked, status, said, body, client_tools, created_at)"
+            " VALUES (?, ?, ?, 'queued', ?, ?, ?, ?)",
+            id,
+            message,
+            msgspec.json.encode(asked).decode(),
+            msgspec.json.encode(said).decode(),
+            body,
+            client_tools,
+            self._clock.now(),
+        )
+        found = self.get(id)
+        assert found is not None
+        return found
+
+    def _find(self, where: str, *arguments: Any) -> list[Row]:
+        return [Row(*row) for row in self._db.execute(ALL + where, *arguments)] if self.exist else []
+
+    def get(self, id: str) -> Row | None:
+        rows = self._find("WHERE id = ?", id)
+        return rows[0] if rows else None
+
+    def of(self, number: int) -> Row | None:
+        rows = self._find("WHERE number = ?", number)
+        return rows[0] if rows else None
+
+    def last(self) -> Row | None:
+        rows = self._find("WHERE status <> 'skipped' ORDER BY number DESC LIMIT 1")
+        return rows[0] if rows else None
+
+    def running(self) -> Row | None:
+        rows = self._find("WHERE status = 'running' ORDER BY number LIMIT 1")
+        return rows[0] if rows else None
+
+    def waiting(self) -> Row | None:
+        rows = self._find("WHERE status = 'waiting' ORDER BY number DESC LIMIT 1")
+        return rows[0] if rows else None
+
+    def all(self) -> list[Row]:
+        return self._find("ORDER BY number")
+
+    def queued(self) -> list[Row]:
+        return self._find("WHERE status = 'queued' ORDER BY number")
+
+    def set(self, number: int, **news: Any) -> None:
+        """Change columns of a turn."""
+        for column, value in news.items():
+            self._db.execute(SETTING[column], value, number)
+
+    def end(self, number: int, status: str, error: str | None = None) -> None:
+        """A turn is over; its tool calls need not be remembered."""
+        self._db.execute(
+            "UPDATE sapwood_turns SET status = ?, error = ?, ended_at = ? WHERE number = ?",
+            status,
+            error,
+            self._clock.now(),
+            number,
+        )
+        self._db.execute("DELETE FROM sapwood_tool_calls WHERE turn = ?", number)
+
+    def forget_ended(self) -> None:
+        """Forget the turns that are over."""
+        if self.exist:
+            self._db.execute("DELETE FROM sapwood_turns WHERE status NOT IN ('queued', 'running', 'waiting')")
+
+    def count(self, row: Row, model: str, input_tokens: int, output_tokens: int, cost: float | None) -> None:
+        """Add one answer of a model's to what a turn has used."""
+        usage = msgspec.json.decode(row.usage)
+        of_model = usage.setdefault(model, {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0})
+        of_model["requests"] += 1
+        of_model["input_tokens"] += input_tokens
+        of_model["output_tokens"] += output_tokens
+        of_model["cost"] = None if cost is None or of_model["cost"] is None else of_model["cost"] + cost
+        self.set(row.number, usage=msgspec.json.encode(usage).decode(), steps=row.steps + 1)
+
+    def calls(self, number: int) -> list[ToolCall]:
+        """Return the tool calls of a turn."""
+        rows = self._db.execute(ALL_CALLS + "WHERE turn = ?", number) if self.exist else []
+        return [ToolCall(*row) for row in rows]
+
+    def call(self, id: str) -> ToolCall | None:
+        rows = self._db.execute(ALL_CALLS + "WHERE id = ?", id) if self.exist else []
+        return ToolCall(*rows[0]) if rows else None
+
+    def begin_call(self, id: str, turn: int, name: str, input: str) -> None:
+        """Note that a tool is about to run."""
+        self._put_call(id, turn, name, input)
+        self._db.execute("UPDATE sapwood_tool_calls SET status = 'running' WHERE id = ?", id)
+
+    def ask_about(self, id: str, turn: int, name: str, input: str, whom: str) -> None:
+        """Note that somebody has to be asked."""
+        self._put_call(id, turn, name, input)
+        self._db.execute("UPDATE sapwood_tool_calls SET asked = ? WHERE id = ?", whom, id)
+
+    def _put_call(self, id: str, turn: int, name: str, input: str) -> None:
+        self._db.execute(
+            "INSERT INTO sapwood_tool_calls (id, turn, name, input, created_at) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO NOTHING",
+            id,
+            turn,
+            name,
+            input,
+            self._clock.now(),
+        )
+
+    def end_call(self, id: str, status: str, result: str | None, error: str | None) -> None:
+        """Note how a tool call ended."""
+        self._db.execute(
+            "UPDATE sapwood_tool_calls SET status = ?, result = ?, error = ? WHERE id = ?", status, result, error, id
+        )
+
+    def answer_call(self, id: str, kind: str, value: Any, *, go_on: bool) -> None:
+        """Note what somebody answered who was asked."""
+        self._db.execute(
+            "UPDATE sapwood_tool_calls SET answer = ?, go_on = ? WHERE id = ?",
+            msgspec.json.encode([kind, value]).decode(),
+            int(go_on),
+            id,
+        )
+
+    def forget_calls(self, number: int, *, but: Sequence[str] = ()) -> None:
+        """The tool calls of a turn are part of the conversation now, but for these."""
+        for call in self.calls(number):
+            if call.id not in but:
+                self._db.execute("DELETE FROM sapwood_tool_calls WHERE id = ?", call.id)
+
+
+SETTING = {
+    column: f"UPDATE sapwood_turns SET {column} = ? WHERE number = ?"  # noqa: S608 - the names are these
+    for column in (
+        "status",
+        "continues",
+        "said",
+        "back_to",
+        "asked",
+        "usage",
+        "steps",
+        "retries",
+        "output",
+        "error",
+        "next_seq",
+        "recovering_at",
+        "client_tools",
+    )
+}
+
+
+class CallJournal:
+    """The tool calls of one turn: each is begun once, and its end remembered."""
+
+    def __init__(self, actor: Actor, turns: Turns, number: int) -> None:
+        self._actor = actor
+        self._turns = turns
+        self._number = number
+
+    def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+        self._actor.check_live()
+        found = self._turns.call(id)
+        self._turns.begin_call(id, self._number, name, input)
+        return None if found is None or found.status is None else (found.status, found.result, found.error)
+
+    def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
+        self._actor.check_live()
+        self._turns.end_call(id, "done" if error is None else "failed", result, error)
+
+    async def kept(self) -> None:
+        await self._actor.leave()

@@ -1,0 +1,37 @@
+"""A real provider's answers in a test, without asking it every time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sapwood.errors import UsageError
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+def recorded(path: str | Path, *, record: bool | None = None) -> httpx2.AsyncClient:
+    """Return an HTTP client for a model that plays a provider's answers from a file.
+
+    ```python
+    client = recorded("tests/answers/weather.json")
+    model = OpenAIChatModel("gpt-5", provider=OpenAIProvider(api_key=key, http_client=client))
+    ```
+
+    With `record=True`, or with `SAPWOOD_RECORD=1` in the environment, it asks the provider and writes the
+    file: what was asked, and the answer in the pieces in which it came. Headers of requests, and so keys,
+    are not written. Played, the requests have to be the same and come in the same order; another one is
+    answered with status 400, and logged. An answer that was cut off when it was recorded is cut off again.
+    """
+    import httpx2
+
+    from sapwood.testing.exchanges import Player, Recorder
+
+    file = Path(path)
+    if record is None:
+        record = os.environ.get("SAPWOOD_RECORD", "") not in ("", "0")
+    if not record and not file.exists():
+        raise UsageError(f"Nothing is recorded in {file}. Run the test once with SAPWOOD_RECORD=1.")
+    return httpx2.AsyncClient(transport=Recorder(file) if record else Player(file), timeout=600)

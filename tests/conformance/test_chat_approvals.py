@@ -1,0 +1,259 @@
+"""A tool that needs a person's approval waits for it, for ever and at no cost, and is called once if it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.conformance.chats import (
+    MESSAGES,
+    NONE,
+    TALKER,
+    UPDATED,
+    Talking,
+    approval,
+    check_history,
+    chunks,
+    done,
+    idle,
+    open_calls,
+    over,
+    parts_of,
+    resume,
+    say,
+    talker,
+    talking,
+    text_of,
+    user,
+)
+from tests.conformance.served import type_of
+from tests.conformance.worlds import Run, until
+
+from sapwood import Approval, tool
+from sapwood.testing import ScriptedModel, call, calls, text
+
+
+class Paying(Talking):
+    log: list[Any]
+
+    @tool(requires_approval=True)
+    async def pay(self, amount: int) -> str:
+        """Pay."""
+        self.log.append(amount)
+        return f"paid {amount}"
+
+    @tool
+    async def look_up(self) -> str:
+        """Look something up."""
+        self.log.append("looked")
+        return "found"
+
+
+def paying(*lines: Any, **settings: Any) -> Any:
+    return talker(ScriptedModel(*lines), base=Paying, log=[], **settings)
+
+
+async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=5), text("paid it"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        turn = await agent.send("pay")
+        assert turn.status == "waiting"
+        assert await agent.approvals() == [Approval("p", "pay", {"amount": 5})]
+        assert cls.log == []
+
+        assert await agent.approve("p")
+        await over(agent)
+
+        assert cls.log == [5]
+        assert await agent.approvals() == []
+        _, answer = await agent.transcript()
+        assert parts_of(answer, "p")["output"] == "paid 5"
+        assert text_of(answer) == "paid it"
+        assert await agent.ends() == [(turn.id, "completed")]
+        check_history(json.loads(await agent.seen_by_model()))
+
+
+async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=5), text("as you wish"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("pay")
+
+        assert await agent.deny("p", "Too much.")
+        await over(agent)
+
+        assert cls.log == []
+        assert "Too much." in await agent.seen_by_model()
+        _, answer = await agent.transcript()
+        assert parts_of(answer, "p")["state"] == "output-denied"
+        check_history(json.loads(await agent.seen_by_model()))
+
+
+async def test_a_call_is_made_with_what_the_person_changed(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=500), text("paid less"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("pay")
+
+        await agent.approve("p", {"amount": 3})
+        await over(agent)
+
+        assert cls.log == [3]
+
+
+async def test_the_first_answer_counts(run: Run) -> None:
+    cls = paying(calls(call("pay", id="p", amount=1), call("pay", id="q", amount=2)), text("ok"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("pay")
+
+        assert await agent.deny("p")
+        assert not await agent.approve("p")
+        assert not await agent.approve("unknown")
+        assert [one.id for one in await agent.approvals()] == ["q"]
+        assert await agent.approve("q")
+        await over(agent)
+
+        assert cls.log == [2]
+        check_history(json.loads(await agent.seen_by_model()))
+
+
+async def test_a_turn_that_waits_survives_any_number_of_crashes_and_costs_nothing(run: Run) -> None:
+    cls = paying(calls(call("look_up", id="l"), call("pay", id="p", amount=5)), text("paid it"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        assert (await agent.send("pay")).status == "waiting"
+        await asyncio.sleep(0.05)
+
+        for _ in range(7):
+            await world.crash()
+            await world.clock.advance(24 * 3600)
+            assert world.node.trees == {}
+
+        agent = await world.get_agent(cls, "t")
+        assert await agent.approve("p")
+        await over(agent)
+        assert cls.log == ["looked", 5]
+        assert [status for _, status in await agent.ends()] == ["completed"]
+
+
+async def test_an_agent_whose_turn_waits_may_sleep(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=5), text("paid it"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("pay")
+        await asyncio.sleep(0.05)
+
+        world.sleep()
+        assert world.node.trees == {}
+
+        assert await agent.approve("p")
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_client_answers_and_the_answer_is_shown_to_all_and_after_a_reload(approved: bool) -> None:
+    cls = paying(call("pay", id="p", amount=5), text("done with it"))
+    async with talking(cls) as one:
+        client, other = await one.join(TALKER), await one.join(TALKER)
+        await say(client, "r1", user("pay", "u1"))
+        await done(client, "r1")
+        asked = parts_of(client.of_type(MESSAGES)[-1]["messages"][-1], "p")
+        assert (asked["state"], asked["approval"]) == ("approval-requested", {"id": "p"})
+        assert {"type": "tool-approval-request", "approvalId": "p", "toolCallId": "p"} in chunks(client, "r1")
+
+        await approval(client, "p", approved=approved)
+        updated = await other.until(lambda frame: type_of(frame) == UPDATED)
+        await done(client, "r1-1")
+
+        part = parts_of(updated["message"], "p")
+        assert part["state"] == ("approval-responded" if approved else "output-denied")
+        assert part["approval"] == {"id": "p", "approved": approved}
+        assert cls.log == ([5] if approved else [])
+        stored = parts_of((await one.site.http(f"{TALKER}/get-messages")).json()[-1], "p")
+        assert stored["state"] == ("output-available" if approved else "output-denied")
+        assert stored["approval"]["approved"] is approved
+
+
+async def test_an_approval_without_going_on_waits_until_somebody_wants_it() -> None:
+    cls = paying(calls(call("pay", id="p", amount=1), call("pay", id="q", amount=2)), text("ok"))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "pay")
+        await done(client, "r1")
+
+        await approval(client, "p", approved=True, go_on=False)
+        await client.until(lambda frame: type_of(frame) == UPDATED)
+        assert (await resume(client, "p1"))["type"] == NONE
+        await approval(client, "q", approved=True)
+        await done(client, "r1-1")
+
+        assert sorted(cls.log) == [1, 2]
+
+
+async def test_an_approved_call_is_made_once_even_if_the_process_dies_while_it_is_made() -> None:
+    gate = asyncio.Event()
+
+    class Slow(Paying):
+        @tool(requires_approval=True)
+        async def transfer(self) -> str:
+            """Transfer."""
+            self.log.append("began")
+            await gate.wait()
+            return "done"
+
+    model = ScriptedModel(call("transfer", id="t"), text("I do not know"))
+    cls = talker(model, base=Slow, log=[])
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send("transfer")
+        await agent.approve("t")
+        await until(lambda: bool(cls.log))
+
+        await one.world.crash()
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert cls.log == ["began"]
+        assert "interrupted" in await agent.seen_by_model()
+        _, answer = await agent.transcript()
+        assert parts_of(answer, "t")["state"] == "output-error"
+        assert text_of(answer) == "I do not know"
+
+
+async def test_an_answer_kept_just_before_a_crash_is_acted_upon() -> None:
+    cls = paying(call("pay", id="p", amount=5), text("paid it"))
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send("pay")
+
+        await agent.approve("p")
+        await one.world.crash()
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert cls.log.count(5) <= 1
+        _, answer = await agent.transcript()
+        assert text_of(answer) == "paid it"
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+
+
+async def test_what_was_asked_and_never_answered_is_closed_when_the_user_says_something_else() -> None:
+    cls = paying(call("pay", id="p", amount=5), text("fine"))
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.send("pay")
+
+        turn = await agent.send("no, wait")
+
+        assert turn.text == "fine"
+        assert await agent.approvals() == []
+        assert not await agent.approve("p")
+        assert cls.log == []
+        answer = (await agent.transcript())[1]
+        assert parts_of(answer, "p")["state"] == "output-error"
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert first.id != turn.id

@@ -1,0 +1,412 @@
+"""A cancelled turn stops at once, keeps what was said, and the model knows that nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.conformance.chats import (
+    CLEAR,
+    MESSAGES,
+    TALKER,
+    UPDATED,
+    Talking,
+    cancel,
+    chunks,
+    done,
+    dones,
+    idle,
+    open_calls,
+    over,
+    parts_of,
+    said,
+    say,
+    streamed,
+    talker,
+    talking,
+    text_of,
+    tool_result,
+    user,
+)
+from tests.conformance.served import type_of
+from tests.conformance.worlds import Run, until
+
+from sapwood import TimedOut, Turn, deadline, tool
+from sapwood.testing import ScriptedModel, call, calls, text
+
+BEEP = [{"name": "beep"}]
+
+
+class Working(Talking):
+    """One whose tool takes its time, and notes how it ends."""
+
+    log: list[str]
+    gate: asyncio.Event
+
+    @tool
+    async def work(self, part: int = 0) -> str:
+        """Work."""
+        self.log.append(f"began {part}")
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.log.append(f"cancelled {part}")
+            raise
+        self.log.append(f"did {part}")
+        return "worked"
+
+    @tool
+    async def quick(self) -> str:
+        """Do it at once."""
+        self.log.append("quick")
+        return "quickly"
+
+
+def working(model: Any, **settings: Any) -> Any:
+    return talker(model, base=Working, log=[], gate=asyncio.Event(), **settings)
+
+
+async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was_said() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("once upon a time", gate=gate), text("yes"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", user("tell", "u1"))
+        await streamed(client, "r1", "once")
+
+        await cancel(client, "r1")
+        end = await done(client, "r1")
+
+        assert (end["outcome"], end["messageIds"]) == ("aborted", ["u1"])
+        assert model.cancelled == 1
+        gate.set()
+        await asyncio.sleep(0.05)
+        assert said(chunks(client, "r1")) == "once"
+        assert type_of(client.frames[-1]) == UPDATED
+        agent = await one.world.get_agent(cls, "t")
+        stored = (await agent.transcript())[-1]
+        assert (text_of(stored), stored["parts"][-1]["state"]) == ("once", "done")
+        await agent.send("go on?")
+        assert [part.content for part in model.asked[1][1].parts] == ["once"]
+
+
+async def test_a_turn_cancelled_before_the_model_is_asked_never_asks_it() -> None:
+    gate, began = asyncio.Event(), asyncio.Event()
+
+    class Thinking(Talking):
+        async def before_turn(self, turn: Turn) -> None:
+            began.set()
+            await gate.wait()
+
+    model = ScriptedModel(text("never"))
+    cls = talker(model, base=Thinking)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await began.wait()
+
+        await cancel(client, "r1")
+        await asyncio.sleep(0.02)
+        gate.set()
+
+        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert model.asked == []
+        agent = await one.world.get_agent(cls, "t")
+        assert [message["role"] for message in await agent.transcript()] == ["user"]
+
+
+async def test_a_cancel_in_the_same_moment_as_the_request_never_asks_the_model() -> None:
+    model = ScriptedModel(text("once upon a time", delay=0.05))
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+
+        await say(client, "r1", "hi")
+        await cancel(client, "r1")
+
+        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert len(model.asked) == model.cancelled
+
+
+async def test_a_turn_cancelled_during_a_tool_cancels_the_tool_and_tells_the_model_what_became_of_each() -> None:
+    model = ScriptedModel(calls(call("quick", id="q"), call("work", id="w")), text("ok"))
+    cls = working(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "work")
+        await until(lambda: "began 0" in cls.log)
+
+        await cancel(client, "r1")
+        await done(client, "r1")
+
+        assert cls.log == ["quick", "began 0", "cancelled 0"]
+        agent = await one.world.get_agent(cls, "t")
+        answer = (await agent.transcript())[-1]
+        assert parts_of(answer, "q")["output"] == "quickly"
+        assert parts_of(answer, "w")["state"] == "output-error"
+        history = json.loads(await agent.seen_by_model())
+        assert not open_calls(history)
+        returned = {part["tool_call_id"]: part["content"] for part in history[-1]["parts"]}
+        assert returned["q"] == "quickly"
+        assert (await agent.send("and?")).text == "ok"
+
+
+async def test_a_turn_cancelled_during_a_tool_that_was_approved_leaves_nothing_open() -> None:
+    class Careful(Working):
+        @tool(requires_approval=True)
+        async def launch(self) -> str:
+            """Launch."""
+            return await self.work(7)
+
+    model = ScriptedModel(calls(call("quick", id="q"), call("launch", id="l")), text("ok"))
+    cls = talker(model, base=Careful, log=[], gate=asyncio.Event())
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        assert (await agent.send("go")).status == "waiting"
+        await agent.approve("l")
+        await until(lambda: "began 7" in cls.log)
+
+        assert await agent.cancel_turn()
+        await idle(one)
+
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert "cancelled 7" in cls.log
+        assert (await agent.send("and?")).text == "ok"
+
+
+async def test_a_turn_that_waits_in_the_queue_can_be_cancelled_and_is_never_run() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("slow answer", gate=gate))
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", user("one", "u1"))
+        await streamed(client, "r1", "slow")
+        await say(client, "r2", user("one", "u1"), user("two", "u2"))
+
+        await cancel(client, "r2")
+
+        assert (await done(client, "r2"))["outcome"] == "aborted"
+        gate.set()
+        await done(client, "r1")
+        assert len(model.asked) == 1
+        assert [message["role"] for message in client.of_type(MESSAGES)[-1]["messages"]] == ["user", "assistant"]
+
+
+async def test_a_turn_that_waits_for_somebody_can_be_cancelled() -> None:
+    cls = talker(ScriptedModel(call("beep", id="c1"), text("fine")))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi", clientTools=BEEP)
+        await done(client, "r1")
+
+        await cancel(client, "r1")
+        await client.until(
+            lambda frame: (
+                type_of(frame) == MESSAGES
+                and frame["messages"]
+                and any(part.get("state") == "output-error" for part in frame["messages"][-1]["parts"])
+            )
+        )
+
+        agent = await one.world.get_agent(cls, "t")
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert (await agent.send("more")).text == "fine"
+
+
+async def test_a_cancel_after_the_end_changes_nothing() -> None:
+    cls = talker(ScriptedModel(text("hello")))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await done(client, "r1")
+        agent = await one.world.get_agent(cls, "t")
+        before = await agent.transcript()
+
+        await cancel(client, "r1")
+        await cancel(client, "unknown")
+
+        assert not await agent.cancel_turn("r1")
+        assert not await agent.cancel_turn()
+        assert await agent.transcript() == before
+        assert len(dones(client)) == 1
+
+
+async def test_a_cancel_is_not_forgotten_when_the_process_dies() -> None:
+    class Stubborn(Talking):
+        @tool
+        async def work(self) -> str:
+            """Work, whatever happens."""
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    await asyncio.sleep(30)
+
+    model = ScriptedModel(call("work", id="w"), text("never"))
+    cls = talker(model, base=Stubborn)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await client.until(lambda frame: "tool-input-available" in str(frame))
+        await cancel(client, "r1")
+        await client.call("nothing")
+
+        await one.world.crash()
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert len(model.asked) == 1
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert await agent.ends() == [("r1", "aborted")]
+
+
+async def test_whoever_is_cancelled_while_waiting_for_an_answer_cancels_the_turn(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("once upon a time", gate=gate))
+    cls = talker(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        asking = asyncio.create_task(agent.send("tell"))
+        await until(lambda: len(model.asked) == 1)
+
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: model.cancelled == 1)
+
+        assert [status for _, status in await over(agent)] == ["aborted"]
+
+
+async def test_a_cancel_from_outside_counts_from_the_first_moment(run: Run) -> None:
+    model = ScriptedModel(text("never"))
+    cls = talker(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        asking = asyncio.create_task(agent.send("tell"))
+
+        for _ in range(2):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.sleep(0.05)
+
+        assert len(model.asked) == model.cancelled
+
+
+async def test_a_deadline_cancels_the_turn(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("once upon a time", gate=gate))
+    cls = talker(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        with pytest.raises(TimedOut), deadline(0.1):
+            await agent.send("tell")
+
+        assert [status for _, status in await over(agent)] == ["aborted"]
+        assert model.cancelled == len(model.asked)
+
+
+async def test_an_own_loop_is_closed_when_its_turn_is_cancelled() -> None:
+    closed: list[str] = []
+
+    class Own(Talking):
+        async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+            try:
+                while True:
+                    yield "word "
+                    await asyncio.sleep(0.01)
+            finally:
+                closed.append(turn.id)
+
+    cls = talker(base=Own)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await streamed(client, "r1", "word word")
+
+        await cancel(client, "r1")
+
+        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert closed == ["r1"]
+
+
+async def test_an_own_loop_that_hangs_is_cut_off_when_its_turn_is_cancelled() -> None:
+    closed: list[str] = []
+
+    class Own(Talking):
+        async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+            try:
+                yield "word"
+                await asyncio.Event().wait()
+            finally:
+                closed.append(turn.id)
+
+    cls = talker(base=Own)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await streamed(client, "r1", "word")
+
+        await cancel(client, "r1")
+
+        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert closed == ["r1"]
+
+
+async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still_being_told() -> None:
+    gate, slow = asyncio.Event(), asyncio.Event()
+
+    class Telling(Talking):
+        async def on_turn_end(self, turn: Turn) -> None:
+            if turn.text == "first":
+                await slow.wait()
+
+    model = ScriptedModel(text("first"), text("second answer", gate=gate))
+    cls = talker(model, base=Telling)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", user("a", "u1"))
+        await done(client, "r1")
+        await say(client, "r2", user("a", "u1"), user("b", "u2"))
+        await streamed(client, "r2", "second")
+        slow.set()
+        await asyncio.sleep(0.02)
+
+        await cancel(client, "r2")
+
+        assert (await done(client, "r2"))["outcome"] == "aborted"
+        assert model.cancelled == 1
+
+
+@pytest.mark.parametrize("clears", [False, True])
+async def test_a_continuation_cancelled_just_as_it_is_about_to_wait_again_does_not_wait(clears: bool) -> None:
+    about_to = asyncio.Event()
+
+    class Telling(Talking):
+        def on_chunk(self, chunk: dict[str, Any]) -> None:
+            if chunk["type"] == "tool-input-available" and chunk["toolCallId"] == "c2":
+                about_to.set()
+
+    cls = talker(ScriptedModel(call("beep", id="c1"), call("beep", id="c2"), text("fine")), base=Telling)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi", clientTools=BEEP)
+        await done(client, "r1")
+        await tool_result(client, "c1", 1)
+        await about_to.wait()
+
+        await client.send({"type": CLEAR}) if clears else await cancel(client, "r1-1")
+        await done(client, "r1-1")
+        await client.call("nothing")
+
+        agent = await one.world.get_agent(cls, "t")
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert (await agent.transcript() == []) is clears
+        assert (await agent.send("more")).status == "completed"

@@ -1,0 +1,283 @@
+"""What is said while a turn runs follows the policy of its class, and every request has exactly one end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conformance.chats import (
+    MESSAGES,
+    RESUMING,
+    TALKER,
+    cancel,
+    done,
+    dones,
+    idle,
+    say,
+    streamed,
+    take,
+    talker,
+    talking,
+    text_of,
+    user,
+)
+from tests.conformance.served import Client, Served
+from tests.conformance.worlds import Run, until
+
+from sapwood.testing import ScriptedModel, text
+
+ONE, TWO, THREE = user("one", "u1"), user("two", "u2"), user("three", "u3")
+
+
+async def busy(one: Served, model: Any) -> Client:
+    """Have a first turn run, and two more things said meanwhile."""
+    client = await one.join(TALKER)
+    await say(client, "r1", ONE)
+    await streamed(client, "r1", "first")
+    await say(client, "r2", ONE, TWO)
+    await say(client, "r3", ONE, TWO, THREE)
+    return client
+
+
+async def outcomes(client: Client) -> list[str]:
+    found = [(await done(client, id))["outcome"] for id in ("r1", "r2", "r3")]
+    assert len(dones(client)) == 3
+    return found
+
+
+async def texts(one: Served, cls: Any) -> list[str]:
+    agent = await one.world.get_agent(cls, "t")
+    return [text_of(message) for message in await agent.transcript()]
+
+
+def asked(model: Any) -> list[list[str]]:
+    """Return what the user had said, each time the model was asked."""
+    return [
+        [part.content for message in messages for part in message.parts if part.part_kind == "user-prompt"]
+        for messages in model.asked
+    ]
+
+
+async def test_queue_answers_one_after_the_other() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("second"), text("third"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await busy(one, model)
+        gate.set()
+
+        assert await outcomes(client) == ["completed"] * 3
+        assert await texts(one, cls) == ["one", "first answer", "two", "second", "three", "third"]
+        assert asked(model) == [["one"], ["one", "two"], ["one", "two", "three"]]
+
+
+async def test_what_waits_for_its_turn_is_shown_to_everybody_and_is_in_every_transcript() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("second"), text("third", gate=gate))
+    cls = talker(model)
+    async with talking(cls) as one:
+        other = await one.join(TALKER)
+        client = await busy(one, model)
+
+        await other.until(lambda frame: [m["id"] for m in frame.get("messages", ())] == ["u1", "u2", "u3"])
+        assert [m["id"] for m in (await one.site.http(f"{TALKER}/get-messages")).json()] == ["u1", "u2", "u3"]
+        gate.set()
+        await done(client, "r1")
+
+        for frame in client.of_type(MESSAGES)[1:]:
+            assert {"u1", "u2", "u3"} <= {message["id"] for message in frame["messages"]}
+        await done(client, "r3")
+
+
+async def test_latest_answers_only_the_last_and_skips_the_rest() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("last"))
+    cls = talker(model, concurrency="latest")
+    async with talking(cls) as one:
+        client = await busy(one, model)
+        gate.set()
+
+        assert await outcomes(client) == ["completed", "skipped", "completed"]
+        assert await texts(one, cls) == ["one", "first answer", "three", "last"]
+        assert len(model.asked) == 2
+
+
+async def test_merge_answers_everything_that_waited_at_once() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("both"))
+    cls = talker(model, concurrency="merge")
+    async with talking(cls) as one:
+        client = await busy(one, model)
+        gate.set()
+
+        assert await outcomes(client) == ["completed", "skipped", "completed"]
+        assert await texts(one, cls) == ["one", "first answer", "two", "three", "both"]
+        assert asked(model) == [["one"], ["one", "two", "three"]]
+
+
+async def test_drop_ignores_what_is_said_meanwhile_and_gives_the_sender_the_transcript_back() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate))
+    cls = talker(model, concurrency="drop")
+    async with talking(cls) as one:
+        other = await one.join(TALKER)
+        client = await busy(one, model)
+        await done(client, "r3")
+        assert [m["id"] for m in client.of_type(MESSAGES)[-1]["messages"]] == ["u1"]
+        gate.set()
+
+        assert await outcomes(client) == ["completed", "skipped", "skipped"]
+        assert await texts(one, cls) == ["one", "first answer"]
+        await done(other, "r1")
+        assert [frame["id"] for frame in dones(other)] == ["r1"]
+        assert dones(client, "r2")[0]["messageIds"] == ["u1", "u2"]
+
+
+async def test_interrupt_ends_what_runs_and_answers_what_was_said_then() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("now this"))
+    cls = talker(model, concurrency="interrupt")
+    async with talking(cls) as one:
+        client = await busy(one, model)
+
+        assert await outcomes(client) in (["aborted", "skipped", "completed"], ["aborted", "aborted", "completed"])
+        found = await texts(one, cls)
+        assert (found[:2], found[-2:]) == (["one", "first"], ["three", "now this"])
+        assert "two" in found
+        assert model.cancelled >= 1
+
+
+async def test_debounce_waits_for_silence_and_answers_everything_at_once() -> None:
+    model = ScriptedModel(text("all of it"))
+    cls = talker(model, concurrency="debounce", debounce=2.0)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await asyncio.sleep(0.05)
+        await one.world.clock.advance(1.5)
+        await say(client, "r2", ONE, TWO)
+        await done(client, "r1")
+        await one.world.clock.advance(1.5)
+        assert model.asked == []
+
+        await one.world.clock.advance(1)
+        await done(client, "r2")
+
+        assert [frame["outcome"] for frame in dones(client)] == ["skipped", "completed"]
+        assert await texts(one, cls) == ["one", "two", "all of it"]
+
+
+async def test_a_debounced_turn_begins_also_if_the_process_dies_before() -> None:
+    model = ScriptedModel(text("all of it"))
+    cls = talker(model, concurrency="debounce", debounce=2.0)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await client.send({"type": "cf_agent_stream_resume_request", "probeId": "p"})
+        await client.until(lambda frame: frame.get("probeId") == "p")
+
+        await one.world.crash()
+        await one.world.clock.advance(5)
+        await idle(one)
+
+        assert await texts(one, cls) == ["one", "all of it"]
+
+
+async def test_a_question_that_is_asked_again_always_waits_for_its_turn() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("again"))
+    cls = talker(model, concurrency="drop")
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await streamed(client, "r1", "first")
+
+        await say(client, "r2", ONE, trigger="regenerate-message")
+        gate.set()
+
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert await texts(one, cls) == ["one", "again"]
+
+
+async def test_python_is_told_of_turns_that_are_skipped(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("last"))
+    cls = talker(model, concurrency="latest")
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        first = asyncio.create_task(agent.send("one"))
+        await until(lambda: len(model.asked) == 1)
+        second = asyncio.create_task(agent.send("two"))
+        await asyncio.sleep(0.02)
+        third = asyncio.create_task(agent.send("three"))
+
+        assert (await second).status == "skipped"
+        gate.set()
+        assert [(await first).status, (await third).status] == ["completed", "completed"]
+
+
+async def test_turns_that_wait_are_answered_after_a_crash_in_their_order() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("first answer"), text("second"), text("third"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        other = await one.join(TALKER)
+        await busy(one, model)
+        await other.until(lambda frame: len(frame.get("messages", ())) == 3)
+
+        await one.world.crash()
+        await idle(one)
+
+        assert await texts(one, cls) == ["one", "first answer", "two", "second", "three", "third"]
+
+
+ACTS = st.lists(st.sampled_from(["say", "say", "cancel", "crash", "open", "join"]), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", "debounce", "interrupt"])
+@settings(max_examples=6, deadline=None)
+@given(acts=ACTS)
+def test_whatever_happens_every_request_has_one_end_and_nothing_is_said_twice(policy: str, acts: list[str]) -> None:
+    async def play() -> None:
+        gate = asyncio.Event()
+        model = ScriptedModel(text("an answer", gate=gate))
+        cls = talker(model, concurrency=policy, debounce=0.5)
+        async with talking(cls) as one:
+            client = await one.join(TALKER)
+            messages: list[dict[str, Any]] = []
+            ids: list[str] = []
+            seen: list[Any] = []
+            for at, act in enumerate(acts):
+                if act == "say":
+                    messages.append(user(f"m{at}", f"u{at}"))
+                    ids.append(f"r{at}")
+                    await say(client, f"r{at}", *messages)
+                elif act == "cancel" and ids:
+                    await cancel(client, ids[-1])
+                elif act == "crash":
+                    seen += dones(client)
+                    await one.world.crash()
+                    client = await one.join(TALKER)
+                elif act == "open":
+                    gate.set()
+                elif act == "join":
+                    client_two = await one.join(TALKER)
+                    for offer in client_two.of_type(RESUMING):
+                        await take(client_two, offer["id"])
+                await asyncio.sleep(0.01)
+            gate.set()
+            await one.world.clock.advance(2)
+            watcher = await idle(one)
+            ends = [frame["id"] for frame in seen + dones(client) if not frame.get("replay")]
+            assert len(ends) == len(set(ends))
+            agent = await one.world.get_agent(cls, "t")
+            transcript = await agent.transcript()
+            assert all(
+                text_of(message) in ("an answer", "an", "") for message in transcript if message["role"] != "user"
+            )
+            assert watcher.of_type(MESSAGES)[-1]["messages"] == transcript
+
+    asyncio.run(play())

@@ -1,0 +1,23 @@
+// A page with a chat, which shows all it has: the messages as JSON, and whether it is busy.
+import { createElement, Suspense } from "react";
+import { createRoot } from "react-dom/client";
+import { useAgent } from "agents/react";
+import { useAgentChat } from "@cloudflare/ai-chat/react";
+
+const TIMES = { UTC: "12:00", CET: "13:00" };
+const execute = async ({ zone }) => TIMES[zone];
+const TOOLS = { getTime: { description: "What time it is", parameters: { type: "object", properties: { zone: { type: "string" } } }, execute } };
+
+function Chat() {
+  const agent = useAgent({ agent: "Chat", name: new URLSearchParams(location.search).get("name"), host: location.host, maxReconnectionDelay: 500 });
+  const chat = useAgentChat({
+    agent,
+    tools: TOOLS,
+    onToolCall: async ({ toolCall, addToolOutput }) => addToolOutput({ toolCallId: toolCall.toolCallId, output: await execute(toolCall.input) }),
+  });
+  const isBusy = ["streaming", "submitted"].includes(chat.status) || chat.isStreaming || chat.isToolContinuation;
+  window.chat = { agent, chat, isBusy, error: chat.error?.message ?? null };
+  return createElement("pre", { id: "messages" }, JSON.stringify(chat.messages, null, 1));
+}
+
+createRoot(document.getElementById("root")).render(createElement(Suspense, { fallback: null }, createElement(Chat)));

@@ -1,0 +1,686 @@
+// What the unmodified useAgentChat does with a server, rendered in jsdom. Every scenario ends with tabs that show exactly
+// what is stored: `node chat.mjs HOST MAJOR together|alone [SCENARIO]…`, where MAJOR is the AI SDK's.
+import { JSDOM } from "jsdom";
+import { expect, host, recorded, restart, run, scenario, sleep, until } from "./recording.mjs";
+
+const major = process.argv[3];
+const { window } = new JSDOM("<!doctype html>", { url: `http://${host}/` });
+Object.assign(globalThis, { window, document: window.document });
+
+const QUICK = { minReconnectionDelay: 50, maxReconnectionDelay: 300, minUptime: 100 };
+const SETTLED = 300;
+let opened = 0;
+
+const TIMES = { UTC: "12:00", CET: "13:00" };
+const TOOLS = {
+  getTime: {
+    description: "What time it is",
+    parameters: { type: "object", properties: { zone: { type: "string" } }, required: ["zone"] },
+    execute: async ({ zone }) => TIMES[zone],
+  },
+};
+/** A tab that runs the client's tools. */
+const RUNS = {
+  tools: TOOLS,
+  onToolCall: async ({ toolCall, addToolOutput }) =>
+    addToolOutput({ toolCallId: toolCall.toolCallId, output: TIMES[toolCall.input.zone] }),
+};
+
+/** Open a tab: its own copy of every module, as a reload has. What it shows is in `tab.chat`. */
+async function open(label, name, { agent = "Chat", ...options } = {}) {
+  const { createElement, createRoot, Suspense, useAgent, useAgentChat } = await import(`./made/hooks-${major}.mjs?${++opened}`);
+  const tabs = (scenario().tabs ??= []);
+  const tab = { label, agentClass: agent, name, shown: [], ends: [], sockets: recorded(label) };
+  const Component = () => {
+    tab.agent = useAgent({ agent, name, host, WebSocket: tab.sockets, ...QUICK });
+    tab.chat = useAgentChat({ agent: tab.agent, ...options, onTurnEnd: (end) => tab.ends.push(end) });
+    tab.shown.push(plain(tab.chat.messages));
+    return null;
+  };
+  const root = createRoot(document.body.appendChild(document.createElement("div")));
+  root.render(createElement(Suspense, { fallback: null }, createElement(Component)));
+  tab.close = () => {
+    tabs.splice(tabs.indexOf(tab), 1);
+    root.unmount();
+  };
+  tabs.push(tab);
+  await until(`${label} is there`, () => tab.chat && tab.agent.identified);
+  return tab;
+}
+
+async function end({ tabs = [] }) {
+  for (const tab of [...tabs]) tab.close();
+}
+
+/** What JSON has of messages. A tab that watches adds the name of a tool, which its type says already. */
+const plain = (messages) => JSON.parse(JSON.stringify(messages, (key, value) => (key === "toolName" ? undefined : value)));
+const texts = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");
+const last = (tab) => tab.chat.messages.at(-1);
+const roles = (messages) => messages.map(({ role }) => role[0]).join("");
+const isIdle = ({ chat }) => !["streaming", "submitted"].includes(chat.status) && !chat.isStreaming && !chat.isToolContinuation;
+const count = (message) => (message ? (texts(message).match(/[a-z]\d+/g) ?? []).length : 0);
+const say = (tab, text) => void tab.chat.sendMessage({ text });
+
+async function stored({ agentClass, name }) {
+  return (await fetch(`http://${host}/agents/${agentClass.toLowerCase()}/${name}/get-messages`)).json();
+}
+
+/** Wait until a tab shows so many words of an answer that is not over. */
+async function midway(tab, words, answers) {
+  const isSo = () => last(tab)?.role === "assistant" && count(last(tab)) >= words;
+  await until(`${tab.label} shows ${words} words`, () => isSo() && (!answers || roles(tab.chat.messages).length === answers));
+}
+
+/** Wait until the server has nothing to do and nothing streams, for a while. */
+async function quiet(all, patience = 15_000) {
+  let since = null;
+  for (const end = Date.now() + patience; Date.now() < end; await sleep(25)) {
+    const isSo = all.every(isIdle) && (await all[0].agent.call("is_idle")) && all.every(isIdle);
+    since = isSo ? (since ?? Date.now()) : null;
+    if (isSo && Date.now() - since >= SETTLED) return;
+  }
+}
+
+/** Wait until all is quiet, then hold every tab to what is stored; return that. */
+async function agree(what, ...all) {
+  await quiet(all);
+  const busy = all.filter((tab) => !isIdle(tab)).map(({ label, chat }) => [label, chat.status, chat.isServerStreaming, chat.isToolContinuation]);
+  expect(`${what}: all is quiet`, busy, []);
+  const messages = await stored(all[0]);
+  scenario().stored = { agent: all[0].agentClass, name: all[0].name, messages };
+  for (const tab of all) {
+    expect(`${what}: ${tab.label} has no error`, tab.chat.error?.message ?? null, tab.fails ?? null);
+    expect(`${what}: ${tab.label} shows what is stored`, plain(tab.chat.messages), messages, { quietly: true });
+  }
+  const ids = messages.map(({ id }) => id);
+  expect(`${what}: no message is there twice`, ids.length, new Set(ids).size);
+  return messages;
+}
+
+/** Hold a tab to this: at no moment it showed an answer that is not how the final one begins, and none twice. */
+function grew(what, tab, messages, { from = 0 } = {}) {
+  const final = new Map(messages.map((message) => [message.id, texts(message)]));
+  const odd = [];
+  for (const shown of tab.shown.slice(from)) {
+    for (const message of shown) {
+      if (message.role !== "assistant" || final.get(message.id)?.startsWith(texts(message))) continue;
+      odd.push([message.id, texts(message), final.get(message.id) ?? null]);
+    }
+  }
+  expect(`${what}: ${tab.label} never showed anything else`, odd.slice(0, 2), []);
+}
+
+/** Return the words of an answer, checked: each once, in order, of one process. */
+function whole(what, message, words, word = "w") {
+  const said = texts(message);
+  const lives = new Set(said.match(/\[life \d+\]/g));
+  expect(`${what}: one process said it`, lives.size, 1);
+  const wanted = Array.from({ length: words }, (_, at) => `${word}${at}`).join(" ");
+  expect(`${what}: all words`, said.replace(/\[life \d+\] ?/g, ""), wanted);
+}
+
+/** Have the server killed and started again; return when these tabs show that the turn goes on. */
+async function killAndGoOn(...all) {
+  await restart("kill");
+  for (const tab of all) await until(`${tab.label} goes on`, () => !isIdle(tab));
+}
+
+async function send(name) {
+  const ann = await open("ann", name);
+  say(ann, "say 20 20");
+  await midway(ann, 3);
+  expect("status", ann.chat.status, "streaming");
+  const messages = await agree("after", ann);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 20);
+  grew("after", ann, messages);
+  expect("it grew", new Set(ann.shown.map((shown) => count(shown[1]))).size > 3, true);
+  expect("how it ended", ann.ends.map(({ outcome, messageIds }) => [outcome, messageIds]), [["completed", [messages[0].id]]], { quietly: true });
+  say(ann, "say 3 5");
+  const more = await agree("second", ann);
+  expect("roles again", roles(more), "uaua");
+  whole("second answer", more[3], 3);
+}
+
+async function two_tabs(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 20 25");
+  await midway(bob, 3);
+  await midway(ann, 3);
+  const messages = await agree("first", ann, bob);
+  whole("answer", messages[1], 20);
+  grew("first", ann, messages);
+  grew("first", bob, messages);
+  say(bob, "look 20 20");
+  await midway(ann, 5, 4);
+  const more = await agree("second", ann, bob);
+  expect("roles", roles(more), "uaua");
+  grew("second", ann, more);
+  grew("second", bob, more);
+  const cat = await open("cat", name);
+  await agree("a third tab", ann, bob, cat);
+}
+
+async function reload(name) {
+  const ann = await open("ann", name);
+  say(ann, "say 60 25");
+  await midway(ann, 5);
+  ann.close();
+  const second = await open("ann again", name);
+  await midway(second, 20);
+  second.close();
+  const third = await open("ann for the third time", name);
+  await midway(third, 35);
+  const messages = await agree("after", third);
+  whole("answer", messages[1], 60);
+  grew("after", second, messages);
+  grew("after", third, messages);
+}
+
+async function reload_at_once(name) {
+  const ann = await open("ann", name);
+  say(ann, "say 20 40");
+  await until("it is sent", () => ann.chat.messages.length);
+  await sleep(20);
+  ann.close();
+  const again = await open("ann again", name);
+  const messages = await agree("after", again);
+  whole("answer", messages[1], 20);
+}
+
+async function reload_between_steps(name) {
+  const ann = await open("ann", name);
+  say(ann, "look 40 30");
+  await midway(ann, 8);
+  ann.close();
+  const again = await open("ann again", name);
+  await midway(again, 9);
+  const messages = await agree("after", again);
+  grew("after", again, messages);
+  expect("words", count(messages[1]), 43);
+}
+
+async function dropped(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 60 25");
+  for (const words of [5, 20, 40]) {
+    await midway(ann, words);
+    await midway(bob, words);
+    ann.agent.reconnect();
+    bob.agent.reconnect();
+  }
+  const messages = await agree("after", ann, bob);
+  whole("answer", messages[1], 60);
+}
+
+async function killed(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 30 30");
+  await midway(ann, 10);
+  await midway(bob, 10);
+  await killAndGoOn(ann, bob);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 30);
+  say(bob, "say 3 5");
+  expect("roles again", roles(await agree("next", ann, bob)), "uaua");
+}
+
+async function killed_in_the_second_step(name) {
+  const ann = await open("ann", name);
+  say(ann, "look 30 30");
+  await midway(ann, 12);
+  const before = texts(last(ann)).match(/\[life \d+\]/)[0];
+  await killAndGoOn(ann);
+  const messages = await agree("after", ann);
+  const [first, second] = messages[1].parts.filter((part) => part.type === "text");
+  expect("the first step is kept", first.text, `${before} a0 a1 a2`, { quietly: true });
+  expect("the second is said again", second.text.startsWith(before), false);
+  expect("words", count(messages[1]), 33);
+  expect("tool", messages[1].parts.filter((part) => part.type === "tool-look").map(({ state, output }) => [state, output]), [["output-available", "it is fine"]]);
+}
+
+async function killed_and_reloaded(name) {
+  const ann = await open("ann", name);
+  say(ann, "say 40 30");
+  await midway(ann, 10);
+  await restart("kill");
+  ann.close();
+  const again = await open("ann again", name);
+  const messages = await agree("after", again);
+  whole("answer", messages[1], 40);
+  grew("after", again, messages);
+}
+
+async function stop(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 200 25");
+  await midway(ann, 8);
+  await midway(bob, 1);
+  await ann.chat.stop();
+  const messages = await agree("after", ann, bob);
+  const said = count(messages[1]);
+  expect("some of it is kept", said >= 8 && said < 200, true);
+  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome }) => outcome), ["aborted", "aborted"]);
+  say(ann, "say 5 5");
+  const more = await agree("next", ann, bob);
+  expect("roles", roles(more), "uaua");
+  whole("next answer", more[3], 5);
+}
+
+async function stop_by_another(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 200 25");
+  await midway(bob, 8);
+  bob.close();
+  const again = await open("bob again", name);
+  await midway(again, 12);
+  await again.chat.stop();
+  const messages = await agree("after", ann, again);
+  expect("some of it is kept", count(messages[1]) < 200, true);
+}
+
+async function clear(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 5 5");
+  await agree("before", ann, bob);
+  ann.chat.clearHistory();
+  await until("bob shows nothing", () => bob.chat.messages.length === 0);
+  expect("nothing is left", await agree("after", ann, bob), []);
+  say(bob, "say 5 5");
+  const messages = await agree("anew", ann, bob);
+  expect("roles", roles(messages), "ua");
+}
+
+async function clear_midway(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 200 25");
+  await midway(bob, 5);
+  bob.chat.clearHistory();
+  expect("nothing is left", await agree("after", ann, bob), []);
+  await sleep(500);
+  expect("nothing comes back", await agree("later", ann, bob), []);
+  say(ann, "say 5 5");
+  const messages = await agree("anew", ann, bob);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 5);
+}
+
+async function regenerate(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 10 10");
+  const before = await agree("before", ann, bob);
+  void ann.chat.regenerate();
+  await until("it begins", () => !isIdle(ann));
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("it is another answer", messages[1].id === before[1].id, false);
+  whole("answer", messages[1], 10);
+  say(ann, "say 5 5");
+  await agree("more", ann, bob);
+  void ann.chat.regenerate({ messageId: messages[1].id });
+  await until("it begins again", () => !isIdle(ann));
+  const again = await agree("an earlier one", ann, bob);
+  expect("what followed is gone", roles(again), "ua");
+  expect("it is yet another", [before[1].id, messages[1].id].includes(again[1].id), false);
+}
+
+async function edited(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 10 5");
+  const [first] = await agree("before", ann, bob);
+  say(ann, "say 5 5");
+  await agree("more", ann, bob);
+  void ann.chat.sendMessage({ text: "say 7 5", messageId: first.id });
+  await until("it begins", () => !isIdle(ann));
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("what is asked", texts(messages[0]), "say 7 5");
+  whole("answer", messages[1], 7);
+}
+
+const toolParts = (message) => (message?.parts ?? []).filter(({ type }) => type.startsWith("tool-")).map(({ state, output }) => [state, output ?? null]);
+
+async function client_tool(name) {
+  const ann = await open("ann", name, RUNS);
+  const bob = await open("bob", name);
+  say(ann, "time 20 20");
+  await midway(ann, 5);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("tool", toolParts(messages[1]), [["output-available", "12:00"]]);
+  whole("answer", messages[1], 20);
+}
+
+async function client_tools(name) {
+  const ann = await open("ann", name, RUNS);
+  const bob = await open("bob", name);
+  say(ann, "times 20 20");
+  await midway(ann, 5);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("tools", toolParts(messages[1]), [["output-available", "12:00"], ["output-available", "13:00"]]);
+  whole("answer", messages[1], 20);
+}
+
+async function client_tools_by_hand(name) {
+  const ann = await open("ann", name, { body: { clientTools: [{ name: "getTime" }] } });
+  say(ann, "times 10 10");
+  await until("both are asked for", () => isIdle(ann) && toolParts(last(ann)).length === 2);
+  const [one, two] = last(ann).parts.filter(({ type }) => type === "tool-getTime");
+  ann.chat.addToolOutput({ toolCallId: two.toolCallId, toolName: "getTime", output: "two" });
+  await sleep(250);
+  expect("it waits for the other", count(last(ann)), 0);
+  ann.chat.addToolOutput({ toolCallId: one.toolCallId, toolName: "getTime", output: "one" });
+  await midway(ann, 3);
+  const messages = await agree("after", ann);
+  expect("tools", toolParts(messages[1]), [["output-available", "one"], ["output-available", "two"]]);
+  whole("answer", messages[1], 10);
+}
+
+async function client_tool_after_client_tool(name) {
+  const ann = await open("ann", name, RUNS);
+  const bob = await open("bob", name);
+  say(ann, "chain 10 20");
+  await until("it is over", () => count(last(ann)) >= 10, 10_000);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("tools", toolParts(messages[1]), [["output-available", "12:00"], ["output-available", "13:00"]]);
+  expect("text", texts(messages[1]).replace(/\[.*\]/, ""), "First.Second. w0 w1 w2 w3 w4 w5 w6 w7 w8 w9");
+}
+
+async function client_tool_fails(name) {
+  const ann = await open("ann", name, { body: { clientTools: [{ name: "getTime" }] } });
+  say(ann, "time 10 10");
+  await until("it is asked for", () => isIdle(ann) && toolParts(last(ann)).length === 1);
+  const [part] = last(ann).parts.filter(({ type }) => type === "tool-getTime");
+  ann.chat.addToolOutput({ toolCallId: part.toolCallId, toolName: "getTime", state: "output-error", errorText: "no clock" });
+  await sleep(300);
+  const again = await open("ann again", name);
+  const messages = await agree("after", again);
+  expect("it is stored", messages[1].parts.at(-1).errorText, "no clock");
+  say(again, "say 5 5");
+  const more = await agree("next", again);
+  expect("roles", roles(more), "uaua");
+}
+
+async function client_tool_reloaded(name) {
+  const ann = await open("ann", name, RUNS);
+  say(ann, "time 40 25");
+  await midway(ann, 10);
+  ann.close();
+  const again = await open("ann again", name, RUNS);
+  await midway(again, 15);
+  const messages = await agree("after", again);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 40);
+}
+
+async function client_tool_killed(name) {
+  const ann = await open("ann", name, RUNS);
+  say(ann, "time 40 25");
+  await midway(ann, 10);
+  await killAndGoOn(ann);
+  const messages = await agree("after", ann);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 40);
+}
+
+const requested = (tab) => (last(tab)?.parts ?? []).filter(({ state }) => state === "approval-requested");
+
+async function approved(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "delete 20 20");
+  await until("both are asked", () => isIdle(ann) && requested(ann).length && requested(bob).length);
+  await agree("asked", ann, bob);
+  ann.chat.addToolApprovalResponse({ id: requested(ann)[0].approval.id, approved: true });
+  await midway(ann, 5);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("tool", toolParts(messages[1]), [["output-available", "all is gone"]]);
+  expect("words", count(messages[1]), 20);
+}
+
+async function denied(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "delete 20 20");
+  await until("both are asked", () => isIdle(ann) && requested(ann).length && requested(bob).length);
+  bob.chat.addToolApprovalResponse({ id: requested(bob)[0].approval.id, approved: false });
+  await midway(ann, 5);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("tool", toolParts(messages[1]), [["output-denied", null]]);
+  expect("words", count(messages[1]), 20);
+}
+
+async function approved_and_denied(name) {
+  const ann = await open("ann", name);
+  say(ann, "deletes 10 20");
+  await until("it is asked twice", () => isIdle(ann) && requested(ann).length === 2);
+  const [one, two] = requested(ann);
+  ann.chat.addToolApprovalResponse({ id: one.approval.id, approved: true });
+  await until("one is left", () => requested(ann).length === 1);
+  await sleep(200);
+  ann.chat.addToolApprovalResponse({ id: two.approval.id, approved: false });
+  await midway(ann, 5);
+  const messages = await agree("after", ann);
+  expect("tools", toolParts(messages[1]), [["output-available", "one is gone"], ["output-denied", null]]);
+  whole("answer", messages[1], 10);
+}
+
+async function approved_after_a_restart(name) {
+  const ann = await open("ann", name);
+  say(ann, "delete 10 10");
+  await until("it is asked", () => isIdle(ann) && requested(ann).length);
+  await restart("kill");
+  const bob = await open("bob", name);
+  await until("bob is asked", () => requested(bob).length);
+  bob.chat.addToolApprovalResponse({ id: requested(bob)[0].approval.id, approved: true });
+  await midway(bob, 5);
+  const messages = await agree("after", ann, bob);
+  expect("tool", toolParts(messages[1]), [["output-available", "all is gone"]]);
+  expect("words", count(messages[1]), 10);
+}
+
+async function unanswered(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "delete 10 10");
+  await until("it is asked", () => isIdle(ann) && requested(ann).length);
+  say(ann, "say 10 10");
+  await until("it is answered", () => count(last(ann)) >= 10);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "uaua");
+  expect("tool", toolParts(messages[1]).map(([state]) => state), ["output-error"]);
+}
+
+async function error(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "fall 8 20");
+  await until("ann is told", () => ann.chat.error);
+  expect("what ann is told", ann.chat.error.message, (ann.fails = "The model is out of order."));
+  const messages = await agree("after", ann, bob);
+  expect("some was said", count(messages[1]), 8);
+  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome, error }) => [outcome, error]), Array(2).fill(["error", "The model is out of order."]));
+  ann.close();
+  const again = await open("ann again", name);
+  await until("ann is told again", () => again.chat.error);
+  expect("what ann is told again", again.chat.error.message, (again.fails = "The model is out of order."));
+  await agree("reloaded", again, bob);
+  again.fails = null;
+  say(again, "say 5 5");
+  const more = await agree("next", again, bob);
+  expect("roles", roles(more), "uaua");
+  const cat = await open("cat", name);
+  await sleep(300);
+  expect("and not told any more", cat.chat.error ?? null, null);
+}
+
+async function error_at_once(name) {
+  const ann = await open("ann", name);
+  say(ann, "fail");
+  await until("ann is told", () => ann.chat.error);
+  expect("what ann is told", ann.chat.error.message, (ann.fails = "The model is out of order."));
+  await agree("after", ann);
+  await restart("kill");
+  const bob = await open("bob", name);
+  await until("bob is told", () => bob.chat.error);
+  expect("what bob is told", bob.chat.error.message, (bob.fails = "The model is out of order."));
+  const messages = await agree("restarted", bob);
+  expect("roles", roles(messages)[0], "u");
+}
+
+async function error_while_away(name) {
+  const ann = await open("ann", name, { agent: "Own" });
+  say(ann, "go");
+  await midway(ann, 3);
+  ann.agent.close();
+  await sleep(500);
+  ann.agent.reconnect();
+  await until("ann is told", () => ann.chat.error?.message === (ann.fails = "It fell over."));
+  const messages = await agree("after", ann);
+  expect("what was said", texts(messages[1]), " w0 w1 w2 w3 w4 w5 w6 w7");
+}
+
+const ALL = ["say 80 25", "say 8 25", "say 9 25"];
+const LONG = "say 200 25";
+
+/** Say three things while the first is answered: from one tab, or the others from a second. */
+async function hurry(name, agent, by = "ann") {
+  const ann = await open("ann", name, { agent });
+  const bob = await open("bob", name, { agent });
+  const other = by === "ann" ? ann : bob;
+  say(ann, ALL[0]);
+  await midway(ann, 5);
+  say(other, agent === "Interrupt" ? LONG : ALL[1]);
+  await (agent === "Interrupt" ? midway(other, 2, 4) : sleep(40));
+  say(other, ALL[2]);
+  await sleep(200);
+  const messages = await agree("after", ann, bob);
+  const asked = messages.filter(({ role }) => role === "user").map(texts);
+  const answers = messages.filter(({ role }) => role === "assistant");
+  const outcomes = (tab) => tab.ends.map(({ outcome }) => outcome).sort();
+  return { roles: roles(messages), asked, answers, counts: answers.map(count), outcomes: outcomes(ann), watched: outcomes(bob) };
+}
+
+async function queue(name, by) {
+  const { roles, asked, counts, outcomes } = await hurry(name, "Chat", by);
+  expect("what is stored", [roles, asked, counts], ["uauaua", ALL, [80, 8, 9]]);
+  expect("how they ended", outcomes, ["completed", "completed", "completed"]);
+}
+
+async function latest(name, by) {
+  const { roles, asked, counts, outcomes } = await hurry(name, "Latest", by);
+  expect("what is stored", [roles, asked, counts], ["uaua", [ALL[0], ALL[2]], [80, 9]]);
+  expect("how they ended", outcomes, ["completed", "completed", "skipped"]);
+}
+
+async function merge(name, by) {
+  const { roles, asked, counts, outcomes } = await hurry(name, "Merge", by);
+  expect("what is stored", [roles, asked, counts], ["uauua", ALL, [80, 9]]);
+  expect("how they ended", outcomes, ["completed", "completed", "skipped"]);
+}
+
+async function drop(name, by) {
+  const { roles, asked, counts, outcomes } = await hurry(name, "Drop", by);
+  expect("what is stored", [roles, asked, counts], ["ua", [ALL[0]], [80]]);
+  expect("how they ended", outcomes, by === "bob" ? ["completed"] : ["completed", "skipped", "skipped"]);
+}
+
+async function interrupt(name, by) {
+  const { roles, asked, counts, outcomes } = await hurry(name, "Interrupt", by);
+  expect("what is asked", asked, [ALL[0], LONG, ALL[2]]);
+  expect("the last is answered whole", counts.at(-1), 9);
+  expect("the first is not", counts[0] >= 5 && counts[0] < 80, true);
+  expect("how they ended", outcomes, ["aborted", "aborted", "completed"]);
+}
+
+async function debounce(name) {
+  const ann = await open("ann", name, { agent: "Debounce" });
+  const bob = await open("bob", name, { agent: "Debounce" });
+  for (const text of ["say 3 10", "say 4 10", "say 5 10"]) {
+    say(ann, text);
+    await sleep(100);
+  }
+  await until("it is answered", () => count(last(ann)) >= 5);
+  const messages = await agree("after", ann, bob);
+  expect("what is stored", [roles(messages), messages.slice(0, 3).map(texts)], ["uuua", ["say 3 10", "say 4 10", "say 5 10"]]);
+  whole("answer", messages[3], 5);
+  expect("how they ended", ann.ends.map(({ outcome }) => outcome).sort(), ["completed", "skipped", "skipped"]);
+}
+
+const from_another = (policy) => (name) => policy(name, "bob");
+
+async function server_started(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  await ann.agent.call("remind", ["say 20 25"]);
+  await midway(ann, 3);
+  await midway(bob, 3);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  whole("answer", messages[1], 20);
+  grew("after", ann, messages);
+  await ann.agent.call("remind", ["say 40 25"]);
+  await midway(ann, 3, 4);
+  const cat = await open("cat", name);
+  await midway(cat, 10, 4);
+  const more = await agree("again", ann, bob, cat);
+  whole("second answer", more[3], 40);
+}
+
+async function long(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 500 4");
+  await midway(bob, 50);
+  bob.close();
+  const again = await open("bob again", name);
+  const messages = await agree("after", ann, again);
+  whole("answer", messages[1], 500);
+  grew("after", ann, messages);
+  grew("after", again, messages);
+}
+
+async function burst(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  say(ann, "say 500 0");
+  await until("it is there", () => count(last(ann)) === 500);
+  const messages = await agree("after", ann, bob);
+  whole("answer", messages[1], 500);
+}
+
+const ALONE = {
+  ...{ killed, killed_in_the_second_step, killed_and_reloaded, client_tool_killed },
+  ...{ approved_after_a_restart, error_at_once },
+};
+const TOGETHER = {
+  ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
+  ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited },
+  ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
+  ...{ client_tool_reloaded, approved, denied, approved_and_denied, unanswered },
+  ...{ error, error_while_away, queue, latest, merge, drop, debounce, interrupt },
+  queue_from_another: from_another(queue),
+  latest_from_another: from_another(latest),
+  merge_from_another: from_another(merge),
+  drop_from_another: from_another(drop),
+  interrupt_from_another: from_another(interrupt),
+};
+
+// Who restarts the server does so for everybody: those run alone.
+const [what, ...only] = process.argv.slice(4);
+const options = { end, only, patience: 60_000 };
+await (what === "alone" ? run(ALONE, options) : run(TOGETHER, { ...options, together: 4 }));

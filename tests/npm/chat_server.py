@@ -1,0 +1,144 @@
+"""The chat agents that the unmodified useAgentChat talks to, on a real server.
+
+    sapwood serve chat_server.py:site --data DATA
+
+What is said to them says what they answer: `say 40 20` is forty words, one every 20 ms.
+What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from sapwood import App, ChatAgent, Turn, expose, tool
+from sapwood.testing import ScriptedModel, call, calls, fails, text
+from sapwood.testing.scripted import Line
+
+LIFE = f"[life {os.getpid()}]"
+"""What every answer begins with: after a crash, no word of the old process may be left."""
+
+
+def words(count: int, delay_ms: int, word: str = "w") -> Line:
+    return text(" ".join([LIFE, *(f"{word}{number}" for number in range(count))]), delay=delay_ms / 1000)
+
+
+def look(count: int, delay_ms: int) -> Line:
+    """Say something, then call the server's tool."""
+    return Line(text=words(count, 0, "a").text, calls=(("look", {"what": "it"}, None),), delay=delay_ms / 1000)
+
+
+SCRIPTS: dict[str, Callable[..., list[Line]]] = {
+    "say": lambda count, delay: [words(count, delay)],
+    "look": lambda count, delay: [look(3, delay), words(count, delay, "b")],
+    "fail": lambda: [fails(RuntimeError("The model is out of order."))],
+    "fall": lambda count, delay: [look(count, delay), fails(RuntimeError("The model is out of order."))],
+    "time": lambda count, delay: [call("getTime", zone="UTC"), words(count, delay)],
+    "times": lambda count, delay: [
+        calls(call("getTime", zone="UTC"), call("getTime", zone="CET")),
+        words(count, delay),
+    ],
+    "again": lambda count, delay: [
+        call("getTime", zone="UTC"),
+        words(3, delay, "a"),
+        call("getTime", zone="CET"),
+        words(count, delay, "b"),
+    ],
+    "chain": lambda count, delay: [
+        Line(text="First.", calls=(("getTime", {"zone": "UTC"}, None),)),
+        Line(text="Second.", calls=(("getTime", {"zone": "CET"}, None),)),
+        words(count, delay),
+    ],
+    "delete": lambda count, delay: [
+        Line(text="May I?", calls=(("delete", {"what": "all"}, None),)),
+        words(count, delay),
+    ],
+    "deletes": lambda count, delay: [
+        calls(call("delete", what="one"), call("delete", what="two")),
+        words(count, delay),
+    ],
+}
+
+
+class Watched(ChatAgent):
+    """Says whether it has anything to do."""
+
+    @expose
+    async def is_idle(self) -> bool:
+        return not (self.list_fibers() or self.list_schedules() or self.list_queue())
+
+
+class Chat(Watched):
+    """Answers as it is told to."""
+
+    def get_model(self) -> Any:
+        """Return a model that goes on where the conversation is, also in a process that has just begun."""
+        history = self.messages()
+        asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and _prompt(message)]
+        done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
+        what, *numbers = _prompt(history[asked[-1]]).split()
+        lines = SCRIPTS[what](*map(int, numbers))
+        return ScriptedModel(*lines[done:] or lines[-1:])
+
+    @tool
+    async def look(self, what: str) -> str:
+        """Look at something."""
+        return f"{what} is fine"
+
+    @tool(requires_approval=True)
+    async def delete(self, what: str) -> str:
+        """Delete something."""
+        return f"{what} is gone"
+
+    @expose
+    async def remind(self, what: str) -> None:
+        """Say something to itself, soon."""
+        self.queue(self.send, what)
+
+
+def _prompt(message: Any) -> str:
+    texts = [str(part.content) for part in message.parts if isinstance(part, UserPromptPart)]
+    return texts[-1] if texts else ""
+
+
+class Latest(Chat):
+    concurrency = "latest"
+
+
+class Merge(Chat):
+    concurrency = "merge"
+
+
+class Drop(Chat):
+    concurrency = "drop"
+
+
+class Debounce(Chat):
+    concurrency = "debounce"
+    debounce = 0.4
+
+
+class Interrupt(Chat):
+    concurrency = "interrupt"
+
+
+class Own(Watched):
+    """Answers by itself, and falls over in the middle."""
+
+    async def respond(self, turn: Turn) -> AsyncIterator[str]:
+        for number in range(8):
+            await asyncio.sleep(0.04)
+            yield f" w{number}"
+        raise RuntimeError("It fell over.")
+
+
+app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Own])
+pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
+site = Starlette(routes=[Mount("/pages", pages), Mount("/", app)], lifespan=app.lifespan)

@@ -1,0 +1,173 @@
+"""The table of turns: who is next, what became of each, and which tool calls they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.helpers import a_database
+
+from sapwood.chat.fitting import KEPT, LARGEST, fitted, over
+from sapwood.chat.turns import Turns
+from sapwood.testing import FakeClock
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> Iterator[Turns]:
+    database = a_database(tmp_path / "chat.db")
+    yield Turns(database, FakeClock())
+    database.rollback()
+    database.close()
+
+
+def add(turns: Turns, id: str) -> int:
+    return turns.add(id, f"m-{id}", [{"id": f"u-{id}"}], asked=[f"u-{id}"], body="{}", client_tools="[]").number
+
+
+def test_an_agent_that_never_talked_has_no_turns_and_no_tables(turns: Turns) -> None:
+    assert not turns.exist
+    assert (turns.running(), turns.waiting(), turns.queued(), turns.last()) == (None, None, [], None)
+    assert turns.get("x") is None
+    assert turns.calls(1) == []
+    assert turns.call("x") is None
+    turns.forget_ended()
+
+
+def test_turns_are_queued_in_the_order_they_came(turns: Turns) -> None:
+    first, second = add(turns, "b"), add(turns, "a")
+
+    assert [row.id for row in turns.queued()] == ["b", "a"]
+
+    turns.set(first, status="running")
+    assert turns.running() == turns.of(first)
+    assert [row.number for row in turns.queued()] == [second]
+
+
+def test_the_stream_of_a_turn_has_another_name_each_time_it_goes_on(turns: Turns) -> None:
+    number = add(turns, "r")
+    names: list[str] = []
+
+    for continues in range(3):
+        turns.set(number, continues=continues)
+        row = turns.of(number)
+        assert row is not None
+        names.append(row.stream)
+
+    assert names == ["r", "r-1", "r-2"]
+
+
+def test_a_turn_that_was_skipped_is_not_the_last(turns: Turns) -> None:
+    first, second = add(turns, "a"), add(turns, "b")
+    turns.end(first, "error", "broken")
+    turns.end(second, "skipped")
+
+    last = turns.last()
+
+    assert last is not None
+    assert (last.id, last.error, last.is_open) == ("a", "broken", False)
+
+
+def test_what_models_used_is_added_up_and_a_cost_nobody_knows_stays_unknown(turns: Turns) -> None:
+    number = add(turns, "a")
+    for model, cost in (("m", 0.5), ("m", 0.25), ("n", 1.0), ("n", None), ("n", 1.0)):
+        row = turns.of(number)
+        assert row is not None
+        turns.count(row, model, 10, 1, cost)
+
+    row = turns.of(number)
+
+    assert row is not None
+    assert row.steps == 5
+    assert '"m":{"requests":2,"input_tokens":20,"output_tokens":2,"cost":0.75}' in row.usage
+    assert '"n":{"requests":3,"input_tokens":30,"output_tokens":3,"cost":null}' in row.usage
+
+
+def test_a_call_that_somebody_was_asked_about_is_open_until_they_answer(turns: Turns) -> None:
+    number = add(turns, "a")
+    turns.ask_about("c", number, "pay", "{}", "approval")
+    asked = turns.call("c")
+    assert asked is not None
+    assert asked.is_open
+
+    turns.answer_call("c", "denied", "no", go_on=True)
+
+    answered = turns.call("c")
+    assert answered is not None
+    assert not answered.is_open
+    assert (answered.answer, answered.go_on) == ('["denied","no"]', 1)
+
+
+def test_a_call_keeps_its_answer_when_it_is_asked_about_again(turns: Turns) -> None:
+    number = add(turns, "a")
+    turns.ask_about("c", number, "beep", "{}", "client soon")
+    turns.answer_call("c", "done", 1, go_on=True)
+
+    turns.ask_about("c", number, "beep", "{}", "client")
+
+    call = turns.call("c")
+    assert call is not None
+    assert (call.asked, call.answer) == ("client", '["done",1]')
+
+
+def test_calls_are_forgotten_but_for_those_that_are_still_asked_about(turns: Turns) -> None:
+    number = add(turns, "a")
+    turns.begin_call("a", number, "x", "{}")
+    turns.end_call("a", "done", "1", None)
+    turns.ask_about("b", number, "beep", "{}", "client")
+
+    turns.forget_calls(number, but=["b"])
+
+    assert [call.id for call in turns.calls(number)] == ["b"]
+    turns.end(number, "completed")
+    assert turns.calls(number) == []
+
+
+def test_only_turns_that_are_over_are_forgotten(turns: Turns) -> None:
+    numbers = {status: add(turns, status) for status in ("queued", "running", "waiting", "completed", "error")}
+    for status, number in numbers.items():
+        turns.set(number, status=status)
+
+    turns.forget_ended()
+
+    assert [status for status, number in numbers.items() if turns.of(number)] == ["queued", "running", "waiting"]
+
+
+def test_a_message_that_fits_stays_as_it_is() -> None:
+    message = {"id": "m", "role": "assistant", "parts": [{"type": "text", "text": "x" * 1_000}]}
+
+    assert fitted(message) is message
+
+
+def test_what_tools_returned_is_shortened_before_what_was_said() -> None:
+    parts = [
+        {"type": "text", "text": "t" * 900_000},
+        {"type": "tool-a", "toolCallId": "a", "state": "output-available", "output": {"rows": ["o" * 1_500_000]}},
+        {"type": "tool-b", "toolCallId": "b", "state": "output-available", "output": "small"},
+    ]
+
+    text, big, small = fitted({"id": "m", "role": "assistant", "parts": parts})["parts"]
+
+    assert len(text["text"]) == 900_000
+    assert len(big["output"]) < KEPT + 100
+    assert "1500013 bytes" in big["output"]
+    assert small["output"] == "small"
+    assert len(parts[1]["output"]["rows"][0]) == 1_500_000  # type: ignore[index]
+
+
+def test_what_was_said_is_shortened_if_nothing_else_helps() -> None:
+    message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "t" * (LARGEST + 1)}]}
+
+    (part,) = fitted(message)["parts"]
+
+    assert len(part["text"]) < KEPT + 100
+
+
+@pytest.mark.parametrize(
+    ("roles", "most", "gone"),
+    [("uaua", 4, 0), ("uauaua", 4, 2), ("uauaua", 3, 4), ("uauaua", 1, 4), ("uauuua", 3, 3), ("aa", 1, 0), ("", 0, 0)],
+)
+def test_the_oldest_messages_go_and_what_stays_begins_with_a_users(roles: str, most: int, gone: int) -> None:
+    messages = [(f"m{at}", "user" if role == "u" else "assistant") for at, role in enumerate(roles)]
+
+    assert over(messages, most) == [f"m{at}" for at in range(gone)]
