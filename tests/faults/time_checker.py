@@ -164,7 +164,13 @@ def _read_agent(database: apsw.Connection, agent: Left) -> None:
             if due is not None:
                 agent.pending[_number(arguments)] = (due, f"the {status} fiber")
     if _has(database, "sapwood_steps"):
-        ((agent.steps,),) = database.execute("SELECT count(*) FROM sapwood_steps")
+        # A fiber that failed may be resumed, and keeps its steps till then.
+        failed = (
+            "(SELECT 'fiber ' || number FROM sapwood_fibers WHERE status = 'failed')"
+            if _has(database, "sapwood_fibers")
+            else "('')"
+        )
+        ((agent.steps,),) = database.execute(f"SELECT count(*) FROM sapwood_steps WHERE work NOT IN {failed}")
 
 
 def _open(path: Path) -> Any:
