@@ -48,8 +48,6 @@ ONCE = ('{"after"', '{"at"')
 """How the wishes begin, as they are stored, that nothing follows."""
 AT_ONCE = 100
 """How many calls of one agent are begun before everybody else has a turn."""
-LOOK_AGAIN = 1.0
-"""Seconds after which to try again a call that could neither succeed nor fail."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
 PUT_OFF = 300.0
@@ -297,8 +295,7 @@ class StoredCalls:
         except Exception:
             log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
             self._db.undo()
-            host = self._actor.host
-            host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
+            self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             del self._running[row.number]
             if row.lane is not None:
@@ -308,7 +305,8 @@ class StoredCalls:
 
     def _is_wished(self, row: Row) -> bool:
         """Return whether nobody cancelled it, or deleted its agent, while it waited to begin."""
-        return not self._actor.detached and bool(self.find("WHERE number = ?", row.number))
+        here = self._db.execute("SELECT 1 FROM sapwood_calls WHERE number = ?", row.number)
+        return bool(here) and not self._actor.detached
 
     def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
         """Some may have been what ended the process before this one: note it, so that none can do so for ever.

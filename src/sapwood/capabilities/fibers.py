@@ -50,8 +50,6 @@ MOST_RECOVERIES = 100
 MOST_DEATHS = 5
 """How often the process may die during a recovery before the fiber is given up."""
 LONGEST_BACK_OFF = 300.0
-LOOK_AGAIN = 1.0
-"""Seconds after which to look again at a fiber that could be neither ended nor recovered."""
 PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
 ALL = (
@@ -219,20 +217,20 @@ class Fibers:
         found = self._find(key)
         if found is not None:
             return self._shown(found)
-        packed = self._calls.pack(method, args, kwargs)
-        self._check_free()
-        row = self._insert(key, key, method, packed)
-        self._begin(row, self._go)
-        self._changed(row.due_at)
-        return self._shown(row)
+        return self._shown(self._set_off(key, key, method, self._calls.pack(method, args, kwargs)))
 
     def launch(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it."""
         self._actor.check_use()
         method = self._calls.method_of(function, "launch()")
-        row = self._insert(name, None, method, self._calls.pack(method, args, kwargs))
+        self._set_off(name, None, method, self._calls.pack(method, args, kwargs))
+
+    def _set_off(self, name: str, key: str | None, method: Method, arguments: bytes) -> Row:
+        self._check_free()
+        row = self._insert(name, key, method, arguments)
         self._begin(row, self._go)
         self._changed(row.due_at)
+        return row
 
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
@@ -327,13 +325,9 @@ class Fibers:
         except SapwoodError:
             if not self._actor.detached:
                 log.exception("a fiber could not be ended: %s %s", self._actor.address, row.name)
-                self._look_again()
+                self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             self._ended(row.number, call, again)
-
-    def _look_again(self) -> None:
-        host = self._actor.host
-        host.alarms.look_by(self._actor.address.root, host.clock.now() + LOOK_AGAIN)
 
     async def _go_on(self, row: Row) -> float | None:
         """Call the method of a fiber; return when it has to be begun again."""
@@ -428,7 +422,7 @@ class Fibers:
         except SapwoodError:
             if not self._actor.detached:
                 log.exception("a fiber could not be recovered: %s %s", self._actor.address, row.name)
-                self._look_again()
+                self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             if not goes_on:
                 self._ended(row.number, call, again)
@@ -508,7 +502,7 @@ class Fibers:
         if row.key is None:
             self._remove(row)
             if error is not None and row.method is not None:
-                arguments = msgspec.msgpack.decode(row.arguments or b"\x80")
+                arguments = msgspec.msgpack.decode(row.arguments or NO_ARGUMENTS)
                 self._actor.agent._gave_up(row.method, arguments, str(error))
             return
         ended = self._db.execute(

@@ -8,7 +8,7 @@ it takes the offer it gets nothing, then all of it from the beginning, then what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 
 import msgspec
 
@@ -166,17 +166,16 @@ class ChatStream:
 
     def tell(self, frame: str, *, without: Socket | None = None) -> None:
         """Send a frame to every client."""
-        outbox = self._actor.of(Outbox)
-        for socket in self._actor.host.sockets.of(self._actor.address):
-            if socket.is_protocol and socket is not without:
-                outbox.put(socket, frame)
+        self._tell_but(frame, () if without is None else (without,))
 
     def tell_live(self, frame: str) -> None:
         """Send a frame to every client, but not to those that were offered a replay and have not taken it."""
-        outbox = self._actor.of(Outbox)
+        self._tell_but(frame, self._offered)
+
+    def _tell_but(self, frame: str, left_out: Container[Socket]) -> None:
         for socket in self._actor.host.sockets.of(self._actor.address):
-            if socket.is_protocol and socket not in self._offered:
-                outbox.put(socket, frame)
+            if socket.is_protocol and socket not in left_out:
+                self.tell_one(socket, frame)
 
     def tell_one(self, socket: Socket, frame: str) -> None:
         self._actor.of(Outbox).put(socket, frame)

@@ -31,6 +31,8 @@ FILE = "alarms.db"
 AT_ONCE = 16
 """How many trees to look at before everybody else has a turn: each may have to be opened."""
 BEGINNING = (float("-inf"), "")
+LOOK_AGAIN = 1.0
+"""Seconds after which to look again at an agent that ended, or could not end what it did, while something was due."""
 TROUBLED = 5.0
 """Seconds after which to read the index again that could not be read."""
 LARGEST = 1 << 40
@@ -170,6 +172,10 @@ class Alarms:
             if root in self._held:
                 self._hold(root, when)
             self._set_timer(when)
+
+    def look_again(self, root: Address) -> None:
+        """Look at a tree again soon: what was done there by the clock may be due still."""
+        self.look_by(root, self._clock.now() + LOOK_AGAIN)
 
     def hold(self, root: Address, until: float) -> None:
         """The tree was looked at; do so again then, although what is stored says now.

@@ -38,8 +38,6 @@ DESTROYED = "destroyed"
 """A file of this name in a tree's folder is the tombstone of the whole tree."""
 MEASURE_EVERY = 16
 """How many pages a database may write before it is measured again."""
-LOOK_AGAIN = 1.0
-"""Seconds after which to look again at an agent that ended while it did what was due."""
 NEW_DATABASE = 8 * PAGE_SIZE
 
 
@@ -190,7 +188,7 @@ class Tree:
                     actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
                 # What it had done by the clock may be undone, and due again.
-                self.host.alarms.look_by(self.address, self.host.clock.now() + LOOK_AGAIN)
+                self.host.alarms.look_again(self.address)
 
     async def reach(
         self, address: Address, kind: AgentClass | None, caller: Call | None, *, alone: bool = False
@@ -327,7 +325,7 @@ class Tree:
             one.children.clear()
         if any(call.work is not None for one in doomed for call in one.calls):
             # What they did is due still, if they are not gone for good.
-            self.host.alarms.look_by(self.address, self.host.clock.now() + LOOK_AGAIN)
+            self.host.alarms.look_again(self.address)
         me = self.whose_slice()
         # First all are marked, then all are told: nobody unwinds into a neighbour that still believes it lives.
         for one in doomed:
