@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
@@ -33,6 +33,12 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
+from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.method import MethodRuns
+from sapwood.runs.registry import Run, shown
+from sapwood.runs.runner import Detached, Runs, Wish
+from sapwood.runs.served import Served
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
 from sapwood.when import After, At, Cron, Every
@@ -57,9 +63,12 @@ HOOKS = frozenset(
     | {"on_before_request", "on_before_connect", "on_before_sub_agent"}
     | {"connection_tags", "is_readonly", "wants_protocol"}
     | {"on_fiber_recovered"}
+    | {"on_run", "on_run_start", "on_run_finish"}
 )
 """What a subclass may override of what `Agent` defines."""
-SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity"})
+SETTINGS = frozenset(
+    {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
+)
 """What a subclass may set."""
 
 
@@ -87,6 +96,8 @@ class Agent(Generic[S]):
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
+    max_runs: ClassVar[int | None] = None
+    """How many runs it may have given that are not over; None: any number."""
 
     deps: Any
     """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
@@ -107,11 +118,25 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = frozenset()
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = ()
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients,)
     """What else it says to its clients, and hears from them."""
+    _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
+    """Who does the runs it is given."""
+
+    def _wants(self, work: str) -> bool:
+        """Return whether something of its own is still to go on."""
+        return True
+
+    def _notified(self, run: Run) -> None:
+        """A run is over that joins the conversation."""
+        raise UsageError(f"{type(self).__name__} has no conversation that a run could join.")
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         """A fiber that nobody asks about failed for good."""
+        if method == "follow_run":
+            self._actor.of(Runs).gave_up(arguments["run"], error)
+        elif method == "serve_run":
+            self._actor.of(Served).ended(arguments["run"], "error", error=error)
 
     def __init_subclass__(
         cls,
@@ -201,6 +226,20 @@ class Agent(Generic[S]):
         too long it is tried again later. A function that is no method of this agent cannot be called
         again: go on from `fiber.stash` here. Override it.
         """
+
+    async def on_run(self, input: Any) -> Any:
+        """Do what another agent asks with `run_agent`, and return what comes of it. Override it.
+
+        Annotate `input`, and it arrives as that. After a crash it is called again: use steps. An
+        async generator streams: yield text, or chunks of an AI SDK stream.
+        """
+        raise NotImplementedError
+
+    async def on_run_start(self, run: Run) -> None:
+        """Called when a run this agent has given begins. Override it."""
+
+    async def on_run_finish(self, run: Run) -> None:
+        """Called when a run this agent has given is over, or was given up. Override it."""
 
     @property
     def name(self) -> str:
@@ -424,6 +463,74 @@ class Agent(Generic[S]):
     async def subtree(self) -> Subtree:
         """Add up this agent and everything below it."""
         return await self._actor.of(Children).subtree()
+
+    async def run_agent(
+        self,
+        cls: type[Agent[Any]],
+        input: Any = None,
+        *,
+        run_id: str | None = None,
+        order: int | None = None,
+        timeout: float | None = None,
+        detached: Detached | None = None,
+        on_disconnect: Literal["cancel", "continue"] = "cancel",
+        display: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Have a sub-agent of its own do something, and return what became of it: it fails as a value.
+
+        A run id runs once: asking again, also after a crash, re-attaches. Without one, a tool call, a
+        fiber or a schedule gives its runs the same ids whenever it is begun again. `detached` returns
+        as soon as the sub-agent has begun.
+        """
+        wish = Wish(run_id, None, order, 0, timeout, detached, on_disconnect, display)
+        return await self._actor.of(Runs).run(cls, input, wish)
+
+    def get_run(self, id: str) -> Run | None:
+        """Return a run that this agent has given."""
+        self._actor.check_use()
+        row = self._actor.of(Runs).registry.get(id)
+        return None if row is None else shown(row)
+
+    def list_runs(self, status: str | None = None) -> list[Run]:
+        """Return the runs that this agent has given, in that order; with `status`, only those."""
+        self._actor.check_use()
+        return [shown(row) for row in self._actor.of(Runs).registry.all() if status in (None, row.status)]
+
+    def has_run(self, cls: type[Agent[Any]], id: str) -> bool:
+        """Return whether this agent has given such a run to that class."""
+        run = self.get_run(id)
+        return run is not None and run.agent.type in (known(cls).type, *known(cls).aliases)
+
+    def cancel_run(self, id: str, reason: str = "cancelled") -> bool:
+        """Stop a run and all below it, for good; return whether there was one to stop."""
+        return self._actor.of(Runs).cancel(id, reason)
+
+    async def clear_runs(self, *, status: str | None = None, older_than: timedelta | None = None) -> int:
+        """Forget runs, and delete the sub-agents that did them; those that go on are stopped. Return how many."""
+        return await self._actor.of(Runs).clear_all(status, older_than)
+
+    def report_progress(
+        self,
+        fraction: float | None = None,
+        message: str | None = None,
+        *,
+        phase: str | None = None,
+        milestone: str | None = None,
+        data: Any = None,
+    ) -> bool:
+        """Tell whoever watches how far the run is that this code belongs to; return whether it belongs to one.
+
+        A `milestone` is kept, and shown to those who come later; the rest passes.
+        """
+        return self._actor.of(Served).report(Progress(fraction, message, phase, data), milestone)
+
+    async def follow_run(self, run: str) -> None:
+        """Follow a run to its end; the framework's own."""
+        await self._actor.of(Runs).follow(run)
+
+    async def serve_run(self, run: str) -> None:
+        """Do a run; the framework's own."""
+        await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
 
     async def parent_agent(self, cls: type[A]) -> A:
         """Return a stub of this agent's parent, which has to be of this class."""

@@ -85,6 +85,8 @@ class Settings:
     """Requests to one provider of models in a minute; more wait."""
     recovery_timeout: float = 30.0
     """Seconds `on_fiber_recovered` may take; then it is tried again later."""
+    run_silence: float = 120.0
+    """Seconds nothing may be heard of a run, after a crash, before it is given up."""
     prefix: str = "agents"
     """The first segment of every URL; mounted in another app, the mount point takes its place."""
     origins: tuple[str, ...] = ()

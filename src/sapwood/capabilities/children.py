@@ -10,7 +10,7 @@ from typing import Literal
 from sapwood.address import checked_name
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
-from sapwood.kernel.classes import AgentClass, known
+from sapwood.kernel.classes import AgentClass, known, resolve
 from sapwood.kernel.context import current, deadline_of, in_time
 from sapwood.kernel.deletion import child_stem, until_free
 from sapwood.kernel.node import LAST_WORDS
@@ -176,6 +176,13 @@ class Children:
         self._actor.database.refuse_in_block("Deleting a sub-agent")
         removal = self._bury(address_of=kind, row=row)
         await asyncio.shield(removal)
+
+    def bury(self, types: tuple[str, ...], name: str) -> asyncio.Task[None] | None:
+        """Have a child be deleted, from this moment; return what does it. None: there is none."""
+        row = self._actor.registry.find(types, name)
+        if row is None:
+            return None
+        return self._bury(address_of=self._tree.kinds.get(row.type) or resolve(row.type), row=row)
 
     def _bury(self, address_of: AgentClass, row: Row) -> asyncio.Task[None]:
         address = self._actor.address.child(address_of.type, row.name)

@@ -200,6 +200,10 @@ class Actor:
             found = self._capabilities[capability] = capability(self)
         return found
 
+    def found(self, capability: Callable[[Actor], C]) -> C | None:
+        """Return this agent's own instance of a capability, if anybody has asked for it yet."""
+        return self._capabilities.get(capability)
+
     def check_live(self) -> None:
         """Raise if this incarnation was dropped."""
         if self.dropped is not None:

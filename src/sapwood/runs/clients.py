@@ -1,0 +1,143 @@
+"""What the clients of an agent are told of the runs it has given: all of the past, then what follows.
+
+Run after run is replayed to a new client, as fast as it reads. What happens meanwhile in a
+run that was replayed already it hears at once, of the others it will hear: no gap, nothing
+twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.sockets import Socket
+from sapwood.kernel.tree import Tree
+from sapwood.runs import kept
+from sapwood.runs.registry import RUNS, Registry, Row
+from sapwood.storage.database import Database
+from sapwood.wire import runs as wire
+
+
+class RunClients:
+    """The clients of one agent, as far as its runs go."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._registry = Registry(actor.database, actor.host.clock)
+        self._to_come: dict[Socket, set[str]] = {}
+        """The runs that a new client has not been told of yet; it will be told of them as they are then."""
+
+    def of(self, run: str) -> list[Socket]:
+        """Return the clients that are told at once of what happens in a run."""
+        sockets = self._actor.host.sockets.of(self._actor.address)
+        return [socket for socket in sockets if socket.is_protocol and run not in self._to_come.get(socket, ())]
+
+    def tell(self, row: Row) -> None:
+        """Tell that a run has started, or how it has ended."""
+        outbox, frame = self._actor.of(Outbox), started(row) if row.is_open else ended(row)
+        for socket in self.of(row.id):
+            outbox.put(socket, frame)
+
+    def greet(self, socket: Socket) -> None:
+        """Tell a new client of all runs, in the order they were given."""
+        if not (self._actor.database.exists and self._actor.database.has(RUNS)):
+            return
+        runs = [row.id for row in self._registry.all()]
+        if runs:
+            self._to_come[socket] = set(runs)
+            self._actor.handle("replay runs", self._replay, socket, runs)
+
+    async def _replay(self, socket: Socket, runs: list[str]) -> None:
+        try:
+            for run in runs:
+                if (room := socket.writer.room()) is not None:
+                    await room
+                await self._replay_one(socket, run)
+                if not socket.is_open:
+                    return
+        finally:
+            self._to_come.pop(socket, None)
+
+    async def _replay_one(self, socket: Socket, run: str) -> None:
+        """Tell all there is of a run, at a moment when all of it is kept."""
+        database = self.database_of(run)
+        gate = self._actor.host.gate
+        while (
+            waiting := self._actor.to_leave() or (gate.wait(database) if database is not None else None)
+        ) is not None:
+            await waiting
+        row = self._registry.get(run)
+        self._to_come[socket].discard(run)
+        if row is None:
+            return
+        outbox = self._actor.of(Outbox)
+        outbox.put(socket, started(row, replay=True))
+        for frame in self._said(row, database):
+            outbox.put(socket, frame)
+        if not row.is_open:
+            outbox.put(socket, ended(row, replay=True))
+
+    def _said(self, row: Row, database: Database | None) -> list[str]:
+        """Return the frames of what a run has said so far."""
+        found = kept.find(database, row.id) if database is not None else None
+        if database is None or found is None:
+            return []
+        chunks = kept.said(database, found)
+        frames = [wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True) for seq, text in chunks]
+        following = chunks[-1][0] + 2 if chunks else 1
+        for milestone in msgspec.json.decode(found.milestones):
+            text = msgspec.json.encode(kept.milestone_chunk(milestone))
+            frames.append(wire.chunk(following, row.id, text, tool_call=row.tool_call, replay=True))
+        return frames
+
+    def database_of(self, run: str) -> Database | None:
+        """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
+        row, tree = self._registry.get(run), self._actor.home
+        assert isinstance(tree, Tree)
+        child = self._actor.registry.find((row.type,), row.name) if row is not None else None
+        if child is None:
+            return None
+        return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)
+
+    def hear(self, socket: Socket, data: str) -> None:
+        """Clients say nothing about runs."""
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+        self._to_come.pop(socket, None)
+
+    async def request(self, request: Any) -> None:
+        """Answer an HTTP request about runs; None if it is about something else."""
+
+
+def started(row: Row, *, replay: bool = False) -> str:
+    """Return the frame that says that a run has started."""
+    told: dict[str, Any] = {
+        "kind": "started",
+        "runId": row.id,
+        "agentType": row.type,
+        "inputPreview": msgspec.json.decode(row.input),
+        "order": row.place,
+    }
+    if row.display is not None:
+        told["display"] = msgspec.json.decode(row.display)
+    return wire.event(0, told, tool_call=row.tool_call, replay=replay)
+
+
+def ended(row: Row, *, replay: bool = False) -> str:
+    """Return the frame that says how a run has ended."""
+    told: dict[str, Any] = {"runId": row.id}
+    if row.status == "completed":
+        told |= {"kind": "finished", "summary": row.summary or ""}
+    elif row.status == "aborted":
+        told |= {"kind": "aborted"} | ({"reason": row.reason} if row.reason is not None else {})
+    elif row.status == "interrupted":
+        told |= {"kind": "interrupted", "error": row.error or "", "reason": row.reason}
+        told["childStillRunning"] = bool(row.still_running)
+    else:
+        told |= {"kind": "error", "error": row.error or ""}
+    return wire.event(row.seq, told, tool_call=row.tool_call, replay=replay)

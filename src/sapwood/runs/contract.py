@@ -1,0 +1,68 @@
+"""What an agent has to do to be used by another one: `start`, `inspect`, `tail`, `cancel`, `result`.
+
+`Served` keeps this contract for every agent. What differs is who does the work: a method
+of the agent (`on_run`), or the turn of a conversation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run says it is."""
+
+    fraction: float | None = None
+    """From 0 to 1."""
+    message: str | None = None
+    """What it does now, for a person."""
+    phase: str | None = None
+    """The name of the part it is in."""
+    data: Any = None
+    """Anything else that fits into JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How a run stands, as the agent knows that does it."""
+
+    id: str
+    status: str
+    """`running`, `completed`, `error` or `aborted`."""
+    waits: bool
+    """Whether it waits for a person, and will for as long as that takes."""
+    seq: int
+    """The number of its next chunk."""
+    output: str | None = None
+    """JSON: what it ended with."""
+    summary: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    usage: str = "{}"
+    """JSON: tokens and cost, by model."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.status != "running"
+
+
+class Worker(Protocol):
+    """Does the work of runs, in one agent."""
+
+    def start(self, run: str, input: Any) -> int:
+        """Begin, in this slice; return the number its chunks are stored by."""
+        ...
+
+    def cut(self, run: str, reason: str) -> None:
+        """Stop what is going on, at once, and write nothing yet: others are to be stopped in the same breath."""
+        ...
+
+    def waits(self, run: str) -> bool:
+        """Return whether a run waits for a person."""
+        ...
+
+    def current(self) -> str | None:
+        """Return the run that the code belongs to that runs now."""
+        ...

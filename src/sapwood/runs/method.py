@@ -1,0 +1,110 @@
+"""Runs that a method of the agent does: `on_run`, as a fiber."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from asyncio import CancelledError, Task
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.exposed import Exposed
+from sapwood.errors import UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import to_json
+from sapwood.kernel.crossing import describe
+from sapwood.runs.served import Served
+
+running: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_run", default=None)
+"""The run that the code belongs to that runs now, and the agent that does it."""
+TEXT = "text"
+UNWANTED = "parent-interrupted"
+"""Why a run is aborted whose caller was, or is no more."""
+
+
+class MethodRuns:
+    """The runs that `on_run` of one agent does."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._tasks: dict[str, Task[Any]] = {}
+        self._cut: dict[str, str] = {}
+        """Why those that were cut are not to go on."""
+
+    def start(self, run: str, input: Any) -> int:
+        actor = self._actor
+        if not actor.kind.overrides("on_run"):
+            name = actor.kind.cls.__name__
+            raise UsageError(f"{name} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent.")
+        actor.of(Agenda).fibers.launch(f"run {run}", actor.agent.serve_run, (run,), {})
+        row = actor.of(Served).row(run)
+        assert row is not None
+        return row.number
+
+    def cut(self, run: str, reason: str) -> None:
+        self._cut.setdefault(run, reason)
+        if (task := self._tasks.get(run)) is not None:
+            task.cancel()
+
+    def waits(self, run: str) -> bool:
+        return False
+
+    def current(self) -> str | None:
+        found = running.get()
+        return found[1] if found is not None and found[0] is self._actor else None
+
+    async def drive(self, run: str) -> None:
+        """Do a run, to its end."""
+        actor, served = self._actor, self._actor.of(Served)
+        row = served.row(run)
+        if row is None or row.status != "running":
+            return
+        if run in self._cut or not served.is_wanted(run):
+            served.ended(run, "aborted", reason=self._cut.pop(run, UNWANTED))
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[run] = task
+        running.set((actor, run))
+        try:
+            value = await self._worked(run, row.input)
+            actor.check_live()
+            summary = value if isinstance(value, str) else None
+            served.ended(run, "completed", output=to_json(value).decode(), summary=summary)
+        except CancelledError:
+            if actor.dropped is not None:
+                raise
+            reason = self._cut.pop(run, None)
+            served.ended(run, "aborted", reason=reason or "cancelled")
+            if reason is None or task.uncancel():
+                raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
+            actor.check_live()
+            actor.last_error = describe(error)
+            served.ended(run, "error", error=describe(error))
+        finally:
+            self._tasks.pop(run, None)
+            self._cut.pop(run, None)
+
+    async def _worked(self, run: str, input: str) -> Any:
+        method = self._actor.kind.own("on_run")
+        value = method.function(self._actor.agent, *Exposed(method).arguments([msgspec.Raw(input.encode())]))
+        if not inspect.isasyncgen(value):
+            return await value
+        served, texts = self._actor.of(Served), list[str]()
+        try:
+            async for said in value:
+                if isinstance(said, str):
+                    start = [] if texts else [{"type": "text-start", "id": TEXT}]
+                    served.say(run, *start, {"type": "text-delta", "id": TEXT, "delta": said})
+                    texts.append(said)
+                else:
+                    served.say(run, said)
+        finally:
+            await value.aclose()
+        if texts:
+            served.say(run, {"type": "text-end", "id": TEXT})
+        return "".join(texts)

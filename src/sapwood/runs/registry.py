@@ -1,0 +1,232 @@
+"""Which runs an agent has given, and what became of each: the table in its own database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from sapwood.address import Step
+from sapwood.clock import Clock
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+RUNS = Schema("sapwood.runs", "runs")
+ALL = (
+    "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at"
+    " FROM sapwood_runs "
+)
+OPEN = ("starting", "running")
+HARD = ("completed", "error", "aborted")
+"""How runs end for good; one that was interrupted may still be completed."""
+
+Status = Literal["starting", "running", "completed", "error", "aborted", "interrupted"]
+
+LONGEST_TEXT = 200
+MOST_ITEMS = 20
+DEEPEST = 4
+
+
+class Row(NamedTuple):
+    """One run, as it is stored."""
+
+    number: int
+    id: str
+    work: str | None
+    tool_call: str | None
+    type: str
+    name: str
+    status: str
+    input: str
+    output: str | None
+    summary: str | None
+    error: str | None
+    reason: str | None
+    still_running: int
+    cancelled: str | None
+    place: int
+    display: str | None
+    options: str
+    usage: str
+    seq: int
+    delivered: int
+    trace: str | None
+    deadline_at: float | None
+    started_at: float
+    ended_at: float | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One use of an agent by another agent."""
+
+    id: str
+    """What it is called by; asking for it again re-attaches."""
+    agent: Step
+    """Type and name of the sub-agent that does it."""
+    status: Status
+    """`starting`, `running`, `completed`, `error`, `aborted` or `interrupted`."""
+    input: Any
+    """A preview of what it was given."""
+    output: Any = None
+    """What it ended with, as what JSON has."""
+    summary: str = ""
+    """The same, in words."""
+    error: str | None = None
+    """What went wrong."""
+    reason: str | None = None
+    """Why it was aborted or interrupted."""
+    still_running: bool = False
+    """Whether it was given up although the sub-agent may still work on it."""
+    tool_call: str | None = None
+    """The tool call it answers; None if code asked for it."""
+    order: int = 0
+    """Its place among the runs of the same tool call."""
+    usage: Any = None
+    """Requests, tokens and cost, by model."""
+    started_at: datetime | None = None
+    """When it was given."""
+    ended_at: datetime | None = None
+    """When it was over."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was completed."""
+        return self.status == "completed"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether asking again, under the same id, may succeed."""
+        return self.status == "interrupted"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.status not in OPEN
+
+    def failure(self) -> dict[str, Any]:
+        """Return what a model is told of a run that was not completed."""
+        told: dict[str, Any] = {
+            "ok": False,
+            "status": self.status,
+            "error": self.error or self.reason or f"{self.agent.type} did not complete.",
+            "retryable": self.retryable,
+        }
+        if self.reason is not None:
+            told["reason"] = self.reason
+        if self.still_running:
+            told["childStillRunning"] = True
+        return told
+
+
+class Registry:
+    """The runs that one agent has given. Reads never create the table; writes belong to the open slice."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+
+    @property
+    def exists(self) -> bool:
+        return self._db.exists and self._db.has(RUNS)
+
+    def find(self, where: str, *arguments: Any) -> list[Row]:
+        return [Row(*row) for row in self._db.execute(ALL + where, *arguments)] if self.exists else []
+
+    def get(self, id: str) -> Row | None:
+        rows = self.find("WHERE id = ?", id)
+        return rows[0] if rows else None
+
+    def all(self) -> list[Row]:
+        return self.find("ORDER BY number")
+
+    def open(self) -> list[Row]:
+        return self.find("WHERE status IN ('starting', 'running') ORDER BY number")
+
+    def count_open(self) -> int:
+        if not self.exists:
+            return 0
+        rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
+        return rows[0][0]
+
+    def add(self, id: str, agent: Step, input: Any, **more: Any) -> Row:
+        """Store a run that is about to start."""
+        self._db.ensure(RUNS)
+        columns = {
+            "id": id,
+            "type": agent.type,
+            "name": agent.name,
+            "status": "starting",
+            "input": msgspec.json.encode(preview(input)).decode(),
+            "started_at": self._clock.now(),
+            **more,
+        }
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        self._db.execute(f"INSERT INTO sapwood_runs ({names}) VALUES ({marks})", *columns.values())  # noqa: S608 - ours
+        row = self.get(id)
+        assert row is not None
+        return row
+
+    def set(self, id: str, **news: Any) -> None:
+        """Change columns of a run."""
+        columns = ", ".join(f"{name} = ?" for name in news)
+        self._db.execute(f"UPDATE sapwood_runs SET {columns} WHERE id = ?", *news.values(), id)  # noqa: S608 - ours
+
+    def end(self, id: str, status: str, **news: Any) -> bool:
+        """Note how a run ended; the first end counts, unless it was only given up. Return whether it was noted."""
+        row = self.get(id)
+        if row is None or row.status in HARD or (row.status == "interrupted" and status == "interrupted"):
+            return False
+        cleared = {"error": None, "reason": None, "still_running": 0}
+        self.set(id, status=status, ended_at=self._clock.now(), **{**cleared, **news})
+        return True
+
+    def remove(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            self._db.execute("DELETE FROM sapwood_runs WHERE id = ?", id)
+
+
+def shown(row: Row) -> Run:
+    """Return a run as users see it."""
+    return Run(
+        id=row.id,
+        agent=Step(row.type, row.name),
+        status=row.status,  # pyright: ignore[reportArgumentType]
+        input=msgspec.json.decode(row.input),
+        output=None if row.output is None else msgspec.json.decode(row.output),
+        summary=row.summary or "",
+        error=row.error,
+        reason=row.reason,
+        still_running=bool(row.still_running),
+        tool_call=row.tool_call,
+        order=row.place,
+        usage=msgspec.json.decode(row.usage),
+        started_at=_time(row.started_at),
+        ended_at=None if row.ended_at is None else _time(row.ended_at),
+    )
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def preview(value: Any, depth: int = 0) -> Any:
+    """Return what may be shown of an input: long texts, long lists and what lies deep are left out."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else value[: LONGEST_TEXT - 1] + "…"
+    if isinstance(value, dict | list) and depth >= DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        items = list(value.items())[:MOST_ITEMS]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {str(key)[:LONGEST_TEXT]: preview(one, depth + 1) for key, one in items}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, list):
+        return [preview(one, depth + 1) for one in value[:MOST_ITEMS]]  # pyright: ignore[reportUnknownVariableType]
+    return value

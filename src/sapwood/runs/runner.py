@@ -1,0 +1,604 @@
+"""Gives runs to sub-agents, follows each to its end, and stops them.
+
+A run has its row before its sub-agent wakes, and a fiber that follows it: begun again
+after a crash, it asks the sub-agent how the run stands and goes on from there. Nobody
+waits for a sub-agent that is silent for too long after a crash; if it ends later after
+all, that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import CancelledError, Future
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from sapwood.address import Step
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.children import Children
+from sapwood.capabilities.queue import Lane, Queue
+from sapwood.capabilities.steps import Work
+from sapwood.clock import Timer
+from sapwood.errors import (
+    Aborted,
+    InvalidArguments,
+    Refused,
+    Unavailable,
+)
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known, resolve
+from sapwood.kernel.context import current
+from sapwood.kernel.copying import to_json
+from sapwood.kernel.crossing import describe
+from sapwood.kernel.tree import Tree
+from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import RunState
+from sapwood.runs.events import Event, Kind, ears_of, tell
+from sapwood.runs.method import UNWANTED
+from sapwood.runs.registry import HARD, Registry, Row, Run, shown
+from sapwood.runs.served import Served, parent_run
+
+log = logging.getLogger(__name__)
+
+PREFIX = "agent-tool:"
+"""What the id of a run begins with that answers a tool call."""
+GIVEN_AGAIN = 5.0
+"""Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
+GRACE = 5.0
+"""Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+MOST_BACK_OFF = 5.0
+ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
+TOLD_GIVEN_UP, TOLD_OVER = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """How to hear of a run that nobody waits for."""
+
+    on_finish: str | None = None
+    """The method of this agent that is called with the `Run` when it is over, and when it is given up."""
+    notify: bool = False
+    """Whether it joins the conversation, as something said, when it is over."""
+    budget: timedelta = timedelta(hours=24)
+    """How long it may take before it is given up."""
+    silence: timedelta = timedelta(hours=1)
+    """How long nothing may be heard of it, once something was."""
+
+
+@dataclass(slots=True)
+class Wish:
+    """All that is asked of one run."""
+
+    id: str | None = None
+    tool_call: str | None = None
+    order: int | None = None
+    """What tells it from other runs of the same tool call."""
+    place: int = 0
+    timeout: float | None = None
+    detached: Detached | None = None
+    on_disconnect: str = "cancel"
+    display: Any = None
+    work: str | None = None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """The tool call that the code belongs to that runs now."""
+
+    actor: Actor
+    id: str
+    work: str
+    runs: int = 0
+    """How many runs it has given so far."""
+
+
+tool_call: ContextVar[ToolCall | None] = ContextVar("sapwood_tool_call", default=None)
+
+
+@dataclass(slots=True)
+class Followed:
+    """A run that is followed now."""
+
+    row: Row
+    """As it was when it began to be followed."""
+    stop: Future[str]
+    """Done when it is to stop; why."""
+    since: float
+    """When it began to be followed."""
+    again: bool
+    """Whether it was followed before the process ended."""
+    child: Actor | None = None
+    """Who does it, once they are awake."""
+    given_up: bool = False
+    timed_out: bool = False
+
+    @property
+    def stopped(self) -> str | None:
+        return self.stop.result() if self.stop.done() else None
+
+
+class Runs:
+    """The runs that one agent gives."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self.registry = Registry(actor.database, actor.host.clock)
+        self._clients = actor.of(RunClients)
+        self._inputs: dict[str, bytes] = {}
+        """What runs were given whose sub-agents have not taken it yet."""
+        self._arrived: dict[str, Future[None]] = {}
+        self._followed: dict[str, Followed] = {}
+        self._changing: dict[str, list[Future[None]]] = {}
+
+    async def run(self, cls: type, input: Any, wish: Wish) -> Run:
+        """Give a run, or re-attach to it; return how it ended, or at once if nobody waits for it."""
+        asking = tool_call.get()
+        if asking is not None and asking.actor is self._actor:
+            wish.tool_call, wish.work = asking.id, asking.work
+            wish.order = asking.runs if wish.order is None else wish.order
+            asking.runs += 1
+        wish.place = wish.order or 0
+        row = self.give(cls, input, wish)
+        if wish.detached is not None:
+            await self._begun(row.id)
+            return self.of(row.id)
+        try:
+            return await self.over(row.id)
+        except CancelledError:
+            if self._actor.dropped is None and wish.on_disconnect == "cancel":
+                self.cancel(row.id, "caller-cancelled")
+            raise
+
+    def give(self, cls: type, input: Any, wish: Wish) -> Row:
+        """Store a run, in this slice, and have it begin; one that is known goes on, or is what it became."""
+        self._actor.check_use()
+        kind, tree = known(cls), self._actor.home
+        assert isinstance(tree, Tree)
+        tree.kinds[kind.type] = kind
+        text = _text_of(input)
+        id = wish.id or self._new_id(wish)
+        row = self.registry.get(id)
+        if row is not None and wish.id is None and row.work != wish.work:
+            id = f"{id}@{wish.work}"  # another turn: providers may use an id twice
+            row = self.registry.get(id)
+        if row is not None:
+            if row.type not in (kind.type, *kind.aliases):
+                raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
+            if row.status in HARD:
+                return row
+            return self._give_again(row, text)
+        self._check_wanted(wish)
+        open_runs = self.registry.count_open()
+        row = self._add(id, Step(kind.type, id), text, wish)
+        most = self._agent.max_runs
+        if most is not None and open_runs >= most:
+            self._end(row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more.")
+            return self._row(id)
+        self._inputs[id] = text
+        self._follow(id)
+        return row
+
+    def _new_id(self, wish: Wish) -> str:
+        """Return the same id whenever the same work comes by the same place again."""
+        if wish.tool_call is not None:
+            return f"{PREFIX}{wish.tool_call}" + ("" if wish.order is None else f":{wish.order}")
+        call = current.get()
+        work = call.work if call is not None and call.actor is self._actor else None
+        if isinstance(work, Work):
+            work.runs += 1
+            return f"run-{work.id.replace(' ', '-')}-{work.runs}"
+        return f"run-{uuid4().hex[:12]}"
+
+    def _check_wanted(self, wish: Wish) -> None:
+        """Refuse to begin what would have to be stopped at once."""
+        if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
+            raise Refused("What this run would be part of was cancelled.")
+
+    def _add(self, id: str, agent: Step, text: bytes, wish: Wish) -> Row:
+        clock = self._actor.host.clock
+        options: dict[str, Any] = {}
+        if wish.detached is not None:
+            chosen = wish.detached
+            if chosen.on_finish is not None:
+                self._actor.kind.own(chosen.on_finish)
+            options["detached"] = {
+                "on_finish": chosen.on_finish,
+                "notify": chosen.notify,
+                "budget": chosen.budget.total_seconds(),
+                "silence": chosen.silence.total_seconds(),
+            }
+        within = self._within()
+        if within is not None:
+            options["within"] = within
+        row = self.registry.add(
+            id,
+            agent,
+            msgspec.json.decode(text),
+            work=wish.work,
+            tool_call=wish.tool_call,
+            place=wish.place,
+            display=None if wish.display is None else to_json(wish.display).decode(),
+            options=msgspec.json.encode(options).decode(),
+            deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
+        )
+        self._clients.tell(row)
+        self._tell(row, "started", 0, msgspec.json.decode(row.input))
+        return row
+
+    def _within(self) -> str | None:
+        """Return the run that this agent itself is doing now."""
+        return self._actor.of(Served).worker.current() if self._actor.parent is not None else None
+
+    def _give_again(self, row: Row, text: bytes) -> Row:
+        """Go on with a run that is known: it may not have begun, and was perhaps given up."""
+        self._inputs[row.id] = text
+        if (arrived := self._arrived.pop(row.id, None)) is not None and not arrived.done():
+            arrived.set_result(None)
+        if row.status == "interrupted":
+            self.registry.set(row.id, status="running", error=None, reason=None, still_running=0, ended_at=None)
+            row = self._row(row.id)
+        if row.id not in self._followed:
+            self._follow(row.id)
+        return row
+
+    def _follow(self, id: str) -> None:
+        self._actor.of(Agenda).fibers.launch(f"run {id}", self._agent.follow_run, (id,), {})
+
+    def of(self, id: str) -> Run:
+        """Return a run as users see it."""
+        return shown(self._row(id))
+
+    def _row(self, id: str) -> Row:
+        row = self.registry.get(id)
+        if row is None:
+            raise Refused(f"The run {id!r} was cleared away.")
+        return row
+
+    async def over(self, id: str) -> Run:
+        """Return a run once it is over."""
+        while self._row(id).is_open:
+            await self.changing(id)
+            self._actor.check_live()
+        return self.of(id)
+
+    async def _begun(self, id: str) -> None:
+        """Return when the sub-agent has taken a run, or never will."""
+        while self._row(id).status == "starting":
+            await self.changing(id)
+            self._actor.check_live()
+
+    def changing(self, id: str) -> Future[None]:
+        """Return what is done when the status of a run changes."""
+        waiting: Future[None] = self._actor.host.loop.create_future()
+        self._changing.setdefault(id, []).append(waiting)
+        return waiting
+
+    def _changed(self, id: str) -> None:
+        for waiting in self._changing.pop(id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def follow(self, id: str) -> None:
+        """Follow a run to its end, as a fiber."""
+        row = self.registry.get(id)
+        if id in self._followed or row is None or row.status in HARD:
+            return
+        followed = self._followed[id] = Followed(
+            row, stop=self._actor.host.loop.create_future(), since=self._actor.host.clock.now(), again=self._is_again()
+        )
+        try:
+            if row.status == "starting" and not followed.again:
+                await self._hook(self._agent.on_run_start, shown(row))
+            await self._follow_to_end(followed)
+        finally:
+            del self._followed[id]
+            self._inputs.pop(id, None)
+            self._changed(id)
+
+    def _is_again(self) -> bool:
+        """Return whether the fiber that runs now was interrupted before."""
+        return self._actor.of(Agenda).fibers.current().recoveries > 0
+
+    async def _follow_to_end(self, followed: Followed) -> None:
+        id, failed = followed.row.id, 0
+        while True:
+            try:
+                if not await self._begin(followed):
+                    return
+                self._end_as(followed, await self._result(followed))
+            except CancelledError:
+                raise
+            except Unavailable as error:
+                self._actor.check_live()
+                if self._is_silent(followed):
+                    self._give_up(followed, "inspect-failed", describe(error), still_running=True)
+                    return
+                failed += 1
+                await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
+                continue
+            except Aborted as error:
+                self._actor.check_live()
+                self._end(self._row(id), "aborted", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
+                self._actor.check_live()
+                self._end(self._row(id), "error", error=str(error) or describe(error))
+            break
+        await self._hook(self._agent.on_run_finish, self.of(id))
+
+    async def _begin(self, followed: Followed) -> bool:
+        """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
+        row, actor = followed.row, self._actor
+        tree = actor.home
+        assert isinstance(tree, Tree)
+        kind = tree.kinds.get(row.type) or resolve(row.type)
+        child = await actor.of(Children).get(kind.cls, row.name)
+        followed.child = child
+        served = child.of(Served)
+        if served.row(row.id) is None:
+            text = self._inputs.get(row.id) or await self._given_again(row.id)
+            if followed.stopped is not None or not self._is_wanted(row.id):
+                self._end(self._row(row.id), "aborted", reason=followed.stopped or UNWANTED)
+                await self._hook(self._agent.on_run_finish, self.of(row.id))
+                return False
+            if text is None:
+                self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
+                await self._hook(self._agent.on_run_finish, self.of(row.id))
+                return False
+            await _called(child, "start_run", served.start, row.id, text, row.trace)
+            actor.check_live()
+        if self._row(row.id).status == "starting":
+            self.registry.set(row.id, status="running")
+        self._inputs.pop(row.id, None)
+        self._changed(row.id)
+        return True
+
+    async def _given_again(self, id: str) -> bytes | None:
+        """After a crash, wait for whoever gave a run: only they know the whole input."""
+        arrived = self._arrived[id] = self._actor.host.loop.create_future()
+        await asyncio.wait({arrived}, timeout=GIVEN_AGAIN)
+        self._arrived.pop(id, None)
+        return self._inputs.get(id)
+
+    def _is_wanted(self, id: str) -> bool:
+        row = self.registry.get(id)
+        if row is None or row.cancelled is not None:
+            return False
+        is_part = row.work is not None and not _options(row).get("detached")
+        return not is_part or self._agent._wants(row.work)
+
+    async def _result(self, followed: Followed) -> RunState:
+        """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""
+        child, id = followed.child, followed.row.id
+        assert child is not None
+        call, reply = child.handle("follow run", child.of(Served).result, id)
+        try:
+            while not reply.done():
+                if followed.stopped is not None:
+                    await self._stopping(followed, reply)
+                    break
+                due = self._due(followed)
+                await self._until(due, reply, followed.stop)
+                if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
+                    await self._is_due(followed)
+            return await reply
+        except CancelledError:
+            child.cancel(call)
+            raise
+
+    async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
+        """Give a sub-agent a while to stop by itself; then abort it."""
+        await asyncio.wait({reply}, timeout=GRACE)
+        tree, child = self._actor.home, followed.child
+        if not reply.done() and child is not None:
+            assert isinstance(tree, Tree)
+            tree.abort(child.address, followed.stopped)
+
+    def _due(self, followed: Followed) -> float | None:
+        """Return when a run takes too long, as far as is known now."""
+        row, detached = followed.row, _options(followed.row).get("detached")
+        dues: list[float | None] = [row.deadline_at]
+        if not followed.given_up:
+            heard = self._last_heard(followed)
+            if detached is not None:
+                dues.append(row.started_at + detached["budget"])
+                dues.append(None if heard is None else heard + detached["silence"])
+            elif followed.again:
+                dues.append((heard or followed.since) + self._actor.host.settings.run_silence)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _last_heard(self, followed: Followed) -> float | None:
+        child = followed.child
+        return None if child is None else child.of(Served).last_heard.get(followed.row.id)
+
+    def _is_silent(self, followed: Followed) -> bool:
+        heard = self._last_heard(followed) or followed.since
+        return self._actor.host.clock.now() - heard >= self._actor.host.settings.run_silence
+
+    async def _is_due(self, followed: Followed) -> None:
+        """Stop a run whose time is over; give up one that is silent."""
+        now, row = self._actor.host.clock.now(), followed.row
+        if row.deadline_at is not None and now >= row.deadline_at:
+            followed.timed_out = True
+            self.cut(row.id, "timed-out")
+            return
+        due = self._due(followed)
+        if due is None or now < due:
+            return  # something was heard meanwhile
+        assert followed.child is not None
+        if followed.child.of(Served).worker.waits(row.id):
+            followed.since = now  # it waits for a person, and that may take any time
+            followed.child.of(Served).last_heard.pop(row.id, None)
+            return
+        detached = _options(row).get("detached")
+        over = detached is not None and now >= row.started_at + detached["budget"]
+        reason = "budget-exceeded" if over else "no-progress"
+        text = "It took too long." if over else "Nothing was heard of it for too long."
+        self._give_up(followed, reason, text, still_running=True)
+        await self._hook(self._agent.on_run_finish, self.of(row.id))
+
+    async def _until(self, due: float | None, *futures: Future[Any]) -> None:
+        """Return when one of these is done, or it is this late."""
+        timer: Timer | None = None
+        late: Future[None] = self._actor.host.loop.create_future()
+        if due is not None:
+            timer = self._actor.host.clock.call_at(due, lambda: late.done() or late.set_result(None))
+        try:
+            await asyncio.wait({late, *futures}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _end_as(self, followed: Followed, state: RunState) -> None:
+        """Note how the sub-agent says a run ended."""
+        self._actor.check_live()
+        row = self._row(followed.row.id)
+        news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
+        if followed.timed_out and state.status == "aborted":
+            text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+            self._end(row, "error", error=text, reason="timed-out", seq=state.seq + 1, **news)
+            return
+        reason = state.reason if state.status == "aborted" else None
+        self._end(row, state.status, error=state.error, reason=reason, seq=state.seq + 1, **news)
+
+    def _give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
+        followed.given_up = True
+        seq = 1
+        if followed.child is not None and (state := followed.child.of(Served).inspect(followed.row.id)) is not None:
+            seq = state.seq + 1
+        row = self._row(followed.row.id)
+        self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running), seq=seq)
+
+    def _end(self, row: Row, status: str, **news: Any) -> None:
+        """Note, in this slice, how a run ended, and tell everybody."""
+        news.setdefault("seq", 1)
+        if not self.registry.end(row.id, status, **news):
+            return
+        row = self._row(row.id)
+        self._clients.tell(row)
+        run = shown(row)
+        self._tell(row, ENDS[status], row.seq, run.output if run.ok else run.failure())
+        self._deliver(row, run)
+        self._changed(row.id)
+
+    def _deliver(self, row: Row, run: Run) -> None:
+        """Have the agent called that a run nobody waits for is over, or given up: each once."""
+        detached = _options(row).get("detached")
+        slot = TOLD_GIVEN_UP if row.status == "interrupted" else TOLD_OVER
+        if detached is None or row.delivered & slot:
+            return
+        self.registry.set(row.id, delivered=row.delivered | slot)
+        if detached["on_finish"] is not None:
+            method = getattr(self._agent, detached["on_finish"])
+            self._actor.of(Queue).add(Lane(f"run {row.id}"), method, (run,), {})
+        if detached["notify"]:
+            self._agent._notified(run)
+
+    async def _hook(self, hook: Callable[[Run], Coroutine[Any, Any, None]], run: Run) -> None:
+        try:
+            await hook(run)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._actor.check_live()
+            self._actor.last_error = describe(error)
+            where = {"address": str(self._actor.address)}
+            log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
+
+    def _tell(self, row: Row, kind: Kind, seq: int, body: Any) -> None:
+        path = (*self._actor.address.steps, Step(row.type, row.name))
+        if ears_of(self._actor, path):
+            now = self._actor.host.clock.now()
+            tell(self._actor, Event(path, row.id, parent_run(row), seq, now, kind, body))
+
+    def gave_up(self, id: str, error: str) -> None:
+        """Nobody follows a run any more: its fiber was begun again too often, and got nowhere."""
+        row = self.registry.get(id)
+        if row is not None and row.is_open:
+            self._end(row, "interrupted", error=error, reason="recovery-failed", still_running=1)
+
+    def cancel(self, id: str, reason: str) -> bool:
+        """Stop a run, for good; return whether there was one to stop."""
+        self._actor.check_use()
+        row = self.registry.get(id)
+        if row is None or row.status in HARD:
+            return False
+        self.registry.set(id, cancelled=reason)
+        if id in self._followed:
+            self.cut(id, reason)
+        elif row.status == "interrupted":
+            self._end(row, "aborted", reason=reason, seq=row.seq)
+        else:
+            self._follow(id)  # it has to learn that it is not wanted
+        return True
+
+    def cut(self, id: str, reason: str) -> None:
+        """Stop a run and all below it, at once; what has to be written of it follows."""
+        followed = self._followed.get(id)
+        if followed is None or followed.stopped is not None:
+            return
+        followed.stop.set_result(reason)
+        if followed.child is not None:
+            followed.child.of(Served).cut(id, reason)
+
+    def cut_work(self, work: str, reason: str) -> None:
+        """Stop the runs that are part of this, and all below them, in one pass."""
+        for id, followed in list(self._followed.items()):
+            if followed.row.work == work and not _options(followed.row).get("detached"):
+                self.cut(id, reason)
+
+    async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
+        """Forget the runs of this status that began this long ago; return how many once they are gone."""
+        self._actor.check_use()
+        before = None if older_than is None else self._actor.host.clock.now() - older_than.total_seconds()
+        ids = [
+            row.id
+            for row in self.registry.all()
+            if status in (None, row.status) and (before is None or row.started_at < before)
+        ]
+        gone = self.clear(ids)
+        if gone:
+            await asyncio.shield(asyncio.gather(*gone))
+        return len(ids)
+
+    def clear(self, ids: Sequence[str]) -> list[asyncio.Task[None]]:
+        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know."""
+        gone: list[asyncio.Task[None]] = []
+        for id in ids:
+            row = self.registry.get(id)
+            if row is None:
+                continue
+            self.cut(id, "cleared")
+            self.registry.remove([id])
+            self._changed(id)
+            if (task := self._actor.of(Children).bury((row.type,), row.name)) is not None:
+                gone.append(task)
+        return gone
+
+
+def _options(row: Row) -> dict[str, Any]:
+    return msgspec.json.decode(row.options) if row.options != "{}" else {}
+
+
+async def _called(child: Actor, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call something in a sub-agent; whoever is cancelled meanwhile cancels it."""
+    call, reply = child.handle(name, function, *args)
+    try:
+        return await reply
+    except CancelledError:
+        child.cancel(call)
+        raise
+
+
+def _text_of(input: Any) -> bytes:
+    try:
+        return to_json(input)
+    except TypeError as error:
+        raise InvalidArguments(f"The input of a run has to fit into JSON: {error}") from None

@@ -1,0 +1,31 @@
+-- Runs: each one use of a sub-agent by this agent.
+CREATE TABLE sapwood_runs (
+    number        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id            TEXT NOT NULL UNIQUE,
+    work          TEXT,                        -- what of this agent's own it is part of: a turn's id; NULL: nothing
+    tool_call     TEXT,                        -- the tool call it answers; NULL: code asked for it
+    type          TEXT NOT NULL,               -- the type id of the sub-agent's class
+    name          TEXT NOT NULL,               -- the sub-agent's name
+    mode          TEXT NOT NULL DEFAULT 'ephemeral',  -- ephemeral or persistent
+    status        TEXT NOT NULL,               -- starting, running, completed, error, aborted, interrupted
+    input         TEXT NOT NULL,               -- JSON: a preview of what it was given; the sub-agent has the rest
+    output        TEXT,                        -- JSON: what it ended with
+    summary       TEXT,                        -- the same, in words
+    error         TEXT,
+    reason        TEXT,                        -- why it was aborted or interrupted
+    still_running INTEGER NOT NULL DEFAULT 0,  -- 1 if it was given up although the sub-agent may still work on it
+    cancelled     TEXT,                        -- the tombstone: why it is not to go on; NULL: it is
+    place         INTEGER NOT NULL DEFAULT 0,  -- its place among those of the same tool call
+    display       TEXT,                        -- JSON: what clients may show of it
+    options       TEXT NOT NULL DEFAULT '{}',  -- JSON: what else was asked of it
+    usage         TEXT NOT NULL DEFAULT '{}',  -- JSON: tokens and cost, by model
+    seq           INTEGER NOT NULL DEFAULT 0,  -- the number of its last event, once it is over
+    delivered     INTEGER NOT NULL DEFAULT 0,  -- for detached runs: 1 after it was given up, 2 after it was over, 3 both
+    trace         TEXT,                        -- the W3C trace context it belongs to
+    remote        TEXT,                        -- JSON: where it runs and how far it was heard, if not in this tree
+    deadline_at   REAL,
+    started_at    REAL NOT NULL,
+    ended_at      REAL
+) STRICT;
+
+CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('starting', 'running');

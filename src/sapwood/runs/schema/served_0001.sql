@@ -1,0 +1,19 @@
+-- Runs that this agent does for its parent.
+CREATE TABLE sapwood_served_runs (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT NOT NULL UNIQUE,
+    status      TEXT NOT NULL,                 -- running, completed, error, aborted
+    input       TEXT NOT NULL,                 -- JSON
+    stream      INTEGER NOT NULL,              -- what its chunks are stored by
+    length      INTEGER,                       -- how many chunks it had when it was over
+    output      TEXT,                          -- JSON: what it ended with
+    summary     TEXT,
+    error       TEXT,
+    reason      TEXT,                          -- why it was aborted
+    usage       TEXT NOT NULL DEFAULT '{}',    -- JSON
+    progress    TEXT,                          -- JSON: what was last reported
+    milestones  TEXT NOT NULL DEFAULT '[]',    -- JSON: what was reached, each once
+    trace       TEXT,
+    started_at  REAL NOT NULL,
+    ended_at    REAL
+) STRICT;

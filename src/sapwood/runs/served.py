@@ -1,0 +1,295 @@
+"""The runs that an agent does for its parent: begun once, told as they go, and ended.
+
+The agent that does a run is the truth about it. Its rows and chunks can be read while it
+sleeps, and outlive the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import Future, TimerHandle
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from sapwood.errors import Refused, Unavailable
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.outbox import Outbox
+from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import Progress, RunState, Worker
+from sapwood.runs.events import Event, Kind, ears_of, tell
+from sapwood.runs.kept import CHUNKS, SERVED, Row, find, length, milestone_chunk
+from sapwood.runs.registry import HARD, Registry
+from sapwood.runs.registry import Row as Given
+from sapwood.wire import runs as wire
+
+log = logging.getLogger(__name__)
+
+PACE = 0.2
+"""Seconds between two reports of progress; of more, the last one counts."""
+
+
+class Served:
+    """The runs that one agent does."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._db = actor.database
+        self.worker: Worker = actor.agent._runs_as(actor)
+        self._over: dict[str, list[Future[None]]] = {}
+        self._given: dict[str, Given | None] = {}
+        """How the parent has stored those that are going on."""
+        self._reports: dict[str, tuple[float, TimerHandle | None, Progress | None]] = {}
+        """When progress was last told, and what is to be told next."""
+        self.last_heard: dict[str, float] = {}
+        """When something last happened in those that are going on."""
+
+    def row(self, run: str) -> Row | None:
+        return find(self._db, run)
+
+    def given(self, run: str) -> Given | None:
+        """Return how the parent has stored a run."""
+        parent = self._actor.parent
+        if run not in self._given and parent is not None:
+            try:
+                self._given[run] = Registry(parent.database, self._actor.host.clock).get(run)
+            except Unavailable:  # it is busy with long_sql
+                return None
+        return self._given.get(run)
+
+    def is_wanted(self, run: str) -> bool:
+        """Return whether whoever gave a run still wants it: neither it nor anything above it was cancelled."""
+        parent = self._actor.parent
+        if parent is None:
+            return True
+        try:
+            row = Registry(parent.database, self._actor.host.clock).get(run)
+        except Unavailable:
+            return True
+        if row is None or row.cancelled is not None or row.status in HARD:
+            return False
+        is_part = row.work is not None and not msgspec.json.decode(row.options).get("detached")
+        return not is_part or parent.agent._wants(row.work)
+
+    async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
+        """Begin a run, once."""
+        if self.row(run) is not None:
+            return
+        for schema in (SERVED, CHUNKS):
+            self._db.ensure(schema)
+        self._db.execute(
+            "INSERT INTO sapwood_served_runs (id, status, input, stream, trace, started_at)"
+            " VALUES (?, 'running', ?, 0, ?, ?)",
+            run,
+            input.decode(),
+            trace,
+            self._actor.host.clock.now(),
+        )
+        stream = self.worker.start(run, msgspec.json.decode(input))
+        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
+
+    def inspect(self, run: str) -> RunState | None:
+        """Return how a run stands; None if nothing is known of it."""
+        row = self.row(run)
+        if row is None:
+            return None
+        return RunState(
+            id=run,
+            status=row.status,
+            waits=row.status == "running" and self.worker.waits(run),
+            seq=self.next_seq(row),
+            output=row.output,
+            summary=row.summary,
+            error=row.error,
+            reason=row.reason,
+            usage=row.usage,
+        )
+
+    def next_seq(self, row: Row) -> int:
+        """Return the number of a run's next chunk."""
+        return length(self._db, row.stream) if row.length is None else row.length
+
+    async def result(self, run: str) -> RunState:
+        """Return how a run ended, once it has."""
+        while True:
+            state = self.inspect(run)
+            if state is None:
+                raise Refused(f"{self._actor.address} does no run {run!r}.")
+            if state.is_over:
+                return state
+            waiting: Future[None] = self._actor.host.loop.create_future()
+            self._over.setdefault(run, []).append(waiting)
+            await waiting
+            self._actor.check_live()
+
+    def cut(self, run: str, reason: str) -> None:
+        """Stop a run, and all below it, at once; what is written of it follows."""
+        self.worker.cut(run, reason)
+
+    def ended(
+        self,
+        run: str,
+        status: str,
+        *,
+        output: str | None = None,
+        summary: str | None = None,
+        error: str | None = None,
+        reason: str | None = None,
+        usage: str = "{}",
+    ) -> None:
+        """Note, in this slice, how a run ended."""
+        self._tell_progress(run)
+        row = self.row(run)
+        if row is None or row.status != "running":
+            return
+        self._db.execute(
+            "UPDATE sapwood_served_runs SET status = ?, length = ?, output = ?, summary = ?, error = ?, reason = ?,"
+            " usage = ?, ended_at = ? WHERE id = ?",
+            status,
+            self.next_seq(row),
+            output,
+            summary,
+            error,
+            reason,
+            usage,
+            self._actor.host.clock.now(),
+            run,
+        )
+        for what in (self._given, self.last_heard, self._reports):
+            what.pop(run, None)
+        for waiting in self._over.pop(run, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def say(self, run: str, *chunks: Any) -> None:
+        """Store chunks of a run that is no turn, and tell them."""
+        row = self.row(run)
+        assert row is not None
+        first = self.next_seq(row)
+        texts = [msgspec.json.encode(chunk) for chunk in chunks]
+        self._db.execute(
+            "INSERT INTO sapwood_chunks VALUES (?, ?, 0, ?)",
+            row.stream,
+            first,
+            (b"[" + b",".join(texts) + b"]").decode(),
+        )
+        self.said(run, first, texts)
+
+    def said(self, run: str, first: int, texts: Sequence[bytes]) -> None:
+        """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
+        self.last_heard[run] = self._actor.host.clock.now()
+        given = self.given(run)
+        self._to_clients(
+            run,
+            lambda: [
+                wire.chunk(first + at + 1, run, text, tool_call=_tool_call(given)) for at, text in enumerate(texts)
+            ],
+        )
+        if ears_of(self._actor, self._actor.address.steps):
+            for at, text in enumerate(texts):
+                self._tell("chunk", run, first + at + 1, msgspec.json.decode(text))
+
+    def _to_clients(self, run: str, frames: Callable[[], Sequence[str]]) -> None:
+        """Send frames to the clients of the parent."""
+        parent = self._actor.parent
+        sockets = parent.of(RunClients).of(run) if parent is not None else ()
+        # By way of our own outbox: what we have written has to be kept first, and nobody else knows when it is.
+        outbox, told = self._actor.of(Outbox), frames() if sockets else ()
+        for socket in sockets:
+            for frame in told:
+                outbox.put(socket, frame)
+
+    def _tell(self, kind: Kind, run: str, seq: int, body: Any) -> None:
+        given = self.given(run)
+        event = Event(
+            path=self._actor.address.steps,
+            run_id=run,
+            parent_run_id=None if given is None else parent_run(given),
+            seq=seq,
+            at=self._actor.host.clock.now(),
+            kind=kind,
+            body=body,
+        )
+        tell(self._actor, event)
+
+    def report(self, progress: Progress, milestone: str | None) -> bool:
+        """Tell how far the run is that the code belongs to; a milestone is kept, and told to whoever comes later."""
+        self._actor.check_use()
+        run = self.worker.current()
+        if run is None:
+            log.warning("report_progress() of %s belongs to no run, and is not told", self._actor.address)
+            return False
+        self._report(run, progress, milestone)
+        return True
+
+    def _report(self, run: str, progress: Progress, milestone: str | None) -> None:
+        self.last_heard[run] = self._actor.host.clock.now()
+        if milestone is not None:
+            self._report_milestone(run, milestone, progress)
+            return
+        last, timer, _ = self._reports.get(run, (float("-inf"), None, None))
+        now = self._actor.host.loop.time()
+        self._reports[run] = (last, timer, progress)
+        if (progress.fraction or 0) >= 1 or now - last >= PACE:
+            self._tell_progress(run)
+        elif timer is None:
+            timer = self._actor.host.loop.call_later(last + PACE - now, self._tell_progress, run)
+            self._reports[run] = (last, timer, progress)
+
+    def _tell_progress(self, run: str) -> None:
+        _, timer, progress = self._reports.get(run, (0.0, None, None))
+        if timer is not None:
+            timer.cancel()
+        row = self.row(run) if progress is not None and self._actor.dropped is None else None
+        if progress is None or row is None or row.status != "running":
+            return
+        self._reports[run] = (self._actor.host.loop.time(), None, None)
+        told = {
+            name: one
+            for name in ("fraction", "message", "phase", "data")
+            if (one := getattr(progress, name)) is not None
+        }
+        kept = {name: one for name, one in told.items() if name != "data"}
+        self._db.execute(
+            "UPDATE sapwood_served_runs SET progress = ? WHERE id = ?", msgspec.json.encode(kept).decode(), run
+        )
+        chunk = {"type": "data-agent-progress", "id": str(uuid4()), "transient": True, "data": told}
+        self._tell_aside("progress", row, chunk)
+
+    def _report_milestone(self, run: str, name: str, progress: Progress) -> None:
+        row = self.row(run)
+        if row is None or row.status != "running":
+            return
+        reached: list[dict[str, Any]] = msgspec.json.decode(row.milestones)
+        told: dict[str, Any] = {
+            "name": name,
+            "sequence": len(reached) + 1,
+            "at": int(self._actor.host.clock.now() * 1000),
+        }
+        told |= {
+            key: one for key in ("fraction", "message", "phase", "data") if (one := getattr(progress, key)) is not None
+        }
+        self._db.execute(
+            "UPDATE sapwood_served_runs SET milestones = ? WHERE id = ?",
+            msgspec.json.encode([*reached, told]).decode(),
+            run,
+        )
+        self._tell_aside("milestone", row, milestone_chunk(told))
+
+    def _tell_aside(self, kind: Kind, row: Row, chunk: dict[str, Any]) -> None:
+        """Tell something that has no place of its own among the chunks of a run: its number is the next one's."""
+        seq = self.next_seq(row) + 1
+        text, tool_call = msgspec.json.encode(chunk), _tool_call(self.given(row.id))
+        self._to_clients(row.id, lambda: [wire.chunk(seq, row.id, text, tool_call=tool_call)])
+        self._tell(kind, row.id, seq, chunk["data"])
+
+
+def parent_run(given: Given) -> str | None:
+    """Return the run in which a run was given."""
+    return msgspec.json.decode(given.options).get("within")
+
+
+def _tool_call(given: Given | None) -> str | None:
+    return None if given is None else given.tool_call
