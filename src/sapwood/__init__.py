@@ -30,12 +30,15 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.runs.registry import Run
+from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
 from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
+    from sapwood.chat.agent_tools import agent_tool
     from sapwood.chat.conversation import Approval, Turn
     from sapwood.chat.tools import tool
 
@@ -55,6 +58,7 @@ __all__ = [
     "Crashed",
     "Cron",
     "DeadLetter",
+    "Detached",
     "Durability",
     "Every",
     "Fiber",
@@ -68,6 +72,7 @@ __all__ = [
     "QueuedCall",
     "Refused",
     "Retry",
+    "Run",
     "SapwoodError",
     "Schedule",
     "Settings",
@@ -83,6 +88,7 @@ __all__ = [
     "UsageError",
     "User",
     "agent",
+    "agent_tool",
     "current_agent",
     "current_connection",
     "deadline",
@@ -94,6 +100,7 @@ CHAT = {
     "Approval": "sapwood.chat.conversation",
     "ChatAgent": "sapwood.chat.agent",
     "Turn": "sapwood.chat.conversation",
+    "agent_tool": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
 """What is imported when it is first asked for: not everybody chats."""

@@ -13,9 +13,12 @@ from typing_extensions import TypeVar
 from sapwood.agent import Agent
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
+from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
 from sapwood.chat.transcript import UIMessage
 from sapwood.errors import UsageError
+from sapwood.runs.clients import RunClients
+from sapwood.runs.registry import Run
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
@@ -70,7 +73,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     concurrency: ClassVar[str] = "queue"
     """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk,)
+    _speaks = (Talk, RunClients)
+    _runs_as = ChatRuns
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         _have_pydantic_ai(cls.__name__)
@@ -177,6 +181,14 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         if method == "drive_turn":
             self._actor.of(Conversation).gave_up(arguments["number"], error)
+        else:
+            super()._gave_up(method, arguments, error)
+
+    def _wants(self, work: str) -> bool:
+        return self._actor.of(Conversation).is_wanted(work)
+
+    def _notified(self, run: Run) -> None:
+        self._actor.of(Conversation).note_run(run)
 
     async def drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
@@ -31,6 +33,10 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
+from sapwood.runs.method import UNWANTED
+from sapwood.runs.registry import Run
+from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
+from sapwood.runs.served import Served
 from sapwood.when import Retry
 from sapwood.wire.chat import recovering
 
@@ -45,8 +51,8 @@ log = logging.getLogger(__name__)
 LOOP = PydanticLoop()
 ASKED_FOR = 0.05
 """Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
-SOON = "client soon"
-"""Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
+SOON = ("client soon", "run soon")
+"""Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
 """How often a provider is asked that cannot answer now."""
 CANCELLED = "cancelled"
@@ -73,6 +79,10 @@ class Talks(Protocol):
     stream: ChatStream
 
     def shown(self, row: Row) -> Any: ...
+
+    def is_cut(self, number: int) -> bool: ...
+
+    def cut(self, id: str, reason: str) -> None: ...
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
 
@@ -112,6 +122,8 @@ class Driver:
             return
         self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
+        if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
+            self._talks.cut(row.id, UNWANTED)
         if row.continues:
             await self._actor.leave()
             await asyncio.sleep(ASKED_FOR)
@@ -169,12 +181,12 @@ class Driver:
 
     def _is_cancelled(self, number: int) -> bool:
         row = self._talks.turns.of(number)
-        return row is None or row.error in (CANCELLED, CLEARED)
+        return row is None or row.error in (CANCELLED, CLEARED) or self._talks.is_cut(number)
 
     def _row(self, number: int) -> Row:
         """Return a turn as it is now; raise if it is not to go on."""
         row = self._talks.turns.of(number)
-        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED):
+        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED) or self._talks.is_cut(number):
             raise Cancelled
         return row
 
@@ -194,6 +206,7 @@ class Driver:
         turn = self._loop_turn(row)
         while True:
             row = self._row(number)
+            await self._until_runs_are_over(row)
             history = talks.transcript.history()
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
@@ -208,7 +221,7 @@ class Driver:
         return {
             call.id: tuple(msgspec.json.decode(call.answer))
             for call in self._talks.turns.calls(number)
-            if call.answer is not None and call.asked != SOON
+            if call.answer is not None and call.asked not in SOON
         }
 
     def _loop_turn(self, row: Row) -> LoopTurn:
@@ -226,6 +239,7 @@ class Driver:
             deps=self._actor.host.deps,
             client_tools=row.tools(),
             toolbox=self._toolbox,
+            within=lambda call: self._within(row, call),
             journal=CallJournal(self._actor, self._talks.turns, row.number),
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
@@ -309,8 +323,10 @@ class Driver:
         answers = self._answers(row.number)
         if not answers:
             self._expect_clients(row, history)
+            self._begin_runs(row, history)
         # What others answered is in the message already; clients of a continuation do not know the call any more.
-        known = {id for id, (kind, _) in answers.items() if kind != "approved"}
+        runs = {call.id for call in talks.turns.calls(row.number) if call.asked == "run"}
+        known = {id for id, (kind, _) in answers.items() if kind != "approved" and (kind == "failed" or id not in runs)}
         acted = await LOOP.act(
             turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event, known=known))
         )
@@ -319,9 +335,15 @@ class Driver:
         if acted.request is not None:
             talks.transcript.add(row.message, acted.request)
         talks.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
-        if acted.approvals or acted.client_calls:
+        for call in acted.client_calls:
+            whom = "run" if call.tool_name in turn.toolbox.agents else "client"
+            talks.turns.ask_about(call.tool_call_id, row.number, call.tool_name, call.args_as_json_str(), whom)
+        clients = [call for call in acted.client_calls if call.tool_name not in turn.toolbox.agents]
+        if acted.approvals or clients:
             await self._wait_for(row, acted)
             return True
+        if acted.client_calls:
+            return False
         talks.stream.put({"type": "finish-step"})
         talks.stream.flush()
         self._progressed()
@@ -338,8 +360,77 @@ class Driver:
         for part in history[-1].parts:
             if part.part_kind == "tool-call" and part.tool_name in theirs:
                 self._talks.turns.ask_about(
-                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON
+                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON[0]
                 )
+
+    def _begin_runs(self, row: Row, history: Sequence[ModelMessage]) -> None:
+        """Have the agents begin that the model wants to use: they work beside our own tools."""
+        assert self._toolbox is not None
+        turns, place = self._talks.turns, 0
+        for part in history[-1].parts:
+            tool = self._toolbox.agents.get(part.tool_name) if part.part_kind == "tool-call" else None
+            if tool is None or part.part_kind != "tool-call":
+                continue
+            id = part.tool_call_id
+            turns.ask_about(id, row.number, part.tool_name, part.args_as_json_str(), SOON[1])
+            self._give(row, tool, id, part.args_as_json_str(), place)
+            place += 1
+
+    def _give(self, row: Row, tool: AgentTool, id: str, arguments: str, place: int = 0) -> str | None:
+        """Give a run for a tool call, or find it again; return its id. None: the arguments do not fit."""
+        try:
+            given = tool.given(msgspec.json.decode(arguments))
+        except (ValueError, msgspec.DecodeError) as error:
+            self._talks.turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
+            return None
+        wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
+        return self._actor.of(Runs).give(tool.cls, given, wish).id
+
+    async def _until_runs_are_over(self, row: Row) -> None:
+        """Wait for the agents that the model uses; what becomes of them are the answers to its calls."""
+        turns, runs = self._talks.turns, self._actor.of(Runs)
+        calls = [call for call in turns.calls(row.number) if call.asked == "run" and call.is_open]
+        if not calls:
+            return
+        if self._toolbox is None:
+            self._toolbox = Toolbox(self._actor, tuple(self._agent.tools))
+        for call in calls:
+            tool = self._toolbox.agents[call.name]
+            run = self._give(row, tool, call.id, call.input)
+            while run is not None and runs.of(run).status in ("starting", "running"):
+                await asyncio.wait({runs.changing(run), self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+                self._actor.check_live()
+                self._row(row.number)
+            if run is not None:
+                self._answer_with(call.id, tool, runs.of(run))
+                self._progressed()
+
+    def _answer_with(self, id: str, tool: AgentTool, run: Run) -> None:
+        """Take what became of a run as the answer to a tool call."""
+        turns, stream = self._talks.turns, self._talks.stream
+        failure = None if run.ok else run.failure()
+        if failure is None:
+            try:
+                turns.answer_call(id, "done", tool.returned(run), go_on=True)
+                return
+            except ValueError as error:
+                failure = {
+                    "ok": False,
+                    "status": "error",
+                    "error": f"Its output does not fit: {error}",
+                    "retryable": False,
+                }
+        turns.answer_call(id, "failed", msgspec.json.encode(failure).decode(), go_on=True)
+        stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": failure["error"]})
+
+    @contextmanager
+    def _within(self, row: Row, id: str) -> Generator[None, None, None]:
+        """Have the runs that are given in this block belong to a tool call."""
+        token = tool_call.set(ToolCall(self._actor, id, row.id))
+        try:
+            yield
+        finally:
+            tool_call.reset(token)
 
     def _count_retries(self, row: Row, acted: Acted) -> None:
         """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
@@ -355,9 +446,7 @@ class Driver:
             id = call.tool_call_id
             talks.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
             talks.stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
-        for call in acted.client_calls:
-            id = call.tool_call_id
-            talks.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "client")
+        await self._until_runs_are_over(row)
         talks.stream.put({"type": "finish-step"})
         await talks.end(row.number, "waiting")
 

@@ -7,6 +7,7 @@ what is to be stored next, so whoever drives a turn may be another process every
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -83,6 +84,8 @@ class Turn:
     deps: Any
     client_tools: Sequence[Mapping[str, Any]]
     toolbox: Toolbox
+    within: Callable[[str], AbstractContextManager[None]]
+    """Has the code in it belong to this tool call."""
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
@@ -228,7 +231,8 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
             await journal.kept()
             try:
                 await turn.before_tool_call(name, args)
-                value = await handler(args)
+                with turn.within(id):
+                    value = await handler(args)
                 await turn.after_tool_call(name, args, value)
             except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:
                 if isinstance(error, ToolFailed | ToolFailedError):

@@ -8,15 +8,17 @@ it takes the offer it gets nothing, then all of it from the beginning, then what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 
 import msgspec
 
-from sapwood.chat.chunks import Chunk, merged
+from sapwood.chat.chunks import Chunk, closing, merged
 from sapwood.chat.turns import Row, Turns
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.kept import SERVED
+from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 
 GATHERED = 0.03
@@ -52,7 +54,7 @@ class ChatStream:
     def begin(self, row: Row) -> None:
         """Begin to stream a turn, or go on with it: what its last step had said and not finished is forgotten."""
         self.active = row
-        self._db.execute("DELETE FROM sapwood_chunks WHERE turn < ?", row.number)
+        self._forget("stream < ?", row.number)
         self._seq = max(row.next_seq, self._last(row.number) + 1)
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
@@ -66,7 +68,12 @@ class ChatStream:
 
     def forget(self, number: int) -> None:
         """Forget what a turn has streamed: its message is whole."""
-        self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ?", number)
+        self._forget("stream = ?", number)
+
+    def _forget(self, which: str, number: int) -> None:
+        """Forget chunks, but for those of runs: whoever gave them has nothing else."""
+        kept = " AND stream NOT IN (SELECT stream FROM sapwood_served_runs)" if self._db.has(SERVED) else ""
+        self._db.execute(f"DELETE FROM sapwood_chunks WHERE {which}{kept}", number)  # noqa: S608 - both are ours
 
     async def begun(self, number: int) -> None:
         """Return when a turn begins to stream."""
@@ -87,13 +94,27 @@ class ChatStream:
     def forget_from(self, step: int) -> None:
         """Forget what a step said that was interrupted; its numbers are not used again."""
         assert self.active is not None
-        number = self.active.number
-        self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ? AND step >= ?", number, step)
+        number, run = self.active.number, self.active.run
+        if run is not None:
+            self._put_aside(run, number, step)
+        self._db.execute("DELETE FROM sapwood_chunks WHERE stream = ? AND step >= ?", number, step)
         self._turns.set(number, next_seq=self._seq)
+
+    def _put_aside(self, run: str, number: int, step: int) -> None:
+        """Keep for those who watch a run what it had said before a crash: they have seen it, and cannot forget it."""
+        unfinished = self._chunks(number, step)
+        if not unfinished:
+            return
+        self._db.execute("UPDATE sapwood_chunks SET step = -1 WHERE stream = ? AND step >= ?", number, step)
+        texts = [msgspec.json.encode(chunk) for chunk in closing(unfinished)]
+        if texts:
+            first, self._seq = self._seq, self._seq + len(texts)
+            self._store(number, first, -1, texts)
+            self._actor.of(Served).said(run, first, texts)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
-            "SELECT first, body FROM sapwood_chunks WHERE turn = ? ORDER BY first DESC LIMIT 1", number
+            "SELECT first, body FROM sapwood_chunks WHERE stream = ? ORDER BY first DESC LIMIT 1", number
         )
         return rows[0][0] + len(_segment.decode(rows[0][1])) - 1 if rows else -1
 
@@ -118,20 +139,20 @@ class ChatStream:
             return
         texts = [msgspec.json.encode(chunk) for chunk in merged(gathered)]
         first, self._seq = self._seq, self._seq + len(texts)
-        self._db.execute(
-            "INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?)",
-            self.active.number,
-            first,
-            self._step,
-            (b"[" + b",".join(texts) + b"]").decode(),
-        )
         row = self.active
+        self._store(row.number, first, self._step, texts)
+        if row.run is not None:
+            self._actor.of(Served).said(row.run, first, texts)
         continues = bool(row.continues)
         for listener in self._listeners:
             for text in texts:
                 listener.put_nowait(text)
         for at, text in enumerate(texts):
             self.tell_live(wire.chunk(row.stream, text, first + at, continuation=continues))
+
+    def _store(self, number: int, first: int, step: int, texts: Sequence[bytes]) -> None:
+        body = (b"[" + b",".join(texts) + b"]").decode()
+        self._db.execute("INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?)", number, first, step, body)
 
     def drop(self) -> None:
         """Forget what was gathered: nobody is to hear of it."""
@@ -161,7 +182,12 @@ class ChatStream:
 
     def stored(self, number: int) -> list[Chunk]:
         """Return what a turn has streamed so far."""
-        rows = self._db.execute("SELECT body FROM sapwood_chunks WHERE turn = ? ORDER BY first", number)
+        return self._chunks(number, 0)
+
+    def _chunks(self, number: int, step: int) -> list[Chunk]:
+        rows = self._db.execute(
+            "SELECT body FROM sapwood_chunks WHERE stream = ? AND step >= ? ORDER BY first", number, step
+        )
         return [chunk for (body,) in rows for chunk in msgspec.json.decode(body)]
 
     def tell(self, frame: str, *, without: Socket | None = None) -> None:
@@ -204,7 +230,9 @@ class ChatStream:
         """Send a client all that a turn has streamed so far, and let it have what follows."""
         self.flush()
         self._offered.discard(socket)
-        rows = self._db.execute("SELECT first, body FROM sapwood_chunks WHERE turn = ? ORDER BY first", row.number)
+        rows = self._db.execute(
+            "SELECT first, body FROM sapwood_chunks WHERE stream = ? AND step >= 0 ORDER BY first", row.number
+        )
         continues = bool(row.continues)
         for first, body in rows:
             for at, text in enumerate(_segment.decode(body)):

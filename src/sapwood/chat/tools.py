@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 
@@ -71,6 +72,9 @@ class Toolbox:
         self._actor = actor
         self._toolsets: list[Any] = []
         self._options: dict[str, ToolOptions] = {}
+        self.agents = {one.name: one for one in functions if isinstance(one, AgentTool)}
+        """The tools whose calls are runs."""
+        functions = [one for one in functions if not isinstance(one, AgentTool)]
         own = [self._of_method(name) for name in _marked(actor.kind.cls)]
         given = [self._of_function(function) for function in functions if not _is_toolset(function)]
         if own or given:
@@ -81,24 +85,25 @@ class Toolbox:
 
     def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
         """Return all tools, those of the client included."""
-        if not client_tools:
+        if not client_tools and not self.agents:
             return self._toolsets
         from pydantic_ai.tools import ToolDefinition
         from pydantic_ai.toolsets import ExternalToolset
 
-        return [
-            *self._toolsets,
-            ExternalToolset(
-                [
-                    ToolDefinition(
-                        name=one["name"],
-                        description=one.get("description"),
-                        parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
-                    )
-                    for one in client_tools
-                ]
-            ),
+        theirs = [
+            ToolDefinition(
+                name=one["name"],
+                description=one.get("description"),
+                parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
+            )
+            for one in client_tools
+            if one["name"] not in self.agents
         ]
+        agents = [
+            ToolDefinition(name=one.name, description=one.description, parameters_json_schema=one.schema())
+            for one in self.agents.values()
+        ]
+        return [*self._toolsets, ExternalToolset([*agents, *theirs])]
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a tool may be called again when nobody knows whether it was."""

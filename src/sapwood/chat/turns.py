@@ -10,10 +10,11 @@ import msgspec
 from sapwood.chat.transcript import CHAT
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
+from sapwood.runs.kept import CHUNKS
 from sapwood.storage.database import Database
 
 ALL = (
-    "SELECT number, id, message, asked, status, continues, back_to, said, body, client_tools, steps,"
+    "SELECT number, id, message, asked, run, status, continues, back_to, said, body, client_tools, steps,"
     " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     id: str
     message: str
     asked: str
+    run: str | None
     status: str
     continues: int
     back_to: str | None
@@ -69,7 +71,7 @@ class ToolCall(NamedTuple):
     result: str | None
     error: str | None
     asked: str | None
-    """`approval` or `client`; `client soon` while other tools of the same answer still run."""
+    """`approval`, `client` or `run`; `client soon` or `run soon` while other tools of the same answer still run."""
     answer: str | None
     go_on: int
 
@@ -94,16 +96,26 @@ class Turns:
         return self._db.has(CHAT)
 
     def add(
-        self, id: str, message: str, said: Sequence[Any], *, asked: Sequence[str], body: str, client_tools: str
+        self,
+        id: str,
+        message: str,
+        said: Sequence[Any],
+        *,
+        asked: Sequence[str],
+        body: str,
+        client_tools: str,
+        run: str | None = None,
     ) -> Row:
         """Store a turn that waits for its time, with the messages that join the conversation when it begins."""
-        self._db.ensure(CHAT)
+        for schema in (CHAT, CHUNKS):
+            self._db.ensure(schema)
         self._db.execute(
-            "INSERT INTO sapwood_turns (id, message, asked, status, said, body, client_tools, created_at)"
-            " VALUES (?, ?, ?, 'queued', ?, ?, ?, ?)",
+            "INSERT INTO sapwood_turns (id, message, asked, run, status, said, body, client_tools, created_at)"
+            " VALUES (?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
             id,
             message,
             msgspec.json.encode(asked).decode(),
+            run,
             msgspec.json.encode(said).decode(),
             body,
             client_tools,

@@ -23,6 +23,7 @@ CREATE TABLE sapwood_turns (
     id            TEXT NOT NULL UNIQUE,         -- what its frames are called by; the client's request id, or ours
     message       TEXT NOT NULL,                -- the id of the assistant's message that it writes
     asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
+    run           TEXT,                         -- the run it does for the agent's parent; NULL: it does none
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, error, aborted, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
     back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
@@ -42,15 +43,6 @@ CREATE TABLE sapwood_turns (
 
 CREATE INDEX sapwood_turns_open ON sapwood_turns (number) WHERE status IN ('queued', 'running', 'waiting');
 
--- What a turn has streamed, until its message is whole.
-CREATE TABLE sapwood_chunks (
-    turn   INTEGER NOT NULL,
-    first  INTEGER NOT NULL,                    -- the number of the first chunk in it
-    step   INTEGER NOT NULL,
-    body   TEXT NOT NULL,                       -- JSON: an array of chunks, each a text
-    PRIMARY KEY (turn, first)
-) STRICT, WITHOUT ROWID;
-
 -- Tool calls of turns that are not over: each is made once, and somebody may have to be asked first.
 CREATE TABLE sapwood_tool_calls (
     id          TEXT PRIMARY KEY,               -- the tool call's own id
@@ -60,7 +52,7 @@ CREATE TABLE sapwood_tool_calls (
     status      TEXT,                           -- running, done or failed; NULL: it has not begun
     result      TEXT,                           -- JSON: what it returned
     error       TEXT,                           -- what it raised
-    asked       TEXT,                           -- whom it waits for: approval, client, client soon; NULL: nobody
+    asked       TEXT,                           -- whom it waits for: approval, client, run, the same soon; NULL: nobody
     answer      TEXT,                           -- JSON: what they said, as kind and value
     go_on       INTEGER NOT NULL DEFAULT 0,     -- 1 if they want the turn to go on
     created_at  REAL NOT NULL

@@ -1,0 +1,37 @@
+"""Runs that a chat agent does: each is a turn of its conversation, under the run's own id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sapwood.chat.conversation import Conversation
+from sapwood.kernel.actor import Actor
+
+
+class ChatRuns:
+    """The runs that the turns of one conversation do."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    @property
+    def _conversation(self) -> Conversation:
+        return self._actor.of(Conversation)
+
+    def start(self, run: str, input: Any) -> int:
+        text = input if isinstance(input, str) else msgspec.json.encode(input).decode()
+        message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": text}]}
+        return self._conversation.ask([message], id=run, body={"input": input}, run=run).number
+
+    def cut(self, run: str, reason: str) -> None:
+        self._conversation.cut(run, reason)
+
+    def waits(self, run: str) -> bool:
+        row = self._conversation.turns.get(run)
+        return row is not None and row.status == "waiting"
+
+    def current(self) -> str | None:
+        row = self._conversation.turns.running()
+        return None if row is None else row.run
