@@ -45,9 +45,13 @@ def fails(error: BaseException) -> Line:
 
 
 class ScriptedModel:
-    """A model that gives these answers, one after the other; the last one again and again."""
+    """A model that gives these answers, one after the other; the last one again and again.
 
-    def __new__(cls, *lines: Line) -> Any:
+    With `each`, every conversation is given them from the first on; without, they are for all
+    conversations together.
+    """
+
+    def __new__(cls, *lines: Line, each: bool = False) -> Any:
         from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
         class Scripted(FunctionModel):
@@ -63,7 +67,9 @@ class ScriptedModel:
 
             def _next(self, messages: Any) -> Line:
                 self.asked.append(messages)
-                line = self.lines[min(len(self.asked), len(self.lines)) - 1]
+                answered = [message for message in messages if message.kind == "response"]
+                at = len(answered) if each else len(self.asked) - 1
+                line = self.lines[min(at, len(self.lines) - 1)]
                 if line.error is not None:
                     raise line.error
                 return line
