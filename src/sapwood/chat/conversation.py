@@ -255,6 +255,7 @@ class Conversation:
 
         made = {call.id: call for call in self.turns.calls(row.number)}
         returns: list[Any] = []
+        self._drive(waiting.number)  # which only tells the agent that it is over
         for part in unreturned(self.transcript.of(row.message)):
             value, outcome = _known_of(made.get(part.tool_call_id)) or (otherwise, "interrupted")
             returns.append(ToolReturnPart(part.tool_name, value, tool_call_id=part.tool_call_id, outcome=outcome))
@@ -264,8 +265,6 @@ class Conversation:
     async def end(self, number: int, status: str, *, error: str | None = None) -> None:
         """Store the message a turn has made, tell everybody, and let the next turn begin."""
         row = self._of(number)
-        if status == "completed":
-            self.stream.put({"type": "finish"})
         if row.error == CLEARED:
             self.stream.drop()
         self.stream.flush()
@@ -322,7 +321,11 @@ class Conversation:
         row = self.turns.of(number)
         if row is not None and row.status == "running":
             self.stream.begin(row)
-            self._end_now(row, "error", error)
+            if row.error in (CANCELLED, CLEARED):
+                self._end_now(row, "aborted", None)
+            else:
+                self._end_now(row, "error", error)
+            self._drive(number)  # which only tells the agent that it is over
 
     def _store(self, row: Row, status: str) -> bool:
         """Store what a turn has said; return whether that is anything."""
@@ -518,7 +521,7 @@ class Conversation:
         if history and history[-1].kind == "response":
             self.transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))
         self.stream.forget(row.number)
-        self.turns.set(row.number, status="running", continues=row.continues + 1, error=None)
+        self.turns.set(row.number, status="running", continues=row.continues + 1, error=None, output=None)
         self._drive(row.number)
         return self._of(row.number)
 
