@@ -184,7 +184,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Conversation).begin_next()
+        self._actor.of(Conversation).begin_next(is_silent=True)
 
 
 def _have_pydantic_ai(name: str) -> None:
