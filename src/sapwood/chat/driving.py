@@ -21,7 +21,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
-from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
+from sapwood.chat.loop import Acted, PydanticLoop, Used, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
@@ -37,7 +37,7 @@ from sapwood.wire.chat import recovering
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ModelResponse
 
 T = TypeVar("T")
 
@@ -281,12 +281,12 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         self._row(row.number)
-        asked = await self._asked(row, turn, history, Projection(step))
+        response = await self._asked(row, turn, history, Projection(step))
         row = self._row(row.number)
         self._actor.check_live()
         talks.stream.flush()
-        talks.transcript.add(row.message, asked.response)
-        talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
+        talks.transcript.add(row.message, response)
+        talks.turns.set(row.number, steps=step)
         self._progressed()
         await self._actor.leave()
 
@@ -300,12 +300,16 @@ class Driver:
             summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
             old = history[:cut]
-            summary = await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token))
+            summary = await self._provided(
+                row, turn, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
+            )
         self._actor.check_live()
         self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
 
-    async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
+    async def _asked(
+        self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection
+    ) -> ModelResponse:
         """Have the model say something, and everybody hear it."""
         stream = self._talks.stream
 
@@ -313,7 +317,16 @@ class Driver:
             self._said += 1
             stream.put(*projection.event(event))
 
-        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear))
+        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear, self._counting(row)))
+
+    def _counting(self, row: Row) -> Callable[[Used], None]:
+        """Return what counts the use of a model, whatever becomes of its answer."""
+
+        def count(used: Used) -> None:
+            if self._actor.dropped is None:
+                self._talks.turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
+
+        return count
 
     async def _provided(self, row: Row, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
