@@ -138,7 +138,7 @@ class Conversation:
         if busy and policy == "interrupt":
             self.cancel()
         if busy and new:
-            self.stream.tell(wire.messages(self.text()), without=sender)
+            self._tell_all(without=sender)
         if policy == "debounce":
             wish = After(timedelta(seconds=self._agent.debounce), key="begin turn")
             self._actor.of(Schedules).cancel("begin turn")
@@ -153,6 +153,11 @@ class Conversation:
         said = [row.said[1:-1] for row in self.turns.queued() if row.said != "[]"]
         return text if not said else "[" + ",".join([*([text[1:-1]] if text != "[]" else []), *said]) + "]"
 
+    def _tell_all(self, *, without: Socket | None = None) -> None:
+        """Send the conversation to every client; it may be long, so it is not put together for nobody."""
+        if self.stream.is_heard(without=without):
+            self.stream.tell(wire.messages(self.text()), without=without)
+
     def _of(self, number: int) -> Row:
         row = self.turns.of(number)
         if row is None:
@@ -161,13 +166,13 @@ class Conversation:
 
     def _new(self, messages: Sequence[UIMessage]) -> list[UIMessage]:
         """Return what is new of what a client has; what it says the assistant said is not believed."""
-        stored = {id for id, _ in self.transcript.ids()}
+        stored = self.transcript.known()
         stored |= {message["id"] for row in self.turns.queued() for message in msgspec.json.decode(row.said)}
         new = [message for message in messages if message["role"] == "user" and message.get("id") not in stored]
         return [message if message.get("id") else {**message, "id": f"msg-{uuid4().hex}"} for message in new]
 
     def _last_asked(self) -> list[str]:
-        return [id for id, role in self.transcript.ids() if role == "user"][-1:]
+        return self.transcript.last_said()
 
     def _skip(self, name: str, asked: Sequence[str], sender: Socket | None) -> Row:
         row = self.turns.add(name, "", [], asked=asked, body="{}", client_tools="[]")
@@ -194,7 +199,7 @@ class Conversation:
 
     def _last_known(self, messages: Sequence[UIMessage]) -> str | None:
         """Return the id of the last of a client's messages that is known here."""
-        known = {id for id, _ in self.transcript.ids()}
+        known = self.transcript.known()
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), None)
 
     def _take_back_after(self, last: str) -> None:
@@ -231,7 +236,7 @@ class Conversation:
         if said:
             self.transcript.add(said[-1]["id"], _request_of(said))
         self.turns.set(row.number, status="running", said="[]")
-        self.stream.tell(wire.messages(self.text()), without=sender)
+        self._tell_all(without=sender)
         self._drive(row.number)
 
     def _drive(self, number: int) -> None:
@@ -289,7 +294,7 @@ class Conversation:
             self.turns.set(row.number, status="waiting")
         else:
             self.turns.end(row.number, status, error)
-        self.stream.tell(wire.messages(self.text()))
+        self._tell_all()
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
             self._tell_again(row)
@@ -308,7 +313,10 @@ class Conversation:
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""
         message = self.transcript.get(row.message)
-        self.stream.tell(wire.messages(self.text()) if message is None else wire.updated(message))
+        if message is None:
+            self._tell_all()
+        else:
+            self.stream.tell(wire.updated(message))
 
     def tell_ended(self, socket: Socket, id: str) -> None:
         """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""
@@ -435,7 +443,7 @@ class Conversation:
                 self.stream.release_parked()
         elif row.status == "waiting":
             self._close_waiting("aborted")
-            self.stream.tell(wire.messages(self.text()))
+            self._tell_all()
         else:
             self.turns.set(row.number, error=CANCELLED)
             self.driver.cut_off()
