@@ -168,6 +168,11 @@ class ChatStream:
         """Send a frame to every client."""
         self._tell_but(frame, () if without is None else (without,))
 
+    def is_heard(self, *, without: Socket | None = None) -> bool:
+        """Return whether there is any client, beside this one."""
+        sockets = self._actor.host.sockets.of(self._actor.address)
+        return any(socket.is_protocol and socket is not without for socket in sockets)
+
     def tell_live(self, frame: str) -> None:
         """Send a frame to every client, but not to those that were offered a replay and have not taken it."""
         self._tell_but(frame, self._offered)
