@@ -138,7 +138,7 @@ class Conversation:
         if busy and policy == "interrupt":
             self.cancel()
         if busy and new:
-            self.stream.tell(wire.messages(self.text()), without=sender)
+            self.stream.tell_messages(self.text(), sender=sender)
         if policy == "debounce":
             wish = After(timedelta(seconds=self._agent.debounce), key="begin turn")
             self._actor.of(Schedules).cancel("begin turn")
@@ -174,6 +174,7 @@ class Conversation:
         self.turns.end(row.number, "skipped")
         if sender is not None:
             self.stream.tell_one(sender, wire.messages(self.text()))
+            self.stream.knows(sender)
             self.stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
         return self._of(row.number)
 
@@ -231,7 +232,7 @@ class Conversation:
         if said:
             self.transcript.add(said[-1]["id"], _request_of(said))
         self.turns.set(row.number, status="running", said="[]")
-        self.stream.tell(wire.messages(self.text()), without=sender)
+        self.stream.tell_messages(self.text(), sender=sender)
         self._drive(row.number)
 
     def _drive(self, number: int) -> None:
@@ -289,7 +290,7 @@ class Conversation:
             self.turns.set(row.number, status="waiting")
         else:
             self.turns.end(row.number, status, error)
-        self.stream.tell(wire.messages(self.text()))
+        self.stream.tell_messages(self.text())
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
             self._tell_again(row)
@@ -308,7 +309,10 @@ class Conversation:
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""
         message = self.transcript.get(row.message)
-        self.stream.tell(wire.messages(self.text()) if message is None else wire.updated(message))
+        if message is None:
+            self.stream.tell_messages(self.text())
+        else:
+            self.stream.tell(wire.updated(message))
 
     def tell_ended(self, socket: Socket, id: str) -> None:
         """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""
@@ -435,7 +439,7 @@ class Conversation:
                 self.stream.release_parked()
         elif row.status == "waiting":
             self._close_waiting("aborted")
-            self.stream.tell(wire.messages(self.text()))
+            self.stream.tell_messages(self.text())
         else:
             self.turns.set(row.number, error=CANCELLED)
             self.driver.cut_off()
@@ -457,7 +461,7 @@ class Conversation:
         self.transcript.clear()
         self.stream.drop()
         self.stream.release_parked()
-        self.stream.tell(wire.cleared(), without=sender)
+        self.stream.tell_cleared(without=sender)
 
     def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
