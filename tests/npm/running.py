@@ -107,7 +107,7 @@ class Server:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self.command(), cwd=self._work, stdout=log, stderr=log)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end and self._process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -138,7 +138,7 @@ class Conversation:
         if busy and policy == "interrupt":
             self.cancel()
         if busy and new:
-            self._tell_all(without=sender)
+            self._tell_all(sender=sender)
         if policy == "debounce":
             self._actor.of(Schedules).cancel(SILENCE)
             wish = After(timedelta(seconds=self._agent.debounce), key=SILENCE)
@@ -159,10 +159,9 @@ class Conversation:
             text = msgspec.json.encode(self.transcript.messages()[: min(changed)]).decode()
         return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
 
-    def _tell_all(self, *, without: Socket | None = None) -> None:
-        """Send the conversation to every client; it may be long, so it is not put together for nobody."""
-        if self.stream.is_heard(without=without):
-            self.stream.tell(wire.messages(self.text()), without=without)
+    def _tell_all(self, *, sender: Socket | None = None) -> None:
+        """Send the conversation to every client, but to whoever said the last of it."""
+        self.stream.tell_messages(self.text, sender=sender)
 
     def _of(self, number: int) -> Row:
         row = self.turns.of(number)
@@ -189,6 +188,7 @@ class Conversation:
         self.turns.end(row.number, "skipped")
         if sender is not None:
             self.stream.tell_one(sender, wire.messages(self.text()))
+            self.stream.knows(sender)
             self.stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
         return self._of(row.number)
 
@@ -243,7 +243,7 @@ class Conversation:
         if said:
             self.transcript.add(said[-1]["id"], _request_of(said, joined=self._agent.concurrency == "merge"))
         self.turns.set(row.number, status="running", said="[]")
-        self._tell_all(without=sender)
+        self._tell_all(sender=sender)
         self._drive(row.number)
 
     def _drive(self, number: int) -> None:
@@ -457,7 +457,7 @@ class Conversation:
                 self.stream.release_parked()
         elif row.status == "waiting":
             self._close_waiting("aborted")
-            self.stream.tell(wire.messages(self.text()))
+            self._tell_all()
             self.begin_next()
         else:
             self.turns.set(row.number, error=CANCELLED)
@@ -480,7 +480,7 @@ class Conversation:
         self.transcript.clear()
         self.stream.drop()
         self.stream.release_parked()
-        self.stream.tell(wire.cleared(), without=sender)
+        self.stream.tell_cleared(without=sender)
 
     def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
