@@ -52,7 +52,7 @@ export function Chat({ name }: { name: string }) {
           <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={chat.messages.length === 0} onSure={chat.clearHistory} />
         </>
       }
-      side={{ title: "Reminders", label: `Reminders (${reminders.length})`, children: <Reminders reminders={reminders} /> }}
+      side={{ title: "Reminders", icon: <Bell />, count: reminders.length, children: <Reminders reminders={reminders} /> }}
     >
       <Log
         label="Conversation"

@@ -5,7 +5,7 @@ import { Chat } from "./Chat";
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
-    <Suspense fallback={<main className="empty"><Thinking>Opening the conversation</Thinking></main>}>
+    <Suspense fallback={<main className="opening"><Thinking>Opening the conversation</Thinking></main>}>
       <Chat name={new URLSearchParams(location.search).get("chat") ?? "main"} />
     </Suspense>
   </StrictMode>,

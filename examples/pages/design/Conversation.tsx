@@ -60,18 +60,17 @@ export function Composer({ label, isBusy, disabled, onSend, onStop }: { label: s
     submit();
   };
   useEffect(() => {
-    if (matchMedia("(pointer: fine)").matches) input.current?.focus();
+    // Not where it would have a keyboard cover the page.
+    if (!matchMedia("(pointer: coarse)").matches) input.current?.focus();
   }, []);
   return (
-    <>
-      <form onSubmit={submit}>
-        <label className="unseen" htmlFor="said">{label}</label>
-        <textarea id="said" ref={input} rows={1} value={text} placeholder={label} onChange={(event) => setText(event.target.value)} onKeyDown={onKey} />
-        {isBusy && <button type="button" className="button is-round" aria-label="Stop" title="Stop (Esc)" onClick={onStop}><Square /></button>}
-        {(!isBusy || text.trim()) && (
-          <button type="submit" className="button is-main is-round" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || disabled}><Arrow /></button>
-        )}
-      </form>
-    </>
+    <form onSubmit={submit}>
+      <label className="unseen" htmlFor="said">{label}</label>
+      <textarea id="said" ref={input} rows={1} value={text} placeholder={label} onChange={(event) => setText(event.target.value)} onKeyDown={onKey} />
+      {isBusy && <button type="button" className="button is-round" aria-label="Stop" title="Stop (Esc)" onClick={onStop}><Square /></button>}
+      {(!isBusy || text.trim()) && (
+        <button type="submit" className="button is-main is-round" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || disabled}><Arrow /></button>
+      )}
+    </form>
   );
 }

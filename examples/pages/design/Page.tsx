@@ -27,28 +27,42 @@ export function SureButton({ label, sure, icon, disabled, onSure }: { label: str
   );
 }
 
-type Panel = { title: string; label: string; children: ReactNode };
+type Panel = { title: string; icon: ReactNode; count: number; children: ReactNode };
 
 /** The page: a head, what it is about, and a panel at its side. On a small screen a button opens the panel. */
 export function Page({ title, head, side, children }: { title: string; head: ReactNode; side?: Panel; children: ReactNode }) {
   const [isOpen, open] = useState(false);
   const panel = useRef<HTMLElement>(null);
+  const opener = useRef<HTMLButtonElement>(null);
   useEffect(() => {
     if (!isOpen) return;
+    const button = opener.current;
+    const wide = matchMedia("(min-width: 901px)");
+    const close = () => open(false);
+    const onKey = (event: KeyboardEvent) => event.key === "Escape" && close();
     panel.current?.querySelector("button")?.focus();
-    const onKey = (event: KeyboardEvent) => event.key === "Escape" && open(false);
     document.addEventListener("keydown", onKey);
-    return () => document.removeEventListener("keydown", onKey);
+    wide.addEventListener("change", close);
+    return () => {
+      document.removeEventListener("keydown", onKey);
+      wide.removeEventListener("change", close);
+      requestAnimationFrame(() => button?.focus());
+    };
   }, [isOpen]);
   return (
     <div className="page">
-      <header className="head">
+      <header className="head" inert={isOpen}>
         <Mark />
         <h1>{title}</h1>
         {head}
-        {side && <button type="button" className="button only-narrow" aria-expanded={isOpen} onClick={() => open(true)}>{side.label}</button>}
+        {side && (
+          <button ref={opener} type="button" className="button only-narrow" aria-expanded={isOpen} onClick={() => open(true)}>
+            {side.icon}<span className="unseen">{side.title}: </span>{side.count}
+          </button>
+        )}
       </header>
-      <main className="main">{children}</main>
+      <main className="main" inert={isOpen}>{children}</main>
+      {isOpen && <div className="veil" onClick={() => open(false)} />}
       {side && (
         <aside ref={panel} className={isOpen ? "side is-open" : "side"} aria-label={side.title}>
           <div className="side-head">
