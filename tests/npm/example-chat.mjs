@@ -106,9 +106,11 @@ async function cleared(open, name) {
   for (const one of [tab, other]) await one.rests();
   await tab.press("Clear");
   const asked = await tab.text(".head .is-bad");
+  await tab.page.setViewport(NARROW);
+  const flaws = await tab.flaws();
   await tab.press("Clear all?");
   for (const one of [tab, other]) await one.shows("What shall I remember", ".empty");
-  return [asked, await stored("assistant", name)];
+  return [asked, flaws, await stored("assistant", name)];
 }
 
 async function failed(open, name) {
@@ -171,6 +173,7 @@ async function pictured(open, name) {
   await tab.press("Reminders: 1");
   await tab.shows("water the plants", ".side");
   flaws.push(...(await tab.flaws()));
+  await tab.picture("chat-panel");
   await tab.page.keyboard.press("Escape");
   await tab.lacks(".side.is-open");
   return flaws;

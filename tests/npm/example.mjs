@@ -83,6 +83,8 @@ export class Tab {
     return isTooWide ? [...found, "it has to be scrolled sideways"] : found;
   }
 
+  picture = (name) => this.page.screenshot({ path: `${pictures}/${name}.png` });
+
   /** Look at the page in every way: wide and narrow, light and dark. Take pictures of it under this name. */
   async pictured(name, { before } = {}) {
     const found = [];
@@ -93,7 +95,7 @@ export class Tab {
         await before?.(this);
         await this.page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
         found.push(...(await this.flaws()).map((flaw) => `${width} ${theme}: ${flaw}`));
-        await this.page.screenshot({ path: `${pictures}/${name}-${width}-${theme}.png` });
+        await this.picture(`${name}-${width}-${theme}`);
       }
     await this.page.setViewport(WIDE);
     await this.look("light");

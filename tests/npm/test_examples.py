@@ -106,7 +106,7 @@ EXPECTED: dict[str, Any] = {
     "reloaded": [2, True, True],
     "killed": [2, True],
     "regenerated": [2, True, 2],
-    "cleared": ["Clear all?", []],
+    "cleared": ["Clear all?", [], []],
     "failed": [[], 0],
     "by_keyboard": ["said", "Approve forget", "Deny forget"],
     "pictured": [],

@@ -46,7 +46,7 @@ export function Chat({ name }: { name: string }) {
       title="Assistant"
       head={
         <>
-          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}>{isConnected ? "connected" : "connecting"}</Badge>
+          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
           {state && <span className="only-wide"><Badge>{state.model}</Badge></span>}
           <span className="spacer" />
           <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={chat.messages.length === 0} onSure={chat.clearHistory} />

@@ -22,7 +22,7 @@ export function SureButton({ label, sure, icon, disabled, onSure }: { label: str
   };
   return (
     <button type="button" className={isAsking ? "button is-bad" : "button is-quiet"} disabled={disabled} onClick={press} onBlur={() => ask(false)}>
-      {icon}<span aria-live="polite">{isAsking ? sure : label}</span>
+      {icon}<span className={isAsking ? "" : "unseen-narrow"} aria-live="polite">{isAsking ? sure : label}</span>
     </button>
   );
 }
