@@ -32,6 +32,7 @@ from sapwood.runs.method import UNWANTED
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
 from sapwood.when import After
 from sapwood.wire import chat as wire
 
@@ -491,8 +492,7 @@ class Conversation:
             self.begin_next()
         else:
             self.turns.set(row.number, error=CANCELLED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         return True
 
     def cut(self, id: str, reason: str) -> None:
@@ -502,10 +502,15 @@ class Conversation:
             return
         self._cut[row.number] = reason
         if row.status == "running":
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         else:
             self.cancel(id)
+
+    def _stop(self, id: str) -> None:
+        """Stop what the running turn is doing, and the runs below it."""
+        with stopping(self._actor):
+            self.driver.cut_off()
+            self._actor.of(Runs).cut_work(id, UNWANTED)
 
     def is_cut(self, number: int) -> bool:
         """Return whether a turn was stopped, and nothing is written of it yet."""
@@ -529,8 +534,7 @@ class Conversation:
             self._end_queued(row, "skipped")
         if (row := self.turns.running()) is not None:
             self.turns.set(row.number, error=CLEARED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._close_waiting("aborted")

@@ -45,6 +45,7 @@ from sapwood.runs.events import Event, Kind, ears_of, tell
 from sapwood.runs.method import UNWANTED
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served, parent_run
+from sapwood.runs.stops import stopping
 
 log = logging.getLogger(__name__)
 
@@ -571,7 +572,8 @@ class Runs:
             return
         followed.stop.set_result(reason)
         if followed.child is not None:
-            followed.child.of(Served).cut(id, reason)
+            with stopping(self._actor):
+                followed.child.of(Served).cut(id, reason)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""
