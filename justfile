@@ -53,6 +53,14 @@ types:
 test *args:
     pytest tests/unit tests/conformance tests/docs {{args}}
 
+# Build the pages of the examples from examples/pages. Needs Node; running an example does not.
+pages *names:
+    cd examples/pages && npm install --no-audit --no-fund --ignore-scripts --loglevel=error && npm run check && npm run build -- {{names}}
+
+# Take new pictures of the pages for the documentation, and put all of them into a folder to look at.
+pictures folder:
+    SAPWOOD_PICTURES="{{folder}}" pytest tests/npm/test_examples.py
+
 # Build the documentation; a warning is an error.
 docs:
     zensical build --clean --strict
