@@ -2,6 +2,8 @@
 venv := env("SAPWOOD_VENV", justfile_directory() / ".venv")
 export VIRTUAL_ENV := venv
 export PATH := venv / "bin:" + env("PATH")
+# Hundreds of tests start a Python of their own: without kept bytecode each would compile everything again.
+export PYTHONDONTWRITEBYTECODE := ""
 
 # List the recipes.
 default:
