@@ -142,7 +142,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
 def run(*arguments: str | Path, cwd: Path) -> str:
     """Run Python with warnings as errors; return what it printed."""
     command = [sys.executable, "-W", "error", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
