@@ -32,7 +32,7 @@ from tests.conformance.chats import (
 from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, until
 
-from sapwood import Agent, Approval, tool
+from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -76,6 +76,39 @@ async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
         assert text_of(answer) == "paid it"
         assert await agent.ends() == [(turn.id, "completed")]
         check_history(json.loads(await agent.seen_by_model()))
+
+
+async def test_python_waits_for_what_comes_of_an_approval(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=5), call("pay", id="q", amount=6), text("paid both"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        turn = await agent.send("pay")
+        assert (await agent.turn(turn.id)).status == "waiting"
+
+        await agent.approve("p")
+        assert (await agent.turn(turn.id)).status == "waiting"
+        await agent.approve("q")
+
+        turn = await agent.turn(turn.id)
+        assert (turn.status, turn.text) == ("completed", "paid both")
+        assert await agent.turn(turn.id) == turn
+        with pytest.raises(Refused, match="no turn 'x'"):
+            await agent.turn("x")
+
+
+async def test_whoever_only_waits_for_a_turn_does_not_cancel_it(run: Run) -> None:
+    gate = asyncio.Event()
+    cls = paying(call("pay", id="p", amount=5), text("paid it", gate=gate))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        turn = await agent.send("pay")
+        await agent.approve("p")
+
+        with pytest.raises(TimedOut), deadline(0.1):
+            await agent.turn(turn.id)
+        gate.set()
+
+        assert (await agent.turn(turn.id)).text == "paid it"
 
 
 async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> None:

@@ -387,8 +387,8 @@ class Conversation:
                 )
             call = call.caller
 
-    async def over(self, number: int) -> Turn:
-        """Return a turn once it is over, or waits for somebody. Whoever is cancelled meanwhile cancels the turn."""
+    async def over(self, number: int, *, cancels: bool = True) -> Turn:
+        """Return a turn once it is over, or waits for somebody. Whoever asked for it `cancels` it with itself."""
         try:
             while True:
                 row = self._of(number)
@@ -399,9 +399,9 @@ class Conversation:
                 await waiting
                 self._actor.check_live()
         except CancelledError:
-            if self._actor.dropped is None:
-                row = self.turns.of(number)
-                self.cancel(None if row is None else row.id)
+            row = self.turns.of(number) if cancels and self._actor.dropped is None else None
+            if row is not None:
+                self.cancel(row.id)
             raise
 
     async def listen(self, number: int) -> AsyncIterator[bytes]:
