@@ -80,7 +80,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
-        return self.model or getattr(self._actor.host, "model", None)
+        return self.model
 
     def get_instructions(self) -> Any:
         """Return what the model is told before everything else. Override it to have it change."""
