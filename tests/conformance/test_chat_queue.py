@@ -35,6 +35,7 @@ ONE, TWO, THREE = user("one", "u1"), user("two", "u2"), user("three", "u3")
 async def busy(one: Served, model: Any) -> Client:
     """Have a first turn run, and two more things said meanwhile."""
     client = await one.join(TALKER)
+    await one.world.clock.advance(60)
     await say(client, "r1", ONE)
     await streamed(client, "r1", "first")
     await say(client, "r2", ONE, TWO)

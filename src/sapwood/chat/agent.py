@@ -198,8 +198,9 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
 
 def _have_pydantic_ai(name: str) -> None:
-    """Import it now, and not in the middle of the first turn."""
+    """Import it now, and have it build what it puts off, and not in the middle of the first turn."""
     try:
-        importlib.import_module("pydantic_ai")
+        messages = importlib.import_module("pydantic_ai.messages")
     except ImportError as error:
         raise UsageError(f"{name} is a chat agent, which needs Pydantic AI: pip install 'sapwood[chat]'.") from error
+    messages.ModelMessagesTypeAdapter.validate_json("[]")

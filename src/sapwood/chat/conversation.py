@@ -138,7 +138,7 @@ class Conversation:
         if busy and policy == "interrupt":
             self.cancel()
         if busy and new:
-            self.stream.tell(wire.messages(self.text()), without=sender)
+            self._tell_all(sender=sender)
         if policy == "debounce":
             self._actor.of(Schedules).cancel(SILENCE)
             wish = After(timedelta(seconds=self._agent.debounce), key=SILENCE)
@@ -159,6 +159,10 @@ class Conversation:
             text = msgspec.json.encode(self.transcript.messages()[: min(changed)]).decode()
         return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
 
+    def _tell_all(self, *, sender: Socket | None = None) -> None:
+        """Send the conversation to every client, but to whoever said the last of it."""
+        self.stream.tell_messages(self.text, sender=sender)
+
     def _of(self, number: int) -> Row:
         row = self.turns.of(number)
         if row is None:
@@ -168,7 +172,7 @@ class Conversation:
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
         """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
         waits = {id for row in self.turns.queued() for id in _ids(row.said)}
-        stored = {id for id, _ in self.transcript.ids()} | waits
+        stored = self.transcript.known() | waits
         new = [message for message in messages if message["role"] == "user" and message.get("id") not in stored]
         last = messages[-1] if changed and messages and messages[-1]["role"] == "user" else {}
         before = self.transcript.get(last["id"]) if last.get("id") in stored - waits else None
@@ -177,13 +181,14 @@ class Conversation:
         return [message if message.get("id") else {**message, "id": f"msg-{uuid4().hex}"} for message in new]
 
     def _last_asked(self) -> list[str]:
-        return [id for id, role in self.transcript.ids() if role == "user"][-1:]
+        return self.transcript.last_said()
 
     def _skip(self, name: str, asked: Sequence[str], sender: Socket | None) -> Row:
         row = self.turns.add(name, "", [], asked=asked, body="{}", client_tools="[]")
         self.turns.end(row.number, "skipped")
         if sender is not None:
             self.stream.tell_one(sender, wire.messages(self.text()))
+            self.stream.knows(sender)
             self.stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
         return self._of(row.number)
 
@@ -204,7 +209,7 @@ class Conversation:
 
     def _last_known(self, messages: Sequence[UIMessage]) -> str:
         """Return the id of the last of a client's messages that is known here; "" if none is."""
-        known = {id for id, _ in self.transcript.ids()}
+        known = self.transcript.known()
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
 
     def _take_back(self, id: str, *, itself: bool) -> None:
@@ -238,7 +243,7 @@ class Conversation:
         if said:
             self.transcript.add(said[-1]["id"], _request_of(said, joined=self._agent.concurrency == "merge"))
         self.turns.set(row.number, status="running", said="[]")
-        self.stream.tell(wire.messages(self.text()), without=sender)
+        self._tell_all(sender=sender)
         self._drive(row.number)
 
     def _drive(self, number: int) -> None:
@@ -295,7 +300,7 @@ class Conversation:
             self.turns.set(row.number, status="waiting")
         else:
             self.turns.end(row.number, status, error)
-        self.stream.tell(wire.messages(self.text()))
+        self._tell_all()
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
             self._tell_again(row)
@@ -314,7 +319,10 @@ class Conversation:
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""
         message = self.transcript.get(row.message)
-        self.stream.tell(wire.messages(self.text()) if message is None else wire.updated(message))
+        if message is None:
+            self._tell_all()
+        else:
+            self.stream.tell(wire.updated(message))
 
     def tell_ended(self, socket: Socket, id: str) -> None:
         """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""
@@ -449,7 +457,7 @@ class Conversation:
                 self.stream.release_parked()
         elif row.status == "waiting":
             self._close_waiting("aborted")
-            self.stream.tell(wire.messages(self.text()))
+            self._tell_all()
             self.begin_next()
         else:
             self.turns.set(row.number, error=CANCELLED)
@@ -472,7 +480,7 @@ class Conversation:
         self.transcript.clear()
         self.stream.drop()
         self.stream.release_parked()
-        self.stream.tell(wire.cleared(), without=sender)
+        self.stream.tell_cleared(without=sender)
 
     def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
