@@ -212,6 +212,33 @@ async def test_a_client_answers_and_the_answer_is_shown_to_all_and_after_a_reloa
         assert stored["approval"]["approved"] is approved
 
 
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_person_answers_over_http_and_hears_how_the_turn_goes_on(approved: bool) -> None:
+    cls = paying(calls(call("pay", id="p", amount=5), call("beep", id="b")), text("done with it"))
+    async with talking(cls) as one:
+        body: dict[str, Any] = {"messages": [user("pay", "u1")], "clientTools": [{"name": "beep"}]}
+        asked = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+        assert "tool-approval-request" in asked.text
+        said, answer = (await one.site.http(f"{TALKER}/get-messages")).json()
+        part = parts_of(answer, "p")
+        part.update(state="approval-responded", approval={"id": "p", "approved": approved, "reason": "No!"})
+
+        body["messages"] = [said, answer]
+        half = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+        assert half.text == "data: [DONE]\n\n"
+        parts_of(answer, "b").update(state="output-available", output="beep!")
+        whole = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+
+        chunks = [json.loads(line[6:]) for line in whole.text.split("\n\n")[:-2]]
+        assert (chunks[0], chunks[-1]) == ({"type": "start"}, {"type": "finish"})
+        assert cls.log == ([5] if approved else [])
+        stored = (await one.site.http(f"{TALKER}/get-messages")).json()
+        assert [message["role"] for message in stored] == ["user", "assistant"]
+        assert text_of(stored[1]) == "done with it"
+        agent = await one.world.get_agent(cls, "t")
+        assert ("No!" in await agent.seen_by_model()) is not approved
+
+
 async def test_an_approval_without_going_on_waits_until_somebody_wants_it() -> None:
     cls = paying(calls(call("pay", id="p", amount=1), call("pay", id="q", amount=2)), text("ok"))
     async with talking(cls) as one:

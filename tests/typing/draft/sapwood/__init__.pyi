@@ -9,6 +9,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 O = TypeVar("O", default=str)
+F = TypeVar("F")
 
 class Run(Generic[O]):
     id: str
@@ -24,4 +25,4 @@ class ChatAgent(Generic[O]):
     instructions: str
     output_type: type[O]
     children: Sequence[AgentTool]
-    async def run_agent(self, cls: type[ChatAgent[O]], input: object, *, run_id: str | None = ...) -> Run[O]: ...
+    async def run_agent(self, cls: type[ChatAgent[F]], input: object, *, run_id: str | None = ...) -> Run[F]: ...
