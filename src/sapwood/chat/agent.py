@@ -15,7 +15,7 @@ from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
 from sapwood.chat.talk import Talk
 from sapwood.chat.transcript import UIMessage
-from sapwood.errors import UsageError
+from sapwood.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
@@ -33,7 +33,7 @@ SETTINGS = frozenset(
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
 )
 SHOWN = frozenset(
-    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    {"send", "save_messages", "continue_last_turn", "turn", "cancel_turn", "clear", "transcript", "search", "export"}
     | {"approvals", "approve", "deny"}
 )
 
@@ -80,7 +80,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
-        return self.model or getattr(self._actor.host, "model", None)
+        return self.model
 
     def get_instructions(self) -> Any:
         """Return what the model is told before everything else. Override it to have it change."""
@@ -137,6 +137,16 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
         return await talk.over(talk.continue_last().number)
+
+    async def turn(self, id: str) -> Turn:
+        """Return a turn when it is over, or waits for somebody: after `approve`, how it went on."""
+        talk = self._actor.of(Conversation)
+        row = talk.turns.get(id)
+        if row is None:
+            raise Refused(f"There is no turn {id!r}.")
+        if row.status in ("queued", "running"):
+            talk.check_may_wait()
+        return await talk.over(row.number, cancels=False)
 
     async def cancel_turn(self, id: str | None = None) -> bool:
         """Cancel the turn that runs, or the one of this id; return whether there was one."""
