@@ -27,6 +27,7 @@ from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
@@ -65,6 +66,37 @@ class Cancelled(Exception):
     """The turn was cancelled."""
 
 
+class Stalled(Exception):
+    """The model stopped answering."""
+
+
+class Silence:
+    """Cuts off what has said nothing for so many seconds."""
+
+    def __init__(self, clock: Clock, seconds: float, cut: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._cut = cut
+        self._heard_at = clock.now()
+        self.is_too_long = False
+        self._timer = clock.call_at(self._heard_at + seconds, self._look)
+
+    def broken(self) -> None:
+        """Something was said."""
+        self._heard_at = self._clock.now()
+
+    def _look(self) -> None:
+        due = self._heard_at + self._seconds
+        if self._clock.now() < due:
+            self._timer = self._clock.call_at(due, self._look)
+        else:
+            self.is_too_long = True
+            self._cut()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
 class Talks(Protocol):
     """What a driver asks of the conversation its turn belongs to."""
 
@@ -73,6 +105,8 @@ class Talks(Protocol):
     stream: ChatStream
 
     def shown(self, row: Row) -> Any: ...
+
+    def take_back(self, number: int, step: int) -> None: ...
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
 
@@ -87,6 +121,8 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._silence: Silence | None = None
+        """Notes how long nothing has come of what the model is asked for now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
         self._said = 0
@@ -189,7 +225,7 @@ class Driver:
             talks.stream.begin_step(row.steps)
             talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if self._actor.kind.overrides("respond"):
-            await self._respond(self._row(number))
+            await self._respond_at_last(self._row(number))
             return
         turn = self._loop_turn(row)
         while True:
@@ -272,9 +308,55 @@ class Driver:
 
         def hear(event: Any) -> None:
             self._said += 1
+            if self._silence is not None:
+                self._silence.broken()
             stream.put(*projection.event(event))
 
-        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear))
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                return await self._provided(row, turn, lambda token: self._watched(turn, history, token, hear))
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._take_back(row, row.steps + 1)
+                projection = Projection(row.steps + 1)
+                stream.put({"type": "start-step"})
+                await self._actor.leave()
+        raise AssertionError
+
+    async def _watched(
+        self, turn: LoopTurn, history: Sequence[ModelMessage], token: CancellationToken, hear: Callable[[Any], None]
+    ) -> Asked:
+        """Ask the model, and no longer if it falls silent."""
+        self._silence = silence = self._listen_for(token.cancel)
+        try:
+            return await LOOP.ask(turn, history, token, hear)
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            self._silence = None
+            if silence is not None:
+                silence.end()
+
+    def _listen_for(self, cut: Callable[[], object]) -> Silence | None:
+        seconds: float | None = self._agent.stall_timeout
+        return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
+
+    def _take_back(self, row: Row, step: int) -> None:
+        """Have a step be begun again that fell silent."""
+        from pydantic_ai import CancellationToken
+
+        self._row(row.number)
+        log.warning(
+            "the model of %s was silent for %s s, and is asked again",
+            self._actor.address,
+            self._agent.stall_timeout,
+            extra={"address": str(self._actor.address)},
+        )
+        self._token = CancellationToken()
+        self._talks.take_back(row.number, step)
 
     async def _provided(self, row: Row, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
@@ -361,6 +443,18 @@ class Driver:
         talks.stream.put({"type": "finish-step"})
         await talks.end(row.number, "waiting")
 
+    async def _respond_at_last(self, row: Row) -> None:
+        """Let the agent's own `respond` answer; again if it falls silent."""
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                await self._respond(row)
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._take_back(row, 1)
+            else:
+                return
+
     async def _respond(self, row: Row) -> None:
         """Let the agent's own `respond` answer."""
         from pydantic_ai.messages import ModelResponse, TextPart
@@ -374,21 +468,28 @@ class Driver:
         texts: list[str] = []
         answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
         self._responding = task = asyncio.current_task()
+        assert task is not None
+        silence = self._listen_for(task.cancel)
         try:
             async for said in answer:
                 self._row(row.number)
+                if silence is not None:
+                    silence.broken()
                 if not isinstance(said, str) and said["type"] == "error":
                     raise Failed(str(said["errorText"]))
                 talks.stream.put(*_chunks_of(said, first=not texts))
                 if isinstance(said, str):
                     texts.append(said)
         except CancelledError:
-            if task is None or self._actor.dropped is not None or not self._is_cancelled(row.number):
+            cut = self._is_cancelled(row.number) or (silence is not None and silence.is_too_long)
+            if self._actor.dropped is not None or not cut:
                 raise
             task.uncancel()
-            raise Cancelled from None
+            raise Cancelled if self._is_cancelled(row.number) else Stalled(Stalled.__doc__) from None
         finally:
             self._responding = None
+            if silence is not None:
+                silence.end()
             await answer.aclose()
         if texts:
             talks.stream.put({"type": "text-end", "id": "1-0"})
