@@ -139,7 +139,7 @@ class Chat(Watched):
 
 def _prompt(message: Any) -> str:
     texts = [str(part.content) for part in message.parts if isinstance(part, UserPromptPart)]
-    return texts[-1] if texts else ""
+    return texts[-1].rpartition("\n")[2] if texts else ""
 
 
 class Latest(Chat):

@@ -196,14 +196,16 @@ class ChatStream:
             if socket not in left_out:
                 self.tell_one(socket, frame)
 
-    def tell_messages(self, text: str, *, sender: Socket | None = None) -> None:
-        """Tell every client all messages, which are JSON; whoever said the last of them has it already.
+    def tell_messages(self, text: Callable[[], str], *, sender: Socket | None = None) -> None:
+        """Tell every client all messages, as JSON; whoever said the last of them has it already.
 
         Unless it spoke while a telling of what was there before was on its way: clients show what they
         are told and nothing else, so it has forgotten what it said.
         """
         crossed = sender is not None and self._now() - self._told.get(sender, self._made_at) < CROSSED
-        self._tell_all(wire.messages(text), without=None if crossed else sender)
+        without = None if crossed else sender
+        if any(socket is not without for socket in self._clients()):  # they may be many: not for nobody
+            self._tell_all(wire.messages(text()), without=without)
 
     def tell_cleared(self, *, without: Socket | None) -> None:
         """Tell every client that there are no messages any more."""
