@@ -102,7 +102,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Called when a tool has returned. Override it."""
 
     async def on_turn_end(self, turn: Turn) -> None:
-        """Called when a turn is over. Override it."""
+        """Called when a turn is over; again if the process died in it. Override it."""
 
     async def on_agent_start(self, turn: Turn) -> None:
         """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
@@ -184,7 +184,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Conversation).begin_next()
+        self._actor.of(Conversation).begin_next(is_silent=True)
 
 
 def _have_pydantic_ai(name: str) -> None:

@@ -33,16 +33,21 @@ SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the model answered."""
+class Used:
+    """What one request to a model has used."""
 
-    response: ModelResponse
     model: str
     """Who answered, as the provider calls it."""
     input_tokens: int
     output_tokens: int
     cost: float | None
-    """In dollars; None if nobody knows the price."""
+    """In dollars; None if nobody knows the price, or the provider was cut off before it said what it had used."""
+
+    @classmethod
+    def of(cls, response: ModelResponse) -> Used:
+        usage = response.usage
+        cost = _cost(response) if usage.has_values() else None
+        return cls(response.model_name or "", usage.input_tokens, usage.output_tokens, cost)
 
 
 @dataclass(slots=True)
@@ -134,9 +139,14 @@ class PydanticLoop:
         )
 
     async def ask(
-        self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken, said: Callable[[Any], None]
-    ) -> Asked:
-        """Ask the model to go on; `said` is given every event as it comes."""
+        self,
+        turn: Turn,
+        history: Sequence[ModelMessage],
+        token: CancellationToken,
+        said: Callable[[Any], None],
+        used: Callable[[Used], None],
+    ) -> ModelResponse:
+        """Ask the model to go on; `said` is given every event as it comes, `used` what it cost, whole or not."""
         from pydantic_ai import Agent
 
         model = _telling()(turn.model, said) if turn.ready is None else None
@@ -145,26 +155,25 @@ class PydanticLoop:
             while not Agent.is_model_request_node(node):
                 node = await run.next(node)
             async with node.stream(run.ctx) as events:
-                async for event in events:
-                    said(event)
+                try:
+                    async for event in events:
+                        said(event)
+                finally:
+                    used(Used.of(events.response))
             response: ModelResponse = run.all_messages()[-1]
         _check_end(response)
-        usage = response.usage
-        return Asked(
-            response,
-            response.model_name or "",
-            usage.input_tokens,
-            usage.output_tokens,
-            _cost(response),
-        )
+        return response
 
-    async def summarise(self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken) -> str:
+    async def summarise(
+        self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken, used: Callable[[Used], None]
+    ) -> str:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )
+        used(Used.of(result.response))
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:
