@@ -48,8 +48,8 @@ LIMITS = """## What limits what
   agent's stream each event takes four locks, and a turn of the event loop for each. We hear it where the model says it,
   and hand on only where parts begin and end. What we add is a row and a frame for all that came in 30 ms. With a model
   that speaks as fast as it is read these are dozens of tokens, so neither the row nor 20 watchers weigh much.
-- **Tokens at 50 a second** come one or two at a time, so each row and frame is for one or two tokens: they cost somewhat
-  more than the shorter way saves, in short answers with what it takes to begin and to end a turn. Each watcher more
+- **Tokens at 50 a second** come one or two at a time, so each row and frame is for one or two tokens: they cost a
+  little more than the shorter way saves, in short answers with what it takes to begin and to end a turn. Each watcher more
   costs another frame each time, about 10 µs.
 - **Many conversations on one core** wait for that core, and for nothing else: a token is late by the 30 ms for which it
   is gathered, and by what others of the process do meanwhile. The measured time counts from when the token was due, and
