@@ -49,8 +49,8 @@ LIMITS = """## What limits what
   and hand on only where parts begin and end. What we add is a row and a frame for all that came in 30 ms. With a model
   that speaks as fast as it is read these are dozens of tokens, so neither the row nor 20 watchers weigh much.
 - **Tokens at 50 a second** come one or two at a time, so each row and frame is for one or two tokens: they cost a
-  little more than the shorter way saves, in short answers with what it takes to begin and to end a turn. Each watcher more
-  costs another frame each time, about 10 µs.
+  little more than the shorter way saves, in short answers with what it takes to begin and to end a turn. Each watcher
+  more costs another frame each time, about 10 µs.
 - **Many conversations on one core** wait for that core, and for nothing else: a token is late by the 30 ms for which it
   is gathered, and by what others of the process do meanwhile. The measured time counts from when the token was due, and
   turns end and begin all the while. Where other programs have the core for part of the time, as the note says, tokens
