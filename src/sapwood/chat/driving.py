@@ -260,6 +260,8 @@ class Driver:
             await self._respond_at_last(self._row(number))
             return
         turn = self._loop_turn(row)
+        await talks.transcript.load()
+        self._actor.check_live()
         while True:
             row = self._row(number)
             history = talks.transcript.history()
