@@ -145,6 +145,8 @@ class Conversation:
             self._actor.of(Schedules).add(wish, self._agent.begin_turn, (), {})
         elif not busy:
             self._begin(row, sender)
+        else:
+            self.begin_next()  # the last turn may only wait for somebody, who is not going to answer any more
         return self._of(row.number)
 
     def text(self) -> str:
@@ -436,6 +438,7 @@ class Conversation:
         elif row.status == "waiting":
             self._close_waiting("aborted")
             self.stream.tell(wire.messages(self.text()))
+            self.begin_next()
         else:
             self.turns.set(row.number, error=CANCELLED)
             self.driver.cut_off()
