@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Generic
 from uuid import uuid4
 
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from tests.conformance.served import Client, Served, served, type_of
+from typing_extensions import TypeVar
 
 from sapwood import App, ChatAgent, Turn
 from sapwood.testing import ScriptedModel
+
+O = TypeVar("O", default=Any)  # noqa: E741 - what its turns put out
 
 RESPONSE = "cf_agent_use_chat_response"
 MESSAGES = "cf_agent_chat_messages"
@@ -27,7 +30,7 @@ CLEAR = "cf_agent_chat_clear"
 TALKER = "/agents/talker/t"
 
 
-class Talking(ChatAgent[Any]):
+class Talking(ChatAgent[O], Generic[O]):
     """An agent that talks, shows what its model sees, and notes how its turns end."""
 
     migrations = ("CREATE TABLE ends (id TEXT NOT NULL, status TEXT NOT NULL) STRICT",)
