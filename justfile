@@ -5,7 +5,7 @@ export PATH := venv / "bin:" + env("PATH")
 # Hundreds of tests start a Python of their own: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE := ""
 # Twice as many tests at once as a small machine has cores: most of the time they wait.
-beside := "-n 4 --dist worksteal --inline-snapshot disable"
+beside := "-n 4 --dist worksteal --inline-snapshot disable -m 'not alone'"
 
 # List the recipes.
 default:
@@ -56,6 +56,7 @@ types:
 # Fast tests: no server, no network. All of them beside each other; with any pytest arguments, those in one process.
 test *args:
     pytest {{ if args == "" { beside } else { args } }}
+    {{ if args == "" { "pytest -m alone" } else { "" } }}
 
 # Build the pages of the examples from examples/pages. Needs Node; running an example does not.
 pages *names:

@@ -21,6 +21,8 @@ from sapwood.address import Address
 from sapwood.kernel.watchdog import STRIKES, SlowSlice, Strikes, Watchdog
 from sapwood.settings import Settings
 
+pytestmark = pytest.mark.alone
+
 WHO = Address.root_of("Bad", "one")
 SETTINGS = Settings(slow_slice=0.1, stuck_slice=0.4, fatal_slice=60)
 
