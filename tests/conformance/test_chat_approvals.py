@@ -362,3 +362,23 @@ class GossipFriend(Agent):
     async def pass_on(self) -> str:
         agent = await self.parent_agent(self.asks)
         return (await agent.send("do you know?")).text
+
+
+async def test_what_ran_beside_a_call_that_waits_is_kept_also_after_a_turn_that_was_broken_off(run: Run) -> None:
+    cls = paying(
+        call("pay", id="p1", amount=1),
+        calls(call("look_up", id="l"), call("pay", id="p2", amount=2)),
+        text("paid it"),
+    )
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        first = await agent.send("pay")
+        await agent.cancel_turn(first.id)
+
+        turn = await agent.send("look, and pay")
+        assert turn.status == "waiting"
+        await agent.approve("p2")
+
+        assert await over(agent) == [(turn.id, "completed")]
+        assert cls.log == ["looked", 2]
+        assert open_calls(json.loads(await agent.seen_by_model())) == set()

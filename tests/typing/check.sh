@@ -5,7 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")"
 built=(programs/inbox.py programs/remote.py programs/desk.py programs/test_desk.py)
 to_come=(programs/research.py)
-[ -f refused.py ] && python refused.py
 if [ -f ../../src/sapwood/py.typed ]; then
     pyright --project built.json
     MYPYPATH=../../src:programs mypy --strict --no-error-summary --cache-dir=../../.mypy_cache "${built[@]}"

@@ -30,7 +30,7 @@ HOOKS = frozenset(
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
 )
 SHOWN = frozenset(
     {"send", "save_messages", "continue_last_turn", "turn", "cancel_turn", "clear", "transcript", "search", "export"}
@@ -63,6 +63,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
+    stall_timeout: ClassVar[float | None] = None
+    """Seconds of silence after which a model that answers is cut off, and asked again; None: it may take for ever."""
     max_messages: ClassVar[int | None] = None
     """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
     debounce: ClassVar[float] = 1.0

@@ -275,6 +275,16 @@ class Conversation:
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
 
+    def begin_again(self, number: int, step: int) -> None:
+        """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
+        row = self._of(number)
+        self.turns.set(number, recovering_at=row.recovering_at or self._now())
+        self.stream.drop()
+        self.stream.tell(wire.recovering(row.id, is_so=True))
+        self._tell_done(row, "recovering", None, says_nothing=False)
+        self.stream.tell_messages(self.text)
+        self.stream.begin_again(step)
+
     async def end(self, number: int, status: str, *, error: str | None = None) -> None:
         """Store the message a turn has made, tell everybody, and let the next turn begin."""
         row = self._of(number)

@@ -23,6 +23,7 @@ GATHERED = 0.03
 """Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
+BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
 
@@ -81,6 +82,19 @@ class ChatStream:
         number = self.active.number
         self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ? AND step >= ?", number, step)
         self._turns.set(number, next_seq=self._seq)
+
+    def begin_again(self, step: int) -> None:
+        """Forget what a step said, and offer every client what there is, from the beginning.
+
+        Who listens without a socket has heard too much, and is told to look elsewhere.
+        """
+        assert self.active is not None
+        self.forget_from(step)
+        for socket in self._clients():
+            self.offer(socket, self.active.stream)
+        for listener in self._listeners:
+            listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
+            listener.put_nowait(None)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
