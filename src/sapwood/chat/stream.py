@@ -92,9 +92,9 @@ class ChatStream:
         self.forget_from(step)
         for socket in self._clients():
             self.offer(socket, self.active.stream)
-        for listener in self._listeners:
+        for listener in self._listeners.get(self.active.number, ()):
             listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
-            listener.put_nowait(None)
+        self.settle(self.active.number)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
