@@ -66,7 +66,7 @@ async def test_what_a_deep_chat_streams_is_kept_in_its_own_database_and_nowhere_
     monkeypatch.setattr(DeepTeller, "model", model)
     async with served(App(agents=[DeepRoot])) as one:
         root = await one.world.get_agent(DeepRoot, "r")
-        assert not await root.answer("nobody asked")  # which makes them all
+        assert not await root.answer("nothing was asked")
         client, parents = await one.join(CHILD), await one.join("/agents/deep-root/r")
         await say(client, "r1", user("tell", "u1"))
         await streamed(client, "r1", "once")
@@ -108,9 +108,8 @@ async def test_a_question_of_a_deep_chat_survives_a_crash_and_is_answered_by_any
             await approval(client, "c", approved=True)
             await client.until(lambda frame: type_of(frame) == RESPONSE and frame["done"])
         else:
-            assert await (
-                teller.approve("c") if where == "address" else {"root": root, "middle": middle}[where].answer("c")
-            )
+            answers = {"root": root.answer, "middle": middle.answer, "address": teller.approve}
+            assert await answers[where]("c")
 
         (turn,) = (await teller.export())["turns"]
         ended = await teller.turn(turn["id"])

@@ -538,8 +538,9 @@ class Conversation:
 
         None if the client says something else. A turn that goes on already is returned too: the answers came twice.
         """
-        last, row = messages[-1] if messages else {}, self.turns.last()
-        if row is None or row.status not in ("running", "waiting") or last.get("id") != row.message:
+        last = messages[-1] if messages else {}
+        row = self.turns.running() or self.turns.waiting()
+        if row is None or last.get("id") != row.message:
             return None
         _check(last)
         for part in last["parts"]:

@@ -94,7 +94,7 @@ class ChatStream:
             self.offer(socket, self.active.stream)
         for listener in self._listeners.get(self.active.number, ()):
             listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
-            listener.put_nowait(None)
+        self.settle(self.active.number)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
