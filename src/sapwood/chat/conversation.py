@@ -28,7 +28,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
-from sapwood.runs.method import UNWANTED
+from sapwood.runs.contract import UNWANTED
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served

@@ -33,7 +33,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
-from sapwood.runs.method import UNWANTED
+from sapwood.runs.contract import UNWANTED, doing
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
@@ -120,6 +120,7 @@ class Driver:
         row = self._talks.turns.of(number)
         if row is None or row.status != "running":
             return
+        doing.set((self._actor, row.id))
         self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):

@@ -38,10 +38,10 @@ from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
+from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import RunState
+from sapwood.runs.contract import UNWANTED, RunState, doing
 from sapwood.runs.events import Event, Kind, ears_of, tell
-from sapwood.runs.method import UNWANTED
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served, parent_run
 
@@ -145,6 +145,8 @@ class Runs:
             wish.tool_call, wish.work = asking.id, asking.work
             wish.order = asking.runs if wish.order is None else wish.order
             asking.runs += 1
+        elif (part := doing.get()) is not None and part[0] is self._actor:
+            wish.work = part[1]
         wish.place = wish.order or 0
         row = self.give(cls, input, wish)
         if wish.detached is not None:
@@ -245,8 +247,10 @@ class Runs:
         if row.status == "interrupted":
             self.registry.set(row.id, status="running", error=None, reason=None, still_running=0, ended_at=None)
             row = self._row(row.id)
-        if row.id not in self._followed:
+        if (followed := self._followed.get(row.id)) is None:
             self._follow(row.id)
+        elif followed.given_up:
+            followed.given_up, followed.since = False, self._actor.host.clock.now()
         return row
 
     def _follow(self, id: str) -> None:
@@ -320,7 +324,7 @@ class Runs:
                 self._actor.check_live()
                 if self._is_silent(followed):
                     self._give_up(followed, "inspect-failed", describe(error), still_running=True)
-                    return
+                    break
                 failed += 1
                 await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
                 continue
@@ -336,34 +340,60 @@ class Runs:
     async def _begin(self, followed: Followed) -> bool:
         """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
         row, actor = followed.row, self._actor
-        tree = actor.home
-        assert isinstance(tree, Tree)
-        kind = tree.kinds.get(row.type) or resolve(row.type)
-        child = await actor.of(Children).get(kind.cls, row.name)
-        followed.child = child
+        if not self._is_wanted(row.id) and self._stored(row.id) is None:
+            return await self._not_begun(followed)
+        child = followed.child = await self._awake(followed)
+        if child is None:
+            return await self._not_begun(followed)
         served = child.of(Served)
         if served.row(row.id) is None:
-            text = self._inputs.get(row.id) or await self._given_again(row.id)
+            text = self._inputs.get(row.id) or await self._given_again(followed)
             if followed.stopped is not None or not self._is_wanted(row.id):
-                self._end(self._row(row.id), "aborted", reason=followed.stopped or UNWANTED)
-                await self._hook(self._agent.on_run_finish, self.of(row.id))
-                return False
+                return await self._not_begun(followed)
             if text is None:
                 self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
                 await self._hook(self._agent.on_run_finish, self.of(row.id))
                 return False
             await _called(child, "start_run", served.start, row.id, text, row.trace)
             actor.check_live()
+        if not self._is_wanted(row.id):
+            self.cut(row.id, self._row(row.id).cancelled or UNWANTED)
         if self._row(row.id).status == "starting":
             self.registry.set(row.id, status="running")
         self._inputs.pop(row.id, None)
         self._changed(row.id)
         return True
 
-    async def _given_again(self, id: str) -> bytes | None:
+    async def _awake(self, followed: Followed) -> Actor | None:
+        """Return the sub-agent, started; None if the run is to stop before it is."""
+        row, tree = followed.row, self._actor.home
+        assert isinstance(tree, Tree)
+        kind = tree.kinds.get(row.type) or resolve(row.type)
+        getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
+        try:
+            await self._while_not_due(followed, getting)
+            if getting.done():
+                return getting.result()
+        finally:
+            getting.cancel()
+        tree.abort(self._actor.address.child(kind.type, row.name), followed.stopped)
+        return None
+
+    async def _not_begun(self, followed: Followed) -> bool:
+        """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
+        row = self._row(followed.row.id)
+        if followed.timed_out:
+            self._end_timed_out(row)
+        else:
+            self._end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
+        await self._hook(self._agent.on_run_finish, self.of(row.id))
+        return False
+
+    async def _given_again(self, followed: Followed) -> bytes | None:
         """After a crash, wait for whoever gave a run: only they know the whole input."""
+        id = followed.row.id
         arrived = self._arrived[id] = self._actor.host.loop.create_future()
-        await asyncio.wait({arrived}, timeout=GIVEN_AGAIN)
+        await asyncio.wait({arrived, followed.stop}, timeout=GIVEN_AGAIN, return_when=asyncio.FIRST_COMPLETED)
         self._arrived.pop(id, None)
         return self._inputs.get(id)
 
@@ -380,18 +410,21 @@ class Runs:
         assert child is not None
         call, reply = child.handle("follow run", child.of(Served).result, id)
         try:
-            while not reply.done():
-                if followed.stopped is not None:
-                    await self._stopping(followed, reply)
-                    break
-                due = self._due(followed)
-                await self._until(due, reply, followed.stop)
-                if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
-                    await self._is_due(followed)
+            await self._while_not_due(followed, reply)
+            if not reply.done():
+                await self._stopping(followed, reply)
             return await reply
         except CancelledError:
             child.cancel(call)
             raise
+
+    async def _while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
+        """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
+        while not reply.done() and followed.stopped is None:
+            due = self._due(followed)
+            await self._until(due, reply, followed.stop)
+            if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
+                await self._is_due(followed)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""
@@ -432,10 +465,10 @@ class Runs:
         due = self._due(followed)
         if due is None or now < due:
             return  # something was heard meanwhile
-        assert followed.child is not None
-        if followed.child.of(Served).worker.waits(row.id):
+        served = None if followed.child is None else followed.child.of(Served)
+        if served is not None and served.worker.waits(row.id):
             followed.since = now  # it waits for a person, and that may take any time
-            followed.child.of(Served).last_heard.pop(row.id, None)
+            served.last_heard.pop(row.id, None)
             return
         detached = _options(row).get("detached")
         over = detached is not None and now >= row.started_at + detached["budget"]
@@ -462,23 +495,23 @@ class Runs:
         row = self._row(followed.row.id)
         news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
         if followed.timed_out and state.status == "aborted":
-            text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
-            self._end(row, "error", error=text, reason="timed-out", seq=state.seq + 1, **news)
+            self._end_timed_out(row, seq=state.seq + 1, **news)
             return
         reason = state.reason if state.status == "aborted" else None
         self._end(row, state.status, error=state.error, reason=reason, seq=state.seq + 1, **news)
 
+    def _end_timed_out(self, row: Row, **news: Any) -> None:
+        text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        self._end(row, "error", error=text, reason="timed-out", **news)
+
     def _give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
         followed.given_up = True
-        seq = 1
-        if followed.child is not None and (state := followed.child.of(Served).inspect(followed.row.id)) is not None:
-            seq = state.seq + 1
         row = self._row(followed.row.id)
-        self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running), seq=seq)
+        self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running))
 
     def _end(self, row: Row, status: str, **news: Any) -> None:
         """Note, in this slice, how a run ended, and tell everybody."""
-        news.setdefault("seq", 1)
+        news.setdefault("seq", self._next_seq(row.id))
         if not self.registry.end(row.id, status, **news):
             return
         row = self._row(row.id)
@@ -487,6 +520,19 @@ class Runs:
         self._tell(row, ENDS[status], row.seq, run.output if run.ok else run.failure())
         self._deliver(row, run)
         self._changed(row.id)
+
+    def _stored(self, id: str) -> kept.Row | None:
+        """Return what the sub-agent has stored of a run, awake or asleep."""
+        database = self._clients.database_of(id)
+        return None if database is None else kept.find(database, id)
+
+    def _next_seq(self, id: str) -> int:
+        """Return the number that follows all that a run has said, as far as anybody still knows."""
+        database, found, followed = self._clients.database_of(id), self._stored(id), self._followed.get(id)
+        told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
+        if database is None or found is None:
+            return told + 1
+        return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
 
     def _deliver(self, row: Row, run: Run) -> None:
         """Have the agent called that a run nobody waits for is over, or given up: each once."""

@@ -45,6 +45,8 @@ class Served:
         """When progress was last told, and what is to be told next."""
         self.last_heard: dict[str, float] = {}
         """When something last happened in those that are going on."""
+        self.told: dict[str, int] = {}
+        """The number that follows all that was told of those that are going on."""
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
@@ -157,7 +159,7 @@ class Served:
             self._actor.host.clock.now(),
             run,
         )
-        for what in (self._given, self.last_heard, self._reports):
+        for what in (self._given, self.last_heard, self.told, self._reports):
             what.pop(run, None)
         for waiting in self._over.pop(run, ()):
             if not waiting.done():
@@ -180,6 +182,7 @@ class Served:
     def said(self, run: str, first: int, texts: Sequence[bytes]) -> None:
         """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
         self.last_heard[run] = self._actor.host.clock.now()
+        self.told[run] = first + len(texts)
         given = self.given(run)
         self._to_clients(
             run,
