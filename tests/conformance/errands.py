@@ -57,8 +57,8 @@ class Giving:
 
     worker: type[Agent[Any]]
     migrations = (
-        "CREATE TABLE ends (id TEXT NOT NULL, status TEXT NOT NULL) STRICT;"
-        "CREATE TABLE hooks (hook TEXT NOT NULL, run TEXT NOT NULL, status TEXT NOT NULL) STRICT;",
+        *Talking.migrations,
+        "CREATE TABLE hooks (hook TEXT NOT NULL, run TEXT NOT NULL, status TEXT NOT NULL) STRICT",
     )
 
     async def give(self: Any, input: Any = None, run_id: str | None = None, timeout: float | None = None) -> Run:
@@ -83,6 +83,9 @@ class Giving:
 
     async def children(self: Any) -> list[str]:
         return [child.name for child in self.list_sub_agents()]
+
+    async def tables(self: Any) -> list[str]:
+        return [str(row["name"]) for row in self.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
     async def abort(self: Any, name: str, reason: str) -> None:
         self.abort_sub_agent(self.worker, name, reason)

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
+from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import resolve
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -98,10 +100,20 @@ class RunClients:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
         row, tree = self._registry.get(run), self._actor.home
         assert isinstance(tree, Tree)
-        child = self._actor.registry.find((row.type,), row.name) if row is not None else None
+        child = self._actor.registry.find(self.types_of(row), row.name) if row is not None else None
         if child is None:
             return None
         return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)
+
+    def types_of(self, row: Row) -> tuple[str, ...]:
+        """Return what the class of the sub-agent that does a run is called, and was: it may have been renamed."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        try:
+            kind = tree.kinds.get(row.type) or resolve(row.type)
+        except UsageError:  # it is no more
+            return (row.type,)
+        return (kind.type, *kind.aliases)
 
     def hear(self, socket: Socket, data: str) -> None:
         """Clients say nothing about runs."""

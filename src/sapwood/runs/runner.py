@@ -303,9 +303,14 @@ class Runs:
                 await self._hook(self._agent.on_run_start, shown(row))
             await self._follow_to_end(followed)
         finally:
-            del self._followed[id]
-            self._inputs.pop(id, None)
+            if self._is_followed(followed):
+                del self._followed[id]
+                self._inputs.pop(id, None)
             self._changed(id)
+
+    def _is_followed(self, followed: Followed) -> bool:
+        """Return whether a run was not cleared away meanwhile; its id may belong to another one by now."""
+        return self._followed.get(followed.row.id) is followed
 
     def _is_again(self) -> bool:
         """Return whether the fiber that runs now was interrupted before."""
@@ -320,22 +325,29 @@ class Runs:
                 self._end_as(followed, await self._result(followed))
             except CancelledError:
                 raise
-            except Unavailable as error:
+            except Exception as error:
                 self._actor.check_live()
-                if self._is_silent(followed):
-                    self._give_up(followed, "inspect-failed", describe(error), still_running=True)
-                    break
-                failed += 1
-                await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
-                continue
-            except Aborted as error:
-                self._actor.check_live()
-                self._end(self._row(id), "aborted", reason=str(error))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
-                self._actor.check_live()
-                self._end(self._row(id), "error", error=str(error) or describe(error))
+                if not self._is_followed(followed):
+                    return
+                if isinstance(error, Unavailable) and not self._is_silent(followed):
+                    failed += 1
+                    await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
+                    continue
+                self._end_by(followed, error)
             break
         await self._hook(self._agent.on_run_finish, self.of(id))
+
+    def _end_by(self, followed: Followed, error: Exception) -> None:
+        """Note that a run ended without its sub-agent saying how."""
+        row = self._row(followed.row.id)
+        if isinstance(error, Unavailable):
+            self._give_up(followed, "inspect-failed", describe(error), still_running=True)
+        elif isinstance(error, Aborted) and followed.timed_out:
+            self._end_timed_out(row)
+        elif isinstance(error, Aborted):
+            self._end(row, "aborted", reason=str(error))
+        else:
+            self._end(row, "error", error=str(error) or describe(error))
 
     async def _begin(self, followed: Followed) -> bool:
         """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
@@ -622,9 +634,11 @@ class Runs:
             if row is None:
                 continue
             self.cut(id, "cleared")
+            self._followed.pop(id, None)
+            self._inputs.pop(id, None)
             self.registry.remove([id])
             self._changed(id)
-            if (task := self._actor.of(Children).bury((row.type,), row.name)) is not None:
+            if (task := self._actor.of(Children).bury(self._clients.types_of(row), row.name)) is not None:
                 gone.append(task)
         return gone
 
