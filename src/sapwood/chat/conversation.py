@@ -576,6 +576,7 @@ class Conversation:
         if row is None or row.status != "waiting" or any(call.is_open for call in calls):
             return
         if any(call.go_on for call in calls):
+            self.stream.go_on(number)
             self.turns.set(number, status="running", continues=row.continues + 1)
             self._drive(number)
 
@@ -589,8 +590,9 @@ class Conversation:
         history = self.transcript.history()
         if history and history[-1].kind == "response":
             self.transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))
-        self.stream.forget(row.number)
-        self.turns.set(row.number, status="running", continues=row.continues + 1, error=None)
+        self.stream.go_on(row.number)
+        # If it was a run, that is over: what follows is between the agent and whoever talks to it.
+        self.turns.set(row.number, status="running", continues=row.continues + 1, error=None, run=None)
         self._drive(row.number)
         return self._of(row.number)
 

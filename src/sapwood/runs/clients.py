@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from sapwood.runs import kept
 from sapwood.runs.registry import RUNS, Registry, Row
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
+
+log = logging.getLogger(__name__)
 
 
 class RunClients:
@@ -78,10 +81,20 @@ class RunClients:
             return
         outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
-        for frame in self._said(row, database):
+        for frame in self._readable(row, database):
             outbox.put(socket, frame)
         if not row.is_open:
             outbox.put(socket, ended(row, replay=True))
+
+    def _readable(self, row: Row, database: Database | None) -> list[str]:
+        """Return the frames of what a run has said so far; none if it cannot be read any more."""
+        try:
+            return self._said(row, database)
+        except Exception:
+            self._actor.check_live()
+            where = {"address": str(self._actor.address)}
+            log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
+            return []
 
     def _said(self, row: Row, database: Database | None) -> list[str]:
         """Return the frames of what a run has said so far."""
