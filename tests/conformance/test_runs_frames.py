@@ -316,9 +316,10 @@ def _spoil(one: Any, run: str) -> None:
             continue
         database = sqlite3.connect(path)
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        if "sapwood_served_runs" in tables and database.execute(
-            "SELECT 1 FROM sapwood_served_runs WHERE id = ?", [run]
-        ).fetchall():
+        if (
+            "sapwood_served_runs" in tables
+            and database.execute("SELECT 1 FROM sapwood_served_runs WHERE id = ?", [run]).fetchall()
+        ):
             database.execute("UPDATE sapwood_chunks SET body = 'no JSON'")
             database.commit()
         database.close()
@@ -350,5 +351,3 @@ async def test_after_a_crash_the_run_goes_on_where_its_numbers_stopped_for_old_c
             check_sequence(seen)
             assert seen[: len(before)] == before
         assert without_replay(frames(meanwhile)) == without_replay(frames(late))
-
-

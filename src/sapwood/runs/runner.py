@@ -118,6 +118,10 @@ class Followed:
     """Who does it, once they are awake."""
     given_up: bool = False
     timed_out: bool = False
+    trouble: str | None = None
+    """Why the sub-agent could not be reached, when last tried."""
+    nudge: Future[None] | None = None
+    """Done when somebody asks for the run again; what is waited for is looked at anew."""
 
     @property
     def stopped(self) -> str | None:
@@ -251,6 +255,8 @@ class Runs:
             self._follow(row.id)
         elif followed.given_up:
             followed.given_up, followed.since = False, self._actor.host.clock.now()
+            if followed.nudge is not None and not followed.nudge.done():
+                followed.nudge.set_result(None)
         return row
 
     def _follow(self, id: str) -> None:
@@ -296,7 +302,10 @@ class Runs:
         if id in self._followed or row is None or row.status in HARD:
             return
         followed = self._followed[id] = Followed(
-            row, stop=self._actor.host.loop.create_future(), since=self._actor.host.clock.now(), again=self._is_again()
+            row,
+            stop=self._actor.host.loop.create_future(),
+            since=self._actor.host.clock.now(),
+            again=row.status != "starting" or self._is_again(),
         )
         try:
             if row.status == "starting" and not followed.again:
@@ -329,20 +338,30 @@ class Runs:
                 self._actor.check_live()
                 if not self._is_followed(followed):
                     return
-                if isinstance(error, Unavailable) and not self._is_silent(followed):
+                if isinstance(error, Unavailable):
                     failed += 1
-                    await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
+                    await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
                     continue
                 self._end_by(followed, error)
             break
         await self._hook(self._agent.on_run_finish, self.of(id))
 
+    async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
+        """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
+        followed.trouble = str(error) or describe(error)
+        if not followed.given_up and self._is_silent(followed):
+            await self._tell_given_up(followed)
+        await asyncio.wait({followed.stop, self._nudge(followed)}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+
+    def _nudge(self, followed: Followed) -> Future[None]:
+        if followed.nudge is None or followed.nudge.done():
+            followed.nudge = self._actor.host.loop.create_future()
+        return followed.nudge
+
     def _end_by(self, followed: Followed, error: Exception) -> None:
         """Note that a run ended without its sub-agent saying how."""
         row = self._row(followed.row.id)
-        if isinstance(error, Unavailable):
-            self._give_up(followed, "inspect-failed", describe(error), still_running=True)
-        elif isinstance(error, Aborted) and followed.timed_out:
+        if isinstance(error, Aborted) and followed.timed_out:
             self._end_timed_out(row)
         elif isinstance(error, Aborted):
             self._end(row, "aborted", reason=str(error))
@@ -354,6 +373,7 @@ class Runs:
         row, actor = followed.row, self._actor
         if not self._is_wanted(row.id) and self._stored(row.id) is None:
             return await self._not_begun(followed)
+        followed.child = None
         child = followed.child = await self._awake(followed)
         if child is None:
             return await self._not_begun(followed)
@@ -434,7 +454,7 @@ class Runs:
         """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
         while not reply.done() and followed.stopped is None:
             due = self._due(followed)
-            await self._until(due, reply, followed.stop)
+            await self._until(due, reply, followed.stop, self._nudge(followed))
             if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
                 await self._is_due(followed)
 
@@ -456,7 +476,7 @@ class Runs:
                 dues.append(row.started_at + detached["budget"])
                 dues.append(None if heard is None else heard + detached["silence"])
             elif followed.again:
-                dues.append((heard or followed.since) + self._actor.host.settings.run_silence)
+                dues.append(max(heard or 0, followed.since) + self._actor.host.settings.run_silence)
         return min((due for due in dues if due is not None), default=None)
 
     def _last_heard(self, followed: Followed) -> float | None:
@@ -464,7 +484,7 @@ class Runs:
         return None if child is None else child.of(Served).last_heard.get(followed.row.id)
 
     def _is_silent(self, followed: Followed) -> bool:
-        heard = self._last_heard(followed) or followed.since
+        heard = max(self._last_heard(followed) or 0, followed.since)
         return self._actor.host.clock.now() - heard >= self._actor.host.settings.run_silence
 
     async def _is_due(self, followed: Followed) -> None:
@@ -482,10 +502,17 @@ class Runs:
             followed.since = now  # it waits for a person, and that may take any time
             served.last_heard.pop(row.id, None)
             return
-        detached = _options(row).get("detached")
-        over = detached is not None and now >= row.started_at + detached["budget"]
-        reason = "budget-exceeded" if over else "no-progress"
-        text = "It took too long." if over else "Nothing was heard of it for too long."
+        await self._tell_given_up(followed)
+
+    async def _tell_given_up(self, followed: Followed) -> None:
+        row, detached = followed.row, _options(followed.row).get("detached")
+        reason, text = "no-progress", "Nothing was heard of it for too long."
+        if detached is not None and self._actor.host.clock.now() >= row.started_at + detached["budget"]:
+            reason, text = "budget-exceeded", "It took too long."
+        elif followed.child is None and followed.trouble is not None:
+            reason, text = "inspect-failed", followed.trouble
+        elif followed.child is None:
+            reason, text = "inspect-timeout", "Its sub-agent does not start."
         self._give_up(followed, reason, text, still_running=True)
         await self._hook(self._agent.on_run_finish, self.of(row.id))
 
