@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.exposed import Exposed
 from sapwood.errors import UsageError
@@ -76,7 +77,14 @@ class MethodRuns:
         self._tasks[run] = task
         doing.set((actor, run))
         try:
-            value = await self._worked(run, row.input)
+            with tracing.span(
+                f"invoke_agent {actor.kind.type}",
+                gen_ai__operation__name="invoke_agent",
+                gen_ai__agent__name=actor.kind.type,
+                sapwood__address=str(actor.address),
+                sapwood__run__id=run,
+            ):
+                value = await self._worked(run, row.input)
             actor.check_live()
             if run in self._cut:  # it was told to stop, and did not listen
                 served.ended(run, "aborted", reason=self._cut[run])

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
@@ -62,7 +63,7 @@ TOLD_GIVEN_UP, TOLD_OVER = 1, 2
 class Detached:
     """How to hear of a run that nobody waits for."""
 
-    on_finish: str | None = None
+    on_finish: Callable[[Run], object] | None = None
     """The method of this agent that is called with the `Run` when it is over, and when it is given up."""
     notify: bool = False
     """Whether it joins the conversation, as something said, when it is over."""
@@ -126,6 +127,10 @@ class Followed:
     @property
     def stopped(self) -> str | None:
         return self.stop.result() if self.stop.done() else None
+
+
+class Cleared(Refused):
+    """A run is no more."""
 
 
 class Runs:
@@ -213,10 +218,10 @@ class Runs:
         options: dict[str, Any] = {}
         if wish.detached is not None:
             chosen = wish.detached
-            if chosen.on_finish is not None:
-                self._actor.kind.own(chosen.on_finish)
+            calls = self._actor.of(Agenda).calls
+            called = chosen.on_finish and calls.method_of(chosen.on_finish, "Detached(on_finish=…)")
             options["detached"] = {
-                "on_finish": chosen.on_finish,
+                "on_finish": called.name if called else None,
                 "notify": chosen.notify,
                 "budget": chosen.budget.total_seconds(),
                 "silence": chosen.silence.total_seconds(),
@@ -233,6 +238,7 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            trace=tracing.text(),
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._clients.tell(row)
@@ -269,7 +275,7 @@ class Runs:
     def _row(self, id: str) -> Row:
         row = self.registry.get(id)
         if row is None:
-            raise Refused(f"The run {id!r} was cleared away.")
+            raise Cleared(f"The run {id!r} was cleared away.")
         return row
 
     async def over(self, id: str) -> Run:
@@ -299,7 +305,11 @@ class Runs:
     async def follow(self, id: str) -> None:
         """Follow a run to its end, as a fiber."""
         row = self.registry.get(id)
-        if id in self._followed or row is None or row.status in HARD:
+        if id in self._followed or row is None:
+            return
+        if row.status in HARD:
+            if self._is_again():  # the process ended before it was told
+                await self._hook(self._agent.on_run_finish, shown(row))
             return
         followed = self._followed[id] = Followed(
             row,
@@ -310,7 +320,21 @@ class Runs:
         try:
             if row.status == "starting" and not followed.again:
                 await self._hook(self._agent.on_run_start, shown(row))
-            await self._follow_to_end(followed)
+            name, links = f"run {row.type}", [row.trace] if followed.again or _options(row).get("detached") else []
+            with tracing.span(
+                name,
+                links=links,
+                sapwood__run__id=id,
+                sapwood__address=str(self._actor.address.child(row.type, row.name)),
+                gen_ai__tool__call__id=row.tool_call,
+            ) as span:
+                await self._follow_to_end(followed)
+                run = self.of(id)
+                span.set(sapwood__run__status=run.status)
+                if not run.ok:
+                    span.fail(run.error or run.reason or run.status)
+        except Cleared:
+            pass
         finally:
             if self._is_followed(followed):
                 del self._followed[id]
@@ -320,6 +344,10 @@ class Runs:
     def _is_followed(self, followed: Followed) -> bool:
         """Return whether a run was not cleared away meanwhile; its id may belong to another one by now."""
         return self._followed.get(followed.row.id) is followed
+
+    def _check_followed(self, followed: Followed) -> None:
+        if not self._is_followed(followed):
+            raise Cleared(f"The run {followed.row.id!r} was cleared away.")
 
     def _is_again(self) -> bool:
         """Return whether the fiber that runs now was interrupted before."""
@@ -331,13 +359,14 @@ class Runs:
             try:
                 if not await self._begin(followed):
                     return
-                self._end_as(followed, await self._result(followed))
-            except CancelledError:
+                state = await self._result(followed)
+                self._check_followed(followed)
+                self._end_as(followed, state)
+            except (CancelledError, Cleared):
                 raise
             except Exception as error:
                 self._actor.check_live()
-                if not self._is_followed(followed):
-                    return
+                self._check_followed(followed)
                 if isinstance(error, Unavailable):
                     failed += 1
                     await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
@@ -386,7 +415,7 @@ class Runs:
                 self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
                 await self._hook(self._agent.on_run_finish, self.of(row.id))
                 return False
-            await _called(child, "start_run", served.start, row.id, text, row.trace)
+            await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
         if not self._is_wanted(row.id):
             self.cut(row.id, self._row(row.id).cancelled or UNWANTED)
@@ -425,7 +454,7 @@ class Runs:
         """After a crash, wait for whoever gave a run: only they know the whole input."""
         id = followed.row.id
         arrived = self._arrived[id] = self._actor.host.loop.create_future()
-        await asyncio.wait({arrived, followed.stop}, timeout=GIVEN_AGAIN, return_when=asyncio.FIRST_COMPLETED)
+        await self._until(self._actor.host.clock.now() + GIVEN_AGAIN, arrived, followed.stop)
         self._arrived.pop(id, None)
         return self._inputs.get(id)
 
@@ -460,10 +489,12 @@ class Runs:
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""
-        await asyncio.wait({reply}, timeout=GRACE)
         tree, child = self._actor.home, followed.child
-        if not reply.done() and child is not None:
-            assert isinstance(tree, Tree)
+        assert child is not None
+        assert isinstance(tree, Tree)
+        child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
+        await asyncio.wait({reply}, timeout=GRACE)
+        if not reply.done():
             tree.abort(child.address, followed.stopped)
 
     def _due(self, followed: Followed) -> float | None:

@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
+from sapwood import tracing
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
@@ -34,6 +35,7 @@ from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
 from sapwood.web.metrics import Metrics
+from sapwood.web.pages import Pages
 from sapwood.web.wire import Wire, size
 from sapwood.wire import frames, routing
 
@@ -108,6 +110,7 @@ class Door:
         *,
         authenticate: Callable[[HTTPConnection], Any] | None,
         authorize: Callable[[Any, Address, str], Any] | None,
+        pages: str | None = None,
     ) -> None:
         self._node = node
         self._clients = clients
@@ -115,6 +118,7 @@ class Door:
         self._metrics = Metrics(node)
         self._authenticate = authenticate
         self._authorize = authorize
+        self._pages = Pages(pages) if pages is not None else None
         self._open: Counter[object] = Counter()
         """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
@@ -147,6 +151,12 @@ class Door:
             return self._metrics.response()
         return None
 
+    async def page(self, scope: Scope) -> Response | None:
+        """Answer with a file of the app's pages; None if it has none, or another app around it has the paths."""
+        if self._pages is None or scope.get("root_path"):
+            return None
+        return await self._pages.answer(scope)
+
     async def http(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""
         began = time.monotonic()
@@ -169,8 +179,14 @@ class Door:
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
-            arrival = await self._arrive(place, request, "request")
-            await self._respond(arrival, scope, receive, noted)
+            name = f"{scope['method']} {place.root.type}"
+            who = f"{place.root.type}:{place.name}"
+            parent = request.headers.get("traceparent")
+            with tracing.span(
+                name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
+            ):
+                arrival = await self._arrive(place, request, "request")
+                await self._respond(arrival, scope, receive, noted)
         except Refusal as no:
             if not sent:
                 await no.response(scope, receive, noted)
