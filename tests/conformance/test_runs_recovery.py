@@ -216,8 +216,7 @@ async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and
             assert (await told_end(client, "r1"))["event"]["kind"] == "finished"
 
 
-async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_up_without_them(
-) -> None:
+async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_up_without_them() -> None:
     starting = asyncio.Event()
 
     class Late(Digger):
@@ -230,8 +229,9 @@ async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_u
         giving = asyncio.create_task(agent.give("dig", run_id="r1"))
         await starting.wait()
         agent = await crashed(one, cls, giving)
-        await one.world.clock.advance(6)
-        run = await status(agent, "r1", "interrupted")
+        while (await agent.one("r1")).status != "interrupted":
+            await one.world.clock.advance(6)
+        run = await agent.one("r1")
 
         assert (run.reason, run.retryable, run.still_running) == ("not-started", True, False)
         assert run.failure() == {

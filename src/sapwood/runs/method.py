@@ -70,7 +70,7 @@ class MethodRuns:
         if row is None or row.status != "running":
             return
         if run in self._cut or not served.is_wanted(run):
-            served.ended(run, "aborted", reason=self._cut.pop(run, UNWANTED))
+            served.ended(run, "aborted", reason=self._cut.pop(run, None) or served.why_not(run))
             return
         task = asyncio.current_task()
         assert task is not None

@@ -364,7 +364,7 @@ class Runs:
                 self._end_as(followed, state)
             except (CancelledError, Cleared):
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
                 self._actor.check_live()
                 self._check_followed(followed)
                 if isinstance(error, Unavailable):

@@ -18,7 +18,7 @@ from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, RunState, Worker
+from sapwood.runs.contract import UNWANTED, Progress, RunState, Worker
 from sapwood.runs.events import Event, Kind, ears_of, tell
 from sapwood.runs.kept import CHUNKS, SERVED, Row, find, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry
@@ -74,6 +74,12 @@ class Served:
             return False
         is_part = row.work is not None and not msgspec.json.decode(row.options).get("detached")
         return not is_part or parent.agent._wants(row.work)
+
+    def why_not(self, run: str) -> str:
+        """Return why a run is not wanted any more."""
+        parent = self._actor.parent
+        row = Registry(parent.database, self._actor.host.clock).get(run) if parent is not None else None
+        return UNWANTED if row is None else row.cancelled or row.reason or UNWANTED
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
         """Begin a run, once."""
