@@ -196,9 +196,6 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         else:
             super()._gave_up(method, arguments, error)
 
-    def _wants(self, work: str) -> bool:
-        return self._actor.of(Conversation).is_wanted(work)
-
     def _notified(self, run: Run) -> None:
         self._actor.of(Conversation).note_run(run)
 

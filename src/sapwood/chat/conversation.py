@@ -28,7 +28,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
-from sapwood.runs.method import UNWANTED
+from sapwood.runs.contract import UNWANTED
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -634,6 +634,7 @@ class Conversation:
         if row is None or row.status != "waiting" or any(call.is_open for call in calls):
             return
         if any(call.go_on for call in calls):
+            self.stream.go_on(number)
             self.turns.set(number, status="running", continues=row.continues + 1)
             self._drive(number)
         elif self.turns.queued():
@@ -649,8 +650,10 @@ class Conversation:
         history = self.transcript.history()
         if history and history[-1].kind == "response":
             self.transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))
-        self.stream.forget(row.number)
-        self.turns.set(row.number, status="running", continues=row.continues + 1, error=None, output=None)
+        self.stream.go_on(row.number)
+        # If it was a run, that is over: what follows is between the agent and whoever talks to it.
+        news = {"status": "running", "continues": row.continues + 1, "error": None, "output": None, "run": None}
+        self.turns.set(row.number, **news)
         self._drive(row.number)
         return self._of(row.number)
 

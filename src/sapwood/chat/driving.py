@@ -35,7 +35,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
-from sapwood.runs.method import UNWANTED
+from sapwood.runs.contract import doing
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
@@ -184,10 +184,11 @@ class Driver:
         if row is None or row.status != "running":
             await self._tell_end(number)  # the process died while it was told, or nobody had to drive it to its end
             return
+        doing.set((self._actor, row.id))
         self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
-            self._talks.cut(row.id, UNWANTED)
+            self._talks.cut(row.id, self._actor.of(Served).why_not(row.run))
         if row.continues:
             await self._actor.leave()
             await asyncio.sleep(ASKED_FOR)

@@ -73,6 +73,11 @@ class ChatStream:
         kept = " AND stream NOT IN (SELECT stream FROM sapwood_served_runs)" if self._db.has(SERVED) else ""
         self._db.execute(f"DELETE FROM sapwood_chunks WHERE {which}{kept}", number)  # noqa: S608 - both are ours
 
+    def go_on(self, number: int) -> None:
+        """A turn is about to go on whose message is whole so far: what it has streamed is not said again."""
+        self.forget(number)
+        self._db.execute("UPDATE sapwood_chunks SET step = -1 WHERE stream = ? AND step >= 0", number)
+
     @property
     def next_seq(self) -> int:
         """The number of the next chunk."""
