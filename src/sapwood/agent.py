@@ -126,8 +126,8 @@ class Agent(Generic[S]):
     """Who does the runs it is given."""
 
     def _wants(self, work: str) -> bool:
-        """Return whether something of its own is still to go on."""
-        return True
+        """Return whether a run it does, or a turn of its own, is still to go on."""
+        return self._actor.of(Served).worker.wants(work)
 
     def _notified(self, run: Run) -> None:
         """A run is over that joins the conversation."""
