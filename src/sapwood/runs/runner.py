@@ -55,6 +55,8 @@ GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
 GRACE = 5.0
 """Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+PARTS = 10
+"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
 MOST_BACK_OFF = 5.0
 ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
 TOLD_GIVEN_UP, TOLD_OVER = 1, 2
@@ -494,9 +496,13 @@ class Runs:
         assert child is not None
         assert isinstance(tree, Tree)
         child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
-        await asyncio.wait({reply}, timeout=GRACE)
+        for _ in range(PARTS):
+            if not reply.done():
+                await asyncio.wait({reply}, timeout=GRACE / PARTS)
         if not reply.done():
             tree.abort(child.address, followed.stopped)
+            # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.
+            tree.forget_aborts(child.address)
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
