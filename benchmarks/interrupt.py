@@ -31,6 +31,7 @@ PACE = 5.0
 """Seconds between two words of a model that says much."""
 WIDE = 4 if SMALL else 10
 """How many agents each agent uses, over three levels: all of them wait, and the last ones listen to their models."""
+BUCKET = "sapwood_interrupt_seconds_bucket"
 ALLOWED = 0.3
 """Seconds a Stop of a thousand may take, beyond what closing their connections costs."""
 
@@ -280,7 +281,7 @@ class Site:
         since = time.monotonic()
         client.send(b'{"id":"ask","type":"cf_agent_chat_request_cancel"}')
         taken = await self.all_closed(n, since)
-        while not client.is_over:
+        while not client.is_over:  # noqa: ASYNC110 - it is no matter when
             await asyncio.sleep(0.01)
         say(f"{n} stopped in {taken:.1f} ms, over after {(time.monotonic() - since) * 1e3:.0f} ms")
         client.transport.abort()
@@ -303,15 +304,19 @@ class Site:
     async def histogram(self) -> str:
         """Return what the server says itself of how long Stops took."""
         lines = (await self.get(self._port, "/metrics")).decode().splitlines()
-        counts = [line.split('le="')[1].split('"} ') for line in lines if line.startswith("sapwood_interrupt_seconds_b")]
+        counts = [
+            line.split('le="')[1].split('"} ') for line in lines if line.startswith("sapwood_interrupt_seconds_b")
+        ]
         return ", ".join(f"{float(count):.0f} within {1e3 * float(bound):g} ms" for bound, count in counts)
 
 
 @contextmanager
 def site() -> Generator[Site, None, None]:
-    with process("--provide", "PORT") as provider:
-        with process("--serve", str(scratch("interrupt")), "PORT", str(provider)) as port:
-            yield Site(port, provider)
+    with (
+        process("--provide", "PORT") as provider,
+        process("--serve", str(scratch("interrupt")), "PORT", str(provider)) as port,
+    ):
+        yield Site(port, provider)
 
 
 def p99(taken: list[float]) -> float:
@@ -341,10 +346,16 @@ async def child() -> None:
     with site() as one:
         await one.stop("sapling", 1)
         ours = [await one.stop("sapling", 1) for _ in range(repeats)]
-        histogram = await one.histogram()
-        say(f"the server itself: {histogram}")
+        say(f"the server itself: {await one.histogram()}")
         text = f"of {repeats}: median {sorted(ours)[repeats // 2]:.1f} ms"
-        below("Stop with one model speaking below, to its connection closed, p99", p99(ours), 20, unit="ms", n=1, note=text)
+        below(
+            "Stop with one model speaking below, to its connection closed, p99",
+            p99(ours),
+            20,
+            unit="ms",
+            n=1,
+            note=text,
+        )
 
 
 METRICS = {metric.__name__: metric for metric in (tree, child)}
