@@ -28,8 +28,9 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.method import UNWANTED
-from sapwood.runs.registry import Run
+from sapwood.runs.registry import Run, failure
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.when import After
@@ -302,6 +303,8 @@ class Conversation:
         else:
             self.turns.end(row.number, status, error)
             self._end_run(row, status, error)
+        if row.run is None:
+            self._tell_watchers(row.number, status)
         self.stream.tell(wire.messages(self.text()))
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
@@ -334,6 +337,15 @@ class Conversation:
             reason=why if status == "aborted" else None,
             usage=msgspec.json.encode(turn.usage).decode(),
         )
+
+    def _tell_watchers(self, number: int, status: str) -> None:
+        """Tell those who watch the agent how a turn of its own ended."""
+        turn, feed, seq = self.shown(self._of(number)), self._actor.of(Feed), self.stream.next_seq + 1
+        if status == "completed":
+            feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
+        else:
+            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            feed.end(ENDS.get(status), seq, told)
 
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""

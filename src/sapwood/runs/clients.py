@@ -17,7 +17,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
-from sapwood.runs.registry import RUNS, Registry, Row
+from sapwood.runs.registry import RUNS, Registry, Row, types_of
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
 
@@ -86,19 +86,17 @@ class RunClients:
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
             return []
-        chunks = kept.said(database, found)
-        frames = [wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True) for seq, text in chunks]
-        following = chunks[-1][0] + 2 if chunks else 1
-        for milestone in msgspec.json.decode(found.milestones):
-            text = msgspec.json.encode(kept.milestone_chunk(milestone))
-            frames.append(wire.chunk(following, row.id, text, tool_call=row.tool_call, replay=True))
-        return frames
+        told = [(one.number + 1, 1, one.text) for one in kept.said(database, found.stream, length=found.length)]
+        for seq, milestone in kept.milestones(found):
+            told.append((seq, 0, msgspec.json.encode(kept.milestone_chunk(milestone))))
+        told.sort(key=lambda one: one[:2])  # where they happened; of one number, the chunk is the last
+        return [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
 
     def database_of(self, run: str) -> Database | None:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
         row, tree = self._registry.get(run), self._actor.home
         assert isinstance(tree, Tree)
-        child = self._actor.registry.find((row.type,), row.name) if row is not None else None
+        child = self._actor.registry.find(types_of(row.type), row.name) if row is not None else None
         if child is None:
             return None
         return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)

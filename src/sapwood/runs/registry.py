@@ -11,6 +11,8 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.clock import Clock
+from sapwood.errors import SapwoodError
+from sapwood.kernel.classes import resolve
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -114,17 +116,50 @@ class Run:
 
     def failure(self) -> dict[str, Any]:
         """Return what a model is told of a run that was not completed."""
-        told: dict[str, Any] = {
-            "ok": False,
-            "status": self.status,
-            "error": self.error or self.reason or f"{self.agent.type} did not complete.",
-            "retryable": self.retryable,
-        }
-        if self.reason is not None:
-            told["reason"] = self.reason
-        if self.still_running:
-            told["childStillRunning"] = True
-        return told
+        return failure(
+            self.agent.type, self.status, error=self.error, reason=self.reason, still_running=self.still_running
+        )
+
+
+def failure(
+    agent: str, status: str, *, error: str | None, reason: str | None, still_running: bool = False
+) -> dict[str, Any]:
+    """Return what a model is told of a run that was not completed."""
+    told: dict[str, Any] = {
+        "ok": False,
+        "status": status,
+        "error": error or reason or f"{agent} did not complete.",
+        "retryable": status == "interrupted",
+    }
+    if reason is not None:
+        told["reason"] = reason
+    if still_running:
+        told["childStillRunning"] = True
+    return told
+
+
+def types_of(type_: str) -> tuple[str, ...]:
+    """Return the ids under which an agent of this type may be stored: its class may have been renamed."""
+    try:
+        kind = resolve(type_)
+    except SapwoodError:
+        return (type_,)
+    return (type_, kind.type, *kind.aliases)
+
+
+def parent_run(row: Row) -> str | None:
+    """Return the run in which a run was given."""
+    return msgspec.json.decode(row.options).get("within")
+
+
+def given_with(row: Row) -> dict[str, Any]:
+    """Return what is told of how a run was given."""
+    told: dict[str, Any] = {"input": msgspec.json.decode(row.input), "order": row.place}
+    if row.tool_call is not None:
+        told["toolCallId"] = row.tool_call
+    if row.display is not None:
+        told["display"] = msgspec.json.decode(row.display)
+    return told
 
 
 class Registry:
