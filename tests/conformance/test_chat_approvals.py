@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.conformance.chats import (
@@ -26,12 +26,13 @@ from tests.conformance.chats import (
     talker,
     talking,
     text_of,
+    tool_result,
     user,
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, until
 
-from sapwood import Approval, tool
+from sapwood import Agent, Approval, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -257,3 +258,47 @@ async def test_what_was_asked_and_never_answered_is_closed_when_the_user_says_so
         assert parts_of(answer, "p")["state"] == "output-error"
         assert not open_calls(json.loads(await agent.seen_by_model()))
         assert first.id != turn.id
+
+
+async def test_only_a_call_that_waits_for_a_person_can_be_approved() -> None:
+    cls = paying(call("beep", id="c1"), text("fine"))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "beep", clientTools=[{"name": "beep"}])
+        await done(client, "r1")
+
+        assert not await agent.approve("c1")
+        await tool_result(client, "c1", "beep!")
+
+        assert (await done(client, "r1-1"))["outcome"] == "completed"
+
+
+async def test_a_turn_that_somebody_else_runs_for_cannot_be_waited_for_by_way_of_another_agent(run: Run) -> None:
+    class Gossip(Talking):
+        @tool
+        async def ask_around(self) -> str:
+            """Ask somebody who asks this agent."""
+            friend = await self.sub_agent(GossipFriend, "f")
+            return await friend.pass_on()
+
+    cls = talker(ScriptedModel(call("ask_around", id="g"), text("nobody knows")), base=Gossip)
+    GossipFriend.asks = cls
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        async with asyncio.timeout(5):
+            turn = await agent.send("ask")
+
+        assert turn.text == "nobody knows"
+        assert "cannot wait" in await agent.seen_by_model()
+
+
+class GossipFriend(Agent):
+    """Asks whoever asks it."""
+
+    asks: ClassVar[Any]
+
+    async def pass_on(self) -> str:
+        agent = await self.parent_agent(self.asks)
+        return (await agent.send("do you know?")).text

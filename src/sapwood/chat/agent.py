@@ -106,7 +106,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Called when a tool has returned. Override it."""
 
     async def on_turn_end(self, turn: Turn) -> None:
-        """Called when a turn is over. Override it."""
+        """Called when a turn is over; again if the process died in it. Override it."""
 
     async def on_agent_start(self, turn: Turn) -> None:
         """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
@@ -196,12 +196,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Conversation).begin_next()
+        self._actor.of(Conversation).begin_next(is_silent=True)
 
 
 def _have_pydantic_ai(name: str) -> None:
-    """Import it now, and not in the middle of the first turn."""
+    """Import it now, and have it build what it puts off, and not in the middle of the first turn."""
     try:
-        importlib.import_module("pydantic_ai")
+        messages = importlib.import_module("pydantic_ai.messages")
     except ImportError as error:
         raise UsageError(f"{name} is a chat agent, which needs Pydantic AI: pip install 'sapwood[chat]'.") from error
+    messages.ModelMessagesTypeAdapter.validate_json("[]")

@@ -26,6 +26,8 @@ GATHERED = 0.03
 """Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
+CROSSED = 10.0
+"""Seconds for which what a client was told may cross with what it says."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -47,6 +49,9 @@ class ChatStream:
         """Clients that were offered a replay and have not taken it."""
         self.parked: dict[Socket, object] = {}
         """Clients that wait for a stream to begin, with what they want to be answered by."""
+        self._told: dict[Socket, float] = {}
+        """When each client was last told all messages; an agent that slept does not know it."""
+        self._made_at = self._now()
         self._beginning: dict[int, list[asyncio.Future[None]]] = {}
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         """Those without a socket, who are told from now on."""
@@ -207,9 +212,40 @@ class ChatStream:
         self._tell_but(frame, self._offered)
 
     def _tell_but(self, frame: str, left_out: Container[Socket]) -> None:
-        for socket in self._actor.host.sockets.of(self._actor.address):
-            if socket.is_protocol and socket not in left_out:
+        for socket in self._clients():
+            if socket not in left_out:
                 self.tell_one(socket, frame)
+
+    def tell_messages(self, text: Callable[[], str], *, sender: Socket | None = None) -> None:
+        """Tell every client all messages, as JSON; whoever said the last of them has it already.
+
+        Unless it spoke while a telling of what was there before was on its way: clients show what they
+        are told and nothing else, so it has forgotten what it said.
+        """
+        crossed = sender is not None and self._now() - self._told.get(sender, self._made_at) < CROSSED
+        without = None if crossed else sender
+        if any(socket is not without for socket in self._clients()):  # they may be many: not for nobody
+            self._tell_all(wire.messages(text()), without=without)
+
+    def tell_cleared(self, *, without: Socket | None) -> None:
+        """Tell every client that there are no messages any more."""
+        self._tell_all(wire.cleared(), without=without)
+
+    def _tell_all(self, frame: str, *, without: Socket | None) -> None:
+        for socket in self._clients():
+            if socket is not without:
+                self.tell_one(socket, frame)
+                self.knows(socket)
+
+    def knows(self, socket: Socket) -> None:
+        """A client is told all messages, now."""
+        self._told[socket] = self._now()
+
+    def _now(self) -> float:
+        return self._actor.host.clock.now()
+
+    def _clients(self) -> list[Socket]:
+        return [socket for socket in self._actor.host.sockets.of(self._actor.address) if socket.is_protocol]
 
     def tell_one(self, socket: Socket, frame: str) -> None:
         self._actor.of(Outbox).put(socket, frame)
@@ -251,3 +287,4 @@ class ChatStream:
         """A client has left."""
         self._offered.discard(socket)
         self.parked.pop(socket, None)
+        self._told.pop(socket, None)

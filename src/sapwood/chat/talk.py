@@ -35,6 +35,7 @@ class Talk:
         conversation.resume(socket, asked=False)
         if conversation.stream.active is None and conversation.turns.running() is None:
             conversation.stream.tell_one(socket, wire.messages(conversation.text(), connect=True))
+            conversation.stream.knows(socket)
 
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""

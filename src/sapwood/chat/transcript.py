@@ -75,6 +75,17 @@ class Transcript:
         """Return the id and the role of every message."""
         return self._db.execute("SELECT id, role FROM sapwood_messages ORDER BY position") if self.exists else []
 
+    def known(self) -> set[str]:
+        """Return the id of every message, in no order: that is read from an index, and not from among the bodies."""
+        return {id for (id,) in self._db.execute("SELECT id FROM sapwood_messages")} if self.exists else set()
+
+    def last_said(self) -> list[str]:
+        """Return the id of the user's last message, if there is one."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT id FROM sapwood_messages WHERE role = 'user' ORDER BY position DESC LIMIT 1")
+        return [id for (id,) in rows]
+
     def put(self, message: UIMessage) -> None:
         """Store a message: at the end, or in the place of the one with its id."""
         self._db.ensure(CHAT)

@@ -62,7 +62,7 @@ TOLD_GIVEN_UP, TOLD_OVER = 1, 2
 class Detached:
     """How to hear of a run that nobody waits for."""
 
-    on_finish: str | None = None
+    on_finish: Callable[[Run], object] | None = None
     """The method of this agent that is called with the `Run` when it is over, and when it is given up."""
     notify: bool = False
     """Whether it joins the conversation, as something said, when it is over."""
@@ -122,6 +122,10 @@ class Followed:
     @property
     def stopped(self) -> str | None:
         return self.stop.result() if self.stop.done() else None
+
+
+class Cleared(Refused):
+    """A run is no more."""
 
 
 class Runs:
@@ -207,10 +211,10 @@ class Runs:
         options: dict[str, Any] = {}
         if wish.detached is not None:
             chosen = wish.detached
-            if chosen.on_finish is not None:
-                self._actor.kind.own(chosen.on_finish)
+            calls = self._actor.of(Agenda).calls
+            called = chosen.on_finish and calls.method_of(chosen.on_finish, "Detached(on_finish=…)")
             options["detached"] = {
-                "on_finish": chosen.on_finish,
+                "on_finish": called.name if called else None,
                 "notify": chosen.notify,
                 "budget": chosen.budget.total_seconds(),
                 "silence": chosen.silence.total_seconds(),
@@ -259,7 +263,7 @@ class Runs:
     def _row(self, id: str) -> Row:
         row = self.registry.get(id)
         if row is None:
-            raise Refused(f"The run {id!r} was cleared away.")
+            raise Cleared(f"The run {id!r} was cleared away.")
         return row
 
     async def over(self, id: str) -> Run:
@@ -289,7 +293,10 @@ class Runs:
     async def follow(self, id: str) -> None:
         """Follow a run to its end, as a fiber."""
         row = self.registry.get(id)
-        if id in self._followed or row is None or row.status in HARD:
+        if id in self._followed or row is None:
+            return
+        if row.status in HARD:
+            await self._hook(self._agent.on_run_finish, shown(row))  # the process ended before it was told
             return
         followed = self._followed[id] = Followed(
             row, stop=self._actor.host.loop.create_future(), since=self._actor.host.clock.now(), again=self._is_again()
@@ -298,6 +305,8 @@ class Runs:
             if row.status == "starting" and not followed.again:
                 await self._hook(self._agent.on_run_start, shown(row))
             await self._follow_to_end(followed)
+        except Cleared:
+            pass
         finally:
             del self._followed[id]
             self._inputs.pop(id, None)
@@ -314,7 +323,7 @@ class Runs:
                 if not await self._begin(followed):
                     return
                 self._end_as(followed, await self._result(followed))
-            except CancelledError:
+            except (CancelledError, Cleared):
                 raise
             except Unavailable as error:
                 self._actor.check_live()
@@ -363,7 +372,7 @@ class Runs:
     async def _given_again(self, id: str) -> bytes | None:
         """After a crash, wait for whoever gave a run: only they know the whole input."""
         arrived = self._arrived[id] = self._actor.host.loop.create_future()
-        await asyncio.wait({arrived}, timeout=GIVEN_AGAIN)
+        await self._until(self._actor.host.clock.now() + GIVEN_AGAIN, arrived)
         self._arrived.pop(id, None)
         return self._inputs.get(id)
 
@@ -395,10 +404,12 @@ class Runs:
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""
-        await asyncio.wait({reply}, timeout=GRACE)
         tree, child = self._actor.home, followed.child
-        if not reply.done() and child is not None:
-            assert isinstance(tree, Tree)
+        assert child is not None
+        assert isinstance(tree, Tree)
+        child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
+        await asyncio.wait({reply}, timeout=GRACE)
+        if not reply.done():
             tree.abort(child.address, followed.stopped)
 
     def _due(self, followed: Followed) -> float | None:

@@ -56,6 +56,7 @@ class World:
             deps=self._given.deps,
             authenticate=self._given.authenticate,
             authorize=self._given.authorize,
+            pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,
         )
