@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
@@ -40,6 +41,7 @@ from sapwood.runs.method import MethodRuns
 from sapwood.runs.registry import Run, shown
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
+from sapwood.runs.streaming import Watchers
 from sapwood.runs.watching import Watch
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
@@ -124,7 +126,7 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients,)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
@@ -495,7 +497,10 @@ class Agent(Generic[S]):
         """Return a run that this agent has given."""
         self._actor.check_use()
         row = self._actor.of(Runs).registry.get(id)
-        return None if row is None else shown(row)
+        if row is None:
+            return None
+        progress, milestones = self._actor.of(RunClients).reported(id)
+        return replace(shown(row), progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""

@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.chunks import Chunk, assembled, closed, closing
 from sapwood.chat.driving import CANCELLED, CLEARED, Driver
 from sapwood.chat.fitting import over
@@ -26,15 +27,17 @@ from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.method import UNWANTED
-from sapwood.runs.registry import Run, failure
+from sapwood.runs.registry import Run, failure, shown
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.when import After
 from sapwood.wire import chat as wire
+from sapwood.wire import helix
 
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
@@ -486,6 +489,16 @@ class Conversation:
             "messages": self.transcript.messages(),
             "model_messages": self.transcript.exported(),
             "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "helix": self._in_words_of_helix(),
+        }
+
+    def _in_words_of_helix(self) -> dict[str, Any]:
+        """Return the conversation and its runs for tools that were written for Helix."""
+        agents = {one.name: known(one.cls).type for one in self._agent.tools if isinstance(one, AgentTool)}
+        runs = self._actor.of(Runs).registry.all()
+        return {
+            "messages": helix.recorded(self.transcript.exported(), agents),
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
         }
 
     def cancel(self, id: str | None = None) -> bool:

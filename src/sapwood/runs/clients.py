@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
@@ -100,6 +101,18 @@ class RunClients:
         if child is None:
             return None
         return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)
+
+    def reported(self, run: str) -> tuple[Any, tuple[Any, ...]]:
+        """Return how far a run says it is, and which milestones it has reached."""
+        database = self.database_of(run)
+        try:
+            found = kept.find(database, run) if database is not None else None
+        except Unavailable:  # it is busy with long_sql
+            found = None
+        if found is None:
+            return None, ()
+        progress = None if found.progress is None else msgspec.json.decode(found.progress)
+        return progress, tuple(milestone for _, milestone in kept.milestones(found))
 
     def hear(self, socket: Socket, data: str) -> None:
         """Clients say nothing about runs."""

@@ -47,6 +47,10 @@ class Shelf:
             self.places[number] = Place(number)
         return self.places[number]
 
+    def is_done(self, number: int) -> bool:
+        """Return whether a run was told to its end."""
+        return number <= self.done or (number in self.places and self.places[number].over)
+
     def shrink(self) -> None:
         """Forget those places below which all was told."""
         for number in sorted(self.places):

@@ -65,13 +65,14 @@ class OwnTurn:
 class Ear:
     """One listener. An agent's outbox takes it for a socket, so what it hears has passed the gate, in order."""
 
-    def __init__(self, address: Address, depth: Depth) -> None:
+    def __init__(self, address: Address, levels: float) -> None:
         self.address = address
-        self.levels = LEVELS[depth]
+        self.levels = levels
         self.heard: deque[Event] = deque()
         """What happened since it last was not behind."""
         self.is_behind = True
         """Whether something happened that it has not heard."""
+        self.is_over = False
         self._waiting: Future[None] | None = None
 
     def send(self, event: Any) -> None:
@@ -94,11 +95,24 @@ class Ear:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def news(self) -> None:
-        """Return when there is something to hear, or something was missed."""
-        while not (self.heard or self.is_behind):
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+    def end(self) -> None:
+        """It is to hear no more."""
+        self.is_over = True
+        self._wake()
+
+    async def news(self, patience: float | None = None) -> bool:
+        """Return when there is something to hear, or something was missed; False if nothing was for so many seconds."""
+        if self.heard or self.is_behind or self.is_over:
+            return True
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        timer = None if patience is None else loop.call_later(patience, self._wake)
+        try:
+            await waiting
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return bool(self.heard or self.is_behind or self.is_over)
 
 
 class Feed:
@@ -112,9 +126,9 @@ class Feed:
         self.last: Event | None = None
         """How the last turn of its own ended, in this life."""
 
-    def listen(self, depth: Depth) -> Ear:
+    def listen(self, levels: float) -> Ear:
         """Have what happens from now on be heard; whoever listens is behind until it has read what is stored."""
-        ear = Ear(self._actor.address, depth)
+        ear = Ear(self._actor.address, levels)
         self.ears.add(ear)
         return ear
 

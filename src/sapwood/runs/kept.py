@@ -12,7 +12,7 @@ from sapwood.storage.migrations import Schema
 SERVED = Schema("sapwood.runs", "served")
 CHUNKS = Schema("sapwood.runs", "chunks")
 ALL = (
-    "SELECT number, id, status, input, stream, length, output, summary, error, reason, usage, progress,"
+    "SELECT number, id, status, stream, length, output, summary, error, reason, usage, progress,"
     " milestones, trace, started_at, ended_at FROM sapwood_served_runs "
 )
 PLACE = "seq"
@@ -22,12 +22,11 @@ _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Row(NamedTuple):
-    """One run, as the agent that does it has stored it."""
+    """One run, as the agent that does it has stored it; without its input, which may be large."""
 
     number: int
     id: str
     status: str
-    input: str
     stream: int
     length: int | None
     output: str | None
@@ -48,6 +47,12 @@ def find(database: Database, run: str) -> Row | None:
         return None
     rows = database.execute(ALL + "WHERE id = ?", run)
     return Row(*rows[0]) if rows else None
+
+
+def input_of(database: Database, run: str) -> str:
+    """Return what a run was given, as JSON."""
+    ((text,),) = database.execute("SELECT input FROM sapwood_served_runs WHERE id = ?", run)
+    return text
 
 
 def numbers(database: Database, after: int) -> list[tuple[int, str]]:

@@ -70,7 +70,7 @@ class MethodRuns:
         self._tasks[run] = task
         running.set((actor, run))
         try:
-            value = await self._worked(run, row.input)
+            value = await self._worked(run, served.input(run))
             actor.check_live()
             summary = value if isinstance(value, str) else None
             served.ended(run, "completed", output=to_json(value).decode(), summary=summary)

@@ -19,7 +19,7 @@ from sapwood.storage.migrations import Schema
 RUNS = Schema("sapwood.runs", "runs")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at"
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode, remote"
     " FROM sapwood_runs "
 )
 OPEN = ("starting", "running")
@@ -60,6 +60,8 @@ class Row(NamedTuple):
     deadline_at: float | None
     started_at: float
     ended_at: float | None
+    mode: str
+    remote: str | None
 
     @property
     def is_open(self) -> bool:
@@ -98,6 +100,10 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    progress: Any = None
+    """How far it last said it is; `get_run` knows, `list_runs` does not."""
+    milestones: tuple[Any, ...] = ()
+    """What it has reached; `get_run` knows, `list_runs` does not."""
 
     @property
     def ok(self) -> bool:

@@ -20,7 +20,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Progress, RunState, Worker
 from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
-from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, length, milestone_chunk
+from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
 from sapwood.wire import runs as wire
@@ -48,6 +48,10 @@ class Served:
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
+
+    def input(self, run: str) -> str:
+        """Return what a run was given, as JSON."""
+        return input_of(self._db, run)
 
     def given(self, run: str) -> Given | None:
         """Return how the parent has stored a run."""
@@ -106,6 +110,7 @@ class Served:
             error=row.error,
             reason=row.reason,
             usage=row.usage,
+            progress=row.progress,
         )
 
     def next_seq(self, row: Row) -> int:
@@ -230,8 +235,7 @@ class Served:
     def started(self, row: Row) -> Event:
         """Return that a run has begun."""
         given = self.given(row.id)
-        input = {"input": preview(msgspec.json.decode(row.input))}
-        body = input if given is None else given_with(given)
+        body = given_with(given) if given is not None else {"input": preview(msgspec.json.decode(self.input(row.id)))}
         return self.event("started", row.id, 0, body, row.started_at)
 
     def over(self, row: Row) -> Event:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -23,7 +24,7 @@ from sapwood.kernel.registry import Registry as ChildRegistry
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.cursor import OWN, Cursor, Place, Shelf, TurnPlace
-from sapwood.runs.events import ENDS, LEVELS, Depth, Event, Feed
+from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
 from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
 from sapwood.runs.served import Served
 from sapwood.storage.database import Database
@@ -49,18 +50,18 @@ class Node:
 class Watch:
     """One reader of what happens in an agent, and below it."""
 
-    def __init__(self, actor: Actor, depth: Depth, after: str | None) -> None:
+    def __init__(self, actor: Actor, depth: str, after: str | None) -> None:
         if depth not in LEVELS:
             raise InvalidArguments(f"A depth is {', '.join(LEVELS)}; not {depth!r}.")
         tree = actor.home
         assert isinstance(tree, Tree)
         self._actor, self._tree = actor, tree
-        self._depth: Depth = depth
         self._levels = LEVELS[depth]
         self._top = Node(actor.address.steps, "", actor.stem, actor.database)
         self._cursor = Cursor(actor.address, actor.stem)
         if after:
             self._cursor.read(after)
+        self._ear: Ear | None = None
         self._known: dict[tuple[Path, str], tuple[Shelf, Place]] = {}
         """Where the reader is in the runs that go on."""
         self._keys: dict[Path, str] = {}
@@ -70,10 +71,17 @@ class Watch:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield all that is stored and was not told yet, then what happens, for as long as somebody reads."""
+        async with aclosing(self.events_or_silence(None)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    async def events_or_silence(self, quiet: float | None) -> AsyncGenerator[Event | None, None]:
+        """Yield events, and None whenever nothing has happened for so many seconds."""
         feed = self._actor.of(Feed)
-        ear = feed.listen(self._depth)
+        ear = self._ear = feed.listen(self._levels)
         try:
-            while True:
+            while not ear.is_over:
                 if ear.is_behind:
                     ear.is_behind = False  # before it reads: what happens meanwhile is heard
                     async for event in self._everything():
@@ -85,10 +93,15 @@ class Watch:
                     else:
                         async for missed in self._missed(event):
                             yield self._marked(missed)
-                else:
-                    await ear.news()
+                elif not await ear.news(quiet):
+                    yield None
         finally:
             feed.ears.discard(ear)
+
+    def end(self) -> None:
+        """Have no further event be told."""
+        if self._ear is not None:
+            self._ear.end()
 
     def _marked(self, event: Event) -> Event:
         """Return an event with where to go on after it."""
@@ -221,7 +234,7 @@ class Watch:
                 child = None
             row = registry.get(id)
         shelf = self._cursor.shelf(node.key)
-        if row is None or row.number <= shelf.done:
+        if row is None or shelf.is_done(row.number):
             return
         path, place = (*node.path, Step(row.type, row.name)), shelf.place(row.number)
         self._known[path, id] = shelf, place
@@ -262,7 +275,7 @@ class Watch:
         await self._kept(self._top.database)
         served = self._actor.of(Served)
         row, shelf, path = served.row(id), self._cursor.shelf(OWN), self._top.path
-        if row is None or row.number <= shelf.done:
+        if row is None or shelf.is_done(row.number):
             return
         place = shelf.place(row.number)
         self._known[path, id] = shelf, place
