@@ -167,7 +167,8 @@ class Agent(Generic[S]):
         if "<locals>" in cls.__qualname__:
             # Annotations of a class defined in a function may name its neighbours there.
             names = sys._getframe(1).f_locals.copy()  # pyright: ignore[reportPrivateUsage]
-        learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
+        names_state = cls._base is Agent
+        learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names, names_state=names_state))
 
     async def on_start(self) -> None:
         """Called once in every life of the agent, before anything else is delivered to it. Override it."""

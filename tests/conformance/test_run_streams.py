@@ -370,3 +370,50 @@ async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not
             ("tool_end", "c1", "helper"),
         ]
         assert tools[1]["result"] == "I help"
+
+
+class StreamFailing(ChatAgent[str]):
+    """Fails."""
+
+    async def respond(self, turn: Any) -> Any:
+        raise RuntimeError("Max steps exceeded")
+        yield ""
+
+
+class StreamTwo(ChatAgent[str]):
+    """Has one helper that helps, and one that fails."""
+
+    model = ScriptedModel(
+        call("helper", id="c1", message="help me"), call("failing", id="c2", message="fail"), text("done"), each=True
+    )
+    tools = (agent_tool(StreamHelper, name="helper"), agent_tool(StreamFailing, name="failing"))
+
+
+async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_and_refers_to_the_runs() -> None:
+    async with served(App(agents=[StreamTwo])) as one:
+        chat = await one.world.get_agent(StreamTwo, "r")
+        await chat.send("go")
+
+        told = (await chat.export())["helix"]
+        assistant = [message for message in told["messages"] if "toolCalls" in message]
+        assert [message["toolCalls"][0] for message in assistant] == [
+            {"id": "c1", "name": "subagent__StreamHelper", "arguments": {"message": "help me"}},
+            {"id": "c2", "name": "subagent__StreamFailing", "arguments": {"message": "fail"}},
+        ]
+        results = [message for message in told["messages"] if message["role"] == "tool"]
+        assert results == [
+            {"role": "tool", "toolCallId": "c1", "toolName": "subagent__StreamHelper", "content": '"I help"'},
+            {
+                "role": "tool",
+                "toolCallId": "c2",
+                "toolName": "subagent__StreamFailing",
+                "content": results[1]["content"],
+            },
+        ]
+        assert "Max steps exceeded" in json.loads(results[1]["content"])["error"]
+        references = told["subSessionRefs"]
+        assert [(one["toolCallId"], one["agentType"], one["status"]) for one in references] == [
+            ("c1", "StreamHelper", "completed"),
+            ("c2", "StreamFailing", "failed"),
+        ]
+        assert references[0]["output"] == "I help"

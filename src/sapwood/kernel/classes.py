@@ -224,8 +224,18 @@ class Method:
 class AgentClass:
     """One agent class, as the kernel sees it."""
 
-    def __init__(self, cls: type, *, base: type, shown: frozenset[str], names: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        cls: type,
+        *,
+        base: type,
+        shown: frozenset[str],
+        names: Mapping[str, Any],
+        names_state: bool = True,
+    ) -> None:
         self.cls = cls
+        self._names_state = names_state
+        """Whether what stands in brackets behind its base is the type of its state."""
         self.type = cls.__name__
         self.aliases: tuple[str, ...] = ()
         self.methods = {
@@ -253,7 +263,7 @@ class AgentClass:
             for base in owner.__dict__.get("__orig_bases__", ()):
                 origin, arguments = typing.get_origin(base), typing.get_args(base)
                 is_agent = isinstance(origin, type) and issubclass(origin, self.base)
-                if is_agent and not isinstance(arguments[0], typing.TypeVar):
+                if self._names_state and is_agent and not isinstance(arguments[0], typing.TypeVar):
                     return arguments[0]
         initial: Any = getattr(self.cls, "initial_state", None)
         return Any if initial is None else cast(Any, type(initial))
