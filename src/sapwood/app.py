@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
+from sapwood import tracing
 from sapwood.address import Address, kebab
 from sapwood.agent import Agent
 from sapwood.capabilities.agenda import begin_due, when_started
@@ -113,6 +114,7 @@ class App:
                 if not isinstance(opened, AbstractAsyncContextManager):
                     raise UsageError("App(deps=…) takes a value, or a function that returns an async context manager.")
                 deps = await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", opened))
+            tracing.begin()
             node = await self._runtime.start(deps)
             stack.callback(self._runtime.release)
             stack.push_async_callback(node.stop)

@@ -15,7 +15,7 @@ from sapwood.capabilities.fibers import FIBERS, Fibers
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import until_free
 from sapwood.when import After
 
@@ -115,7 +115,7 @@ class Agenda:
             self._actor.spawn(call, self._settle(call))
 
     async def _settle(self, call: Call) -> None:
-        current.set(call)
+        call.enter()
         try:
             while self._to_settle:
                 self._to_settle = False

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.capabilities.steps import Steps, Work
 from sapwood.errors import (
     GaveUp,
@@ -32,7 +33,7 @@ from sapwood.errors import (
 )
 from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import until_free
 from sapwood.kernel.driving import driven
@@ -53,8 +54,8 @@ MOST_DEATHS = 5
 PUT_OFF = 300.0
 """Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
-    "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at"
-    " FROM sapwood_calls "
+    "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at,"
+    " trace FROM sapwood_calls "
 )
 
 
@@ -73,6 +74,7 @@ class Row(NamedTuple):
     died: int
     error: str | None
     created_at: float
+    trace: str | None
 
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
@@ -185,10 +187,10 @@ class StoredCalls:
         """Store a call to come, with what else this slice writes."""
         self._db.ensure(CALLS)
         stored = None if wish is None else to_text(wish.stored()).decode()
-        now, attempts = self._actor.host.clock.now(), _retry_text(retry)
+        now, attempts, trace = self._actor.host.clock.now(), _retry_text(retry), tracing.text()
         ((number,),) = self._db.execute(
-            "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+            "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at, trace)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
             due,
             method,
             arguments,
@@ -197,8 +199,9 @@ class StoredCalls:
             lane,
             attempts,
             now,
+            trace,
         )
-        return Row(number, due, method, arguments, stored, same, lane, attempts, 0, 0, None, now)
+        return Row(number, due, method, arguments, stored, same, lane, attempts, 0, 0, None, now, trace)
 
     def enqueue(self, method: str, arguments: bytes, lane: str, retry: Retry) -> Row:
         """Store a call behind those in its lane; it is due at once if there is none."""
@@ -278,7 +281,7 @@ class StoredCalls:
         return True
 
     async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
-        current.set(call)
+        call.enter()
         again: float | None = None
         try:
             try:
@@ -286,7 +289,11 @@ class StoredCalls:
                     await asyncio.shield(counted)  # others wait for it too
                 await until_free(self._db)  # another call of the agent may be in long_sql()
                 if self._is_wished(row):
-                    again = await self._attempt(row)
+                    name, who = f"{self._actor.kind.type}.{row.method}", str(self._actor.address)
+                    kind = "schedule" if row.lane is None else "queue"
+                    # What comes of a wish has a trace of its own: a wish may come true for years.
+                    with tracing.span(f"{kind} {name}", is_new=True, links=[row.trace], sapwood__address=who):
+                        again = await self._attempt(row)
             except CancelledError:
                 raise
             except SapwoodError:

@@ -16,12 +16,13 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.address import kebab
 from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
 from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, SapwoodError, UsageError
 from sapwood.kernel.actor import THE_END, Actor
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import Call
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.outbox import Outbox
@@ -290,7 +291,12 @@ class Connections:
         if found.method.streams:
             under_way = self._stream(call, socket, frame.id, found.method.function(*arguments))
         else:
-            under_way = actor.serve(call, found.method.function, arguments, {}, found.method.is_async, JSON_RESULT)
+            function = found.method.function
+            if found.method.is_async:
+                function = tracing.spanned(
+                    f"call {found.method.full_name}", function, sapwood__address=str(actor.address)
+                )
+            under_way = actor.serve(call, function, arguments, {}, found.method.is_async, JSON_RESULT)
             under_way.add_done_callback(functools.partial(self._answer, socket, frame.id))
         key = (socket, frame.id)
         self._calls[key] = call
@@ -312,7 +318,7 @@ class Connections:
         return task
 
     async def _pump(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> None:
-        current.set(call)
+        call.enter()
         actor, limit = self._actor, self._actor.limits.payload_bytes
         try:
             try:

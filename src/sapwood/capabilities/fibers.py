@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
 from sapwood.capabilities.steps import Steps, Work, is_msgpack
 from sapwood.errors import (
@@ -54,7 +55,7 @@ PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
 ALL = (
     "SELECT number, name, key, method, arguments, status, due_at, stash, result, error, recoveries, failures,"
-    " created_at, ended_at FROM sapwood_fibers "
+    " created_at, ended_at, trace FROM sapwood_fibers "
 )
 ANYTHING = Copier(Any, "The stash")
 NO_ARGUMENTS = b"\x80"
@@ -119,6 +120,7 @@ class Row(NamedTuple):
     failures: int
     created_at: float
     ended_at: float | None
+    trace: str | None
 
 
 class Fibers:
@@ -240,14 +242,15 @@ class Fibers:
         self._db.ensure(FIBERS)
         now = self._actor.host.clock.now()
         ((number,),) = self._db.execute(
-            "INSERT INTO sapwood_fibers (name, key, method, arguments, status, due_at, created_at)"
-            " VALUES (?, ?, ?, ?, 'running', ?, ?) RETURNING number",
+            "INSERT INTO sapwood_fibers (name, key, method, arguments, status, due_at, created_at, trace)"
+            " VALUES (?, ?, ?, ?, 'running', ?, ?, ?) RETURNING number",
             name,
             key,
             None if method is None else method.name,
             arguments,
             now,
             now,
+            tracing.text(),
         )
         row = self._row(number)
         assert row is not None
@@ -288,6 +291,7 @@ class Fibers:
     def _begin(self, row: Row, going: Callable[[Row, Call], Coroutine[Any, Any, None]]) -> None:
         call = Call(self._actor, f"fiber {row.name}", None)
         call.work = self._work(row, parks=True)
+        call.trace = tracing.context_of(row.trace)
         call.deadline = None
         self._alive[row.number] = call
         task = self._actor.spawn(call, going(row, call))
@@ -305,7 +309,7 @@ class Fibers:
 
     async def _go(self, row: Row, call: Call) -> None:
         """Run a fiber to its end."""
-        current.set(call)
+        call.enter()
         again: float | None = None
         try:
             await until_free(self._db)  # another call of the agent may be in long_sql()
@@ -408,7 +412,7 @@ class Fibers:
         return later[0][0] if later else None
 
     async def _recover(self, row: Row, call: Call) -> None:
-        current.set(call)
+        call.enter()
         again: float | None = None
         goes_on = False
         try:

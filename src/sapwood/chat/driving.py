@@ -11,12 +11,13 @@ import asyncio
 import logging
 from asyncio import CancelledError, Future
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.agent_tools import AgentTool
@@ -155,6 +156,29 @@ class Driver:
         self._talks.stream.begin(row)
         self._note_recovery(row)
         try:
+            with self._span_of(row) as span:
+                await self._drive(row, span)
+        finally:
+            if self._token is token:  # the next turn may have begun
+                self._token = None
+        await self._tell_end(number)
+
+    def _span_of(self, row: Row) -> AbstractContextManager[tracing.Span]:
+        who = str(self._actor.address)
+        return tracing.span(
+            f"invoke_agent {self._actor.kind.type}",
+            gen_ai__operation__name="invoke_agent",
+            gen_ai__agent__name=self._actor.kind.type,
+            gen_ai__conversation__id=who,
+            sapwood__address=who,
+            sapwood__turn__id=row.id,
+            sapwood__run__id=row.run,
+            sapwood__recovered=row.recovering_at is not None or None,
+        )
+
+    async def _drive(self, row: Row, span: tracing.Span) -> None:
+        number = row.number
+        try:
             await self._go(row)
         except CancelledError:
             raise
@@ -162,19 +186,17 @@ class Driver:
             self._actor.check_live()
             if self._is_cancelled(number):
                 await self._talks.end(number, "aborted")
-            else:
-                log.warning(
-                    "a turn of %s failed: %s",
-                    self._actor.address,
-                    describe(error),
-                    extra={"address": str(self._actor.address)},
-                    exc_info=error,
-                )
-                await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
-        finally:
-            if self._token is token:  # the next turn may have begun
-                self._token = None
-        await self._tell_end(number)
+                span.set(sapwood__turn__status="aborted")
+                return
+            log.warning(
+                "a turn of %s failed: %s",
+                self._actor.address,
+                describe(error),
+                extra={"address": str(self._actor.address)},
+                exc_info=error,
+            )
+            span.fail(describe(error))
+            await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
 
     async def _tell_end(self, number: int) -> None:
         row = self._talks.turns.of(number)
@@ -275,7 +297,7 @@ class Driver:
             deps=self._actor.host.deps,
             client_tools=row.tools(),
             toolbox=self._toolbox,
-            within=lambda call: self._within(row, call),
+            within=lambda call, name: self._within(row, call, name),
             journal=CallJournal(self._actor, self._talks.turns, row.number),
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
@@ -294,7 +316,15 @@ class Driver:
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         self._row(row.number)
-        response = await self._asked(row, turn, history, Projection(step))
+        with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:
+            response = await self._asked(row, turn, history, Projection(step))
+            usage = response.usage
+            span.set(
+                gen_ai__response__model=response.model_name,
+                gen_ai__provider__name=response.provider_name,
+                gen_ai__usage__input_tokens=usage.input_tokens,
+                gen_ai__usage__output_tokens=usage.output_tokens,
+            )
         row = self._row(row.number)
         self._actor.check_live()
         talks.stream.flush()
@@ -476,11 +506,12 @@ class Driver:
         stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": failure["error"]})
 
     @contextmanager
-    def _within(self, row: Row, id: str) -> Generator[None, None, None]:
+    def _within(self, row: Row, id: str, name: str) -> Generator[None, None, None]:
         """Have the runs that are given in this block belong to a tool call."""
         token = tool_call.set(ToolCall(self._actor, id, row.id))
         try:
-            yield
+            with tracing.span(f"execute_tool {name}", gen_ai__tool__name=name, gen_ai__tool__call__id=id):
+                yield
         finally:
             tool_call.reset(token)
 

@@ -90,7 +90,7 @@ class Turn:
     deps: Any
     client_tools: Sequence[Mapping[str, Any]]
     toolbox: Toolbox
-    within: Callable[[str], AbstractContextManager[None]]
+    within: Callable[[str, str], AbstractContextManager[None]]
     """Has the code in it belong to this tool call."""
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
@@ -296,7 +296,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
             await journal.kept()
             try:
                 await turn.before_tool_call(name, args)
-                with turn.within(id):
+                with turn.within(id, name):
                     value = await handler(args)
                 await turn.after_tool_call(name, args, value)
             except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:

@@ -22,7 +22,7 @@ from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import Call
 from sapwood.kernel.copying import AS_IS, Copies
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.ports import Gate
@@ -280,7 +280,7 @@ class Actor:
         self.spawn(call, self._run_start(call))
 
     async def _run_start(self, call: Call) -> None:
-        current.set(call)
+        call.enter()
         try:
             await self.agent.on_start()
             await self.leave()
@@ -404,7 +404,7 @@ class Actor:
         awaits: bool,
         result: Copies,
     ) -> None:
-        current.set(call)
+        call.enter()
         try:
             if reply.done():
                 return  # whoever asked gave up before it began

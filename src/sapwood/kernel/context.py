@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from typing import Protocol
+from contextvars import ContextVar, Token
+from typing import Any, Protocol
 
+from sapwood import tracing
 from sapwood.address import Address
 from sapwood.errors import CallTooDeep, TimedOut
 
@@ -35,7 +36,19 @@ class Running(Protocol):
 class Call:
     """One method running, or about to run, in one agent."""
 
-    __slots__ = ("actor", "caller", "client", "deadline", "depth", "ended", "is_start", "method", "reply", "work")
+    __slots__ = (
+        "actor",
+        "caller",
+        "client",
+        "deadline",
+        "depth",
+        "ended",
+        "is_start",
+        "method",
+        "reply",
+        "trace",
+        "work",
+    )
 
     def __init__(self, actor: Running, method: str, caller: Call | None) -> None:
         self.actor = actor
@@ -47,6 +60,8 @@ class Call:
         """The connection that caused it, if a client did."""
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
+        self.trace: Any = tracing.carried()
+        """The trace that what it does belongs to; None: nobody wants any."""
         self.is_start = False
         """Whether it is the start of its agent."""
         self.ended = False
@@ -61,6 +76,12 @@ class Call:
                 raise CallTooDeep(f"A chain of calls is longer than {MAX_DEPTH}: … → {self.chain()}.")
             above = caller.deadline
             self.deadline = above if limit is None or (above is not None and above < limit) else limit
+
+    def enter(self) -> Token[Call | None]:
+        """Have the rest of this task be this call."""
+        if self.trace is not None:
+            tracing.enter(self.trace)
+        return current.set(self)
 
     def tighten(self) -> None:
         """Have no more time than there is where the call is awaited; it may have been made somewhere else."""

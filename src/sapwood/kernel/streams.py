@@ -16,7 +16,7 @@ from typing import Any
 
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, again
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import crossing, describe
 
 BUFFER = 16
@@ -56,7 +56,7 @@ class Channel:
     async def _pump(
         self, actor: Actor, call: Call, generator: AsyncGenerator[Any, None], copy: Callable[[Any], Any]
     ) -> None:
-        current.set(call)
+        call.enter()
         try:
             try:
                 async for item in generator:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.exposed import Exposed
 from sapwood.errors import UsageError
@@ -70,7 +71,14 @@ class MethodRuns:
         self._tasks[run] = task
         running.set((actor, run))
         try:
-            value = await self._worked(run, served.input(run))
+            with tracing.span(
+                f"invoke_agent {actor.kind.type}",
+                gen_ai__operation__name="invoke_agent",
+                gen_ai__agent__name=actor.kind.type,
+                sapwood__address=str(actor.address),
+                sapwood__run__id=run,
+            ):
+                value = await self._worked(run, served.input(run))
             actor.check_live()
             summary = value if isinstance(value, str) else None
             served.ended(run, "completed", output=to_json(value).decode(), summary=summary)

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
@@ -231,6 +232,7 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            trace=tracing.text(),
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._clients.tell(row)
@@ -304,7 +306,19 @@ class Runs:
         try:
             if row.status == "starting" and not followed.again:
                 await self._hook(self._agent.on_run_start, shown(row))
-            await self._follow_to_end(followed)
+            name, links = f"run {row.type}", [row.trace] if followed.again or _options(row).get("detached") else []
+            with tracing.span(
+                name,
+                links=links,
+                sapwood__run__id=id,
+                sapwood__address=str(self._actor.address.child(row.type, row.name)),
+                gen_ai__tool__call__id=row.tool_call,
+            ) as span:
+                await self._follow_to_end(followed)
+                run = self.of(id)
+                span.set(sapwood__run__status=run.status)
+                if not run.ok:
+                    span.fail(run.error or run.reason or run.status)
         except Cleared:
             pass
         finally:
@@ -361,7 +375,7 @@ class Runs:
                 self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
                 await self._hook(self._agent.on_run_finish, self.of(row.id))
                 return False
-            await _called(child, "start_run", served.start, row.id, text, row.trace)
+            await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
         if self._row(row.id).status == "starting":
             self.registry.set(row.id, status="running")

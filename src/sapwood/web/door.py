@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
+from sapwood import tracing
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
@@ -178,8 +179,14 @@ class Door:
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
-            arrival = await self._arrive(place, request, "request")
-            await self._respond(arrival, scope, receive, noted)
+            name = f"{scope['method']} {place.root.type}"
+            who = f"{place.root.type}:{place.name}"
+            parent = request.headers.get("traceparent")
+            with tracing.span(
+                name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
+            ):
+                arrival = await self._arrive(place, request, "request")
+                await self._respond(arrival, scope, receive, noted)
         except Refusal as no:
             if not sent:
                 await no.response(scope, receive, noted)

@@ -1,0 +1,192 @@
+"""One trace: what one cause brings about can be seen together, across agents, time and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from sapwood import After, Agent, App, ChatAgent, agent_tool, tool, tracing
+from sapwood.testing import ScriptedModel, call, running, text
+
+EXPORTER = InMemorySpanExporter()
+
+
+@pytest.fixture(autouse=True)
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Have OpenTelemetry set up for a test, as a program would; the process has one provider for good."""
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+        trace.set_tracer_provider(provider)
+    EXPORTER.clear()
+    yield EXPORTER
+    tracing._tracer = None  # pyright: ignore[reportPrivateUsage]
+
+
+def named(name: str) -> list[ReadableSpan]:
+    return [span for span in EXPORTER.get_finished_spans() if span.name == name]
+
+
+def one(name: str) -> ReadableSpan:
+    (found,) = named(name)
+    return found
+
+
+def trace_id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.trace_id
+
+
+def is_below(span: ReadableSpan, above: ReadableSpan) -> bool:
+    """Whether a span has another one somewhere above it."""
+    by_id = {found.context.span_id: found for found in EXPORTER.get_finished_spans() if found.context is not None}
+    at: ReadableSpan | None = span
+    while at is not None and at.parent is not None:
+        at = by_id.get(at.parent.span_id)
+        if at is above:
+            return True
+    return False
+
+
+class TracedLeaf(ChatAgent):
+    """Knows one thing."""
+
+    model = ScriptedModel(text("Water is wet."), each=True)
+
+
+class TracedMiddle(ChatAgent):
+    """Asks another."""
+
+    model = ScriptedModel(call("traced_leaf", id="l1", message="water?"), text("It is wet."), each=True)
+    tools = (agent_tool(TracedLeaf),)
+
+
+GATE = asyncio.Event()
+
+
+class TracedRoot(ChatAgent):
+    model = ScriptedModel(call("ask", id="c1"), text("done"), each=True)
+
+    @tool(idempotent=True)
+    async def ask(self) -> str:
+        run = await self.run_agent(TracedMiddle, "water?")
+        self.schedule(After(timedelta(minutes=1)), self.remind)
+        return run.summary
+
+    async def remind(self) -> None:
+        await self.sub_agent(TracedPlain, "p")
+
+
+class TracedPlain(Agent):
+    async def work(self) -> str:
+        return tracing.text() or ""
+
+    async def on_run(self, input: str) -> str:
+        GATE.set()
+        await asyncio.sleep(0 if self.fiber.recoveries else 30)
+        return await (await self.sub_agent(TracedPlain, "below")).work()
+
+
+class TracedCaller(Agent):
+    async def go(self) -> str:
+        with tracing.span("outer"):
+            plain = await self.sub_agent(TracedPlain, "p")
+            return await plain.work()
+
+    async def begin(self) -> None:
+        with tracing.span("outer"):
+            await self.run_agent(TracedPlain, "x", run_id="r", on_disconnect="continue")
+
+    async def status(self) -> str:
+        run = self.get_run("r")
+        return "" if run is None else run.status
+
+    async def output(self) -> Any:
+        run = self.get_run("r")
+        return run and run.output
+
+
+@pytest.mark.anyio
+async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() -> None:
+    async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
+        root = await world.get_agent(TracedRoot, "r")
+        assert (await root.send("go")).status == "completed"
+        await world.settled()
+    turn = one("invoke_agent TracedRoot")
+    for name in ("execute_tool ask", "run TracedMiddle", "invoke_agent TracedMiddle", "run TracedLeaf"):
+        assert is_below(one(name), turn), name
+    leaf = one("invoke_agent TracedLeaf")
+    assert is_below(leaf, one("run TracedLeaf"))
+    assert len({trace_id(span) for span in EXPORTER.get_finished_spans()}) == 1
+    steps = [span for span in named("chat") if is_below(span, leaf)]
+    assert [span.attributes and span.attributes["gen_ai.response.model"] for span in steps] == ["scripted"]
+
+
+@pytest.mark.anyio
+async def test_what_a_child_notes_is_on_its_own_spans_and_never_on_its_roots() -> None:
+    async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
+        await (await world.get_agent(TracedRoot, "r")).send("go")
+        await world.settled()
+    addresses = {span.name: (span.attributes or {}).get("sapwood.address") for span in EXPORTER.get_finished_spans()}
+    assert addresses["invoke_agent TracedRoot"] == "TracedRoot:r"
+    assert str(addresses["invoke_agent TracedLeaf"]).startswith("TracedRoot:r/TracedMiddle:")
+
+
+@pytest.mark.anyio
+async def test_what_a_schedule_brings_about_is_a_trace_of_its_own_that_names_what_wished_it() -> None:
+    async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
+        await (await world.get_agent(TracedRoot, "r")).send("go")
+        await world.clock.advance(61)
+        await world.settled()
+    fired, wished = one("schedule TracedRoot.remind"), one("execute_tool ask")
+    assert trace_id(fired) != trace_id(wished)
+    assert [link.context.trace_id for link in fired.links] == [trace_id(wished)]
+    assert wished.context is not None
+    assert [link.context.span_id for link in fired.links] == [wished.context.span_id]
+
+
+@pytest.mark.anyio
+async def test_a_call_carries_the_trace_to_the_agent_it_calls() -> None:
+    async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
+        seen = await (await world.get_agent(TracedCaller, "c")).go()
+    assert f"{trace_id(one('outer')):032x}" in seen
+
+
+@pytest.mark.anyio
+async def test_after_a_restart_a_run_goes_on_in_the_trace_it_was_given_in() -> None:
+    GATE.clear()
+    async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
+        caller = await world.get_agent(TracedCaller, "c")
+        begun = asyncio.ensure_future(caller.begin())
+        await asyncio.wait_for(GATE.wait(), 10)
+        await world.crash()
+        await asyncio.wait({begun})
+        begun.exception()
+        outer = trace_id(one("outer"))
+        EXPORTER.clear()
+        caller = await world.get_agent(TracedCaller, "c")
+        async with asyncio.timeout(20):
+            while await caller.status() != "completed":
+                await world.clock.advance(5)
+        assert f"{outer:032x}" in await caller.output()
+        await world.settled()
+    followed = [span for span in named("run TracedPlain") if span.status.is_ok or span.links]
+    assert followed
+    assert all(trace_id(span) == outer for span in followed)
+    assert any(link.context.trace_id == outer for span in followed for link in span.links)
+
+
+@pytest.mark.anyio
+async def test_without_a_provider_nothing_is_traced_and_nothing_is_stored() -> None:
+    async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
+        tracing._tracer = None  # pyright: ignore[reportPrivateUsage]
+        assert await (await world.get_agent(TracedCaller, "c")).go() == ""
+    assert not EXPORTER.get_finished_spans()
