@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -543,3 +543,87 @@ async def test_a_stream_carries_several_named_channels_over_one_numbered_log(run
         assert [chunk.seq for chunk in chunks] == list(range(1, len(chunks) + 1))
         channels = {chunk.body["type"]: chunk.body["data"] for chunk in chunks if "data" in chunk.body}
         assert channels == {"data-log": "looked it up", "data-chart": [1, 2]}
+
+
+told_hooks: list[tuple[str, str, str]] = []
+
+
+class HookedHelper(ChatAgent[Any]):
+    """Tells what its hooks are told."""
+
+    model = ScriptedModel(text("helped"), each=True)
+
+    async def on_agent_start(self, turn: Any) -> None:
+        told_hooks.append((type(self).__name__, "start", turn.id))
+
+    async def on_agent_complete(self, turn: Any) -> None:
+        told_hooks.append((type(self).__name__, "complete", turn.id))
+
+    async def on_agent_fail(self, turn: Any) -> None:
+        told_hooks.append((type(self).__name__, "fail", turn.id))
+
+
+@dataclass
+class Pages:
+    pages: int
+
+
+class HookedFinishing(HookedHelper):
+    """Ends with a value, by a tool that ends it."""
+
+    model = ScriptedModel(call("final_result", id="f1", pages=2), each=True)
+    output_type = Pages
+
+
+class HookedFailing(HookedHelper):
+    """Fails."""
+
+    async def respond(self, turn: Any) -> Any:
+        raise RuntimeError("It went wrong.")
+        yield ""
+
+
+class HookedChat(HookedHelper):
+    """Has helpers that end each in its way."""
+
+    model = ScriptedModel(
+        call("helper", id="c1", message="a"),
+        call("finishing", id="c2", message="b"),
+        call("failing", id="c3", message="c"),
+        text("all done"),
+        each=True,
+    )
+    tools = (
+        agent_tool(HookedHelper, name="helper"),
+        agent_tool(HookedFinishing, name="finishing"),
+        agent_tool(HookedFailing, name="failing"),
+    )
+
+
+async def test_the_end_of_a_child_is_its_own_whichever_way_it_ends_and_the_parents_stream_goes_on(run: Run) -> None:
+    told_hooks.clear()
+    async with run(HookedChat) as world:
+        chat = await world.get_agent(HookedChat, "r")
+        reader = Reader(chat.subscribe())
+        turn = await chat.send("go")
+        await reader.until(lambda event: event.run_id is None and is_end(event))
+
+        assert told_hooks == [
+            ("HookedChat", "start", turn.id),
+            ("HookedHelper", "start", "agent-tool:c1"),
+            ("HookedHelper", "complete", "agent-tool:c1"),
+            ("HookedFinishing", "start", "agent-tool:c2"),
+            ("HookedFinishing", "complete", "agent-tool:c2"),
+            ("HookedFailing", "start", "agent-tool:c3"),
+            ("HookedFailing", "fail", "agent-tool:c3"),
+            ("HookedChat", "complete", turn.id),
+        ]
+        ends = [(event.run_id, event.kind) for event in reader.events if is_end(event)]
+        assert ends == [
+            ("agent-tool:c1", "finished"),
+            ("agent-tool:c2", "finished"),
+            ("agent-tool:c3", "error"),
+            (None, "finished"),
+        ]
+        assert said(reader.events, None) == "all done"
+        await reader.stop()
