@@ -50,8 +50,8 @@ class Desk(Agent):
         return HTMLResponse(PAGE)
 
 
-# --8<-- [start:page]
 PAGE = """<!doctype html>
+<!-- --8<-- [start:page] -->
 <title>Desk</title>
 <button onclick="fetch(location.href, {method: 'POST'})">Publish</button>
 <div id="runs"></div>
@@ -77,8 +77,8 @@ PAGE = """<!doctype html>
       panel.querySelector("small").textContent = event.kind
   }
 </script>
+<!-- --8<-- [end:page] -->
 """
-# --8<-- [end:page]
 
 app = App(agents=[Desk])
 
