@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, ChatAgent, Detached, Event, agent_tool
@@ -627,3 +628,24 @@ async def test_the_end_of_a_child_is_its_own_whichever_way_it_ends_and_the_paren
         ]
         assert said(reader.events, None) == "all done"
         await reader.stop()
+
+
+async def test_what_could_not_be_kept_is_told_to_nobody(run: Run) -> None:
+    async with run(WatchedRoot) as world:
+        root = await world.get_agent(WatchedRoot, "r")
+        reader = Reader(root.subscribe())
+        await root.begin("one", "a", "gate:go", "b")
+        await reader.until(lambda event: event.kind == "chunk" and event.body.get("delta") == "a")
+        (tree,) = world.node.trees.values()
+        (leaf,) = [actor for actor in tree.actors.values() if actor.address.name == "one"]
+
+        fail_next_commit(leaf.database)
+        gate("gate:go").set()
+        await world.settled()
+        await world.clock.advance(60)
+        await reader.until_over("one")
+
+        assert leaf.dropped is not None
+        heard = await reader.stop()
+        assert plain(await stored(root, count=len(heard))) == plain(heard)
+        assert said(heard, "one") == "aab"  # it was called again
