@@ -291,7 +291,7 @@ async def test_a_cursor_does_not_grow_with_what_is_over(run: Run) -> None:
 async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr("sapwood.runs.watching.PER_EVENT", 2)
+    monkeypatch.setattr("sapwood.runs.watching.PER_EVENT", 50)
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")
         for number in range(12):

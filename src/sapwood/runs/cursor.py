@@ -16,6 +16,8 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import InvalidArguments
 
+_text = msgspec.json.Encoder().encode
+
 OWN = "="
 """Where the runs are that the agent itself does, beside those that it and others have given."""
 
@@ -32,6 +34,12 @@ class Place:
     given_up: int = 0
     """The number that the event had that it was given up, if that was told."""
     over: bool = False
+
+    def told(self) -> list[int]:
+        """Return it as it is part of a cursor."""
+        if self.over:
+            return [-1]
+        return [self.seq, self.milestones, self.given_up] if self.milestones or self.given_up else [self.seq]
 
 
 @dataclass(slots=True)
@@ -83,25 +91,17 @@ class Cursor:
             self.shelves[key] = Shelf()
         return self.shelves[key]
 
-    def __len__(self) -> int:
-        return len(self.turns) + sum(1 + len(shelf.places) for shelf in self.shelves.values())
-
     def text(self) -> str:
         """Return it as text that fits into a URL and a header."""
         shelves = {
-            key: [
-                shelf.done,
-                {
-                    place.number: [-1] if place.over else _short(place.seq, place.milestones, place.given_up)
-                    for place in shelf.places.values()
-                },
-            ]
+            key: [shelf.done, {place.number: place.told() for place in shelf.places.values()}]
             for key, shelf in self.shelves.items()
             if shelf.done or shelf.places
         }
-        turns = {key: [turn.id, turn.seq] for key, turn in self.turns.items() if not turn.over}
-        told = msgspec.json.encode([self._of, shelves, turns] if turns else [self._of, shelves])
-        return urlsafe_b64encode(told).decode().rstrip("=")
+        told: list[object] = [self._of, shelves]
+        if self.turns:
+            told.append({key: [turn.id, turn.seq] for key, turn in self.turns.items() if not turn.over})
+        return urlsafe_b64encode(_text(told)).decode().rstrip("=")
 
     def read(self, text: str) -> None:
         """Go on where another reader was."""
@@ -126,10 +126,3 @@ class _Stored(msgspec.Struct, array_like=True):
     of: int
     shelves: dict[str, tuple[int, dict[int, list[int]]]]
     turns: dict[str, tuple[str, int]] = {}
-
-
-def _short(*numbers: int) -> list[int]:
-    found = list(numbers)
-    while len(found) > 1 and not found[-1]:
-        found.pop()
-    return found
