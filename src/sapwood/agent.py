@@ -132,8 +132,8 @@ class Agent(Generic[S]):
     """Who does the runs it is given."""
 
     def _wants(self, work: str) -> bool:
-        """Return whether something of its own is still to go on."""
-        return True
+        """Return whether a run it does, or a turn of its own, is still to go on."""
+        return self._actor.of(Served).worker.wants(work)
 
     def _notified(self, run: Run) -> None:
         """A run is over that joins the conversation."""
@@ -167,8 +167,7 @@ class Agent(Generic[S]):
         if "<locals>" in cls.__qualname__:
             # Annotations of a class defined in a function may name its neighbours there.
             names = sys._getframe(1).f_locals.copy()  # pyright: ignore[reportPrivateUsage]
-        names_state = cls._base is Agent
-        learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names, names_state=names_state))
+        learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:
         """Called once in every life of the agent, before anything else is delivered to it. Override it."""

@@ -30,9 +30,9 @@ from tests.conformance.chats import (
     text_of,
     tool_result,
 )
-from tests.conformance.served import Client, served, type_of
+from tests.conformance.served import Client, type_of
 
-from sapwood import App, ChatAgent, Turn, tool
+from sapwood import Turn, tool
 from sapwood.testing import ScriptedModel, call, fails, text
 
 BEEP = [{"name": "beep"}]
@@ -183,17 +183,14 @@ async def test_of_a_call_that_was_approved_the_continuation_says_the_result_and_
             assert [kind for kind in kinds(client, "r1-1") if kind.startswith("tool-")] == wanted
 
 
-class PutsOut(ChatAgent[str]):
-    """Says in brackets what it puts out, which is no state."""
+async def test_an_agent_whose_turns_end_with_a_type_of_its_own_has_clients() -> None:
+    class Counting(Talking[int]):
+        output_type = int
 
-    model = ScriptedModel()
+    cls = talker(ScriptedModel(call("final_result", id="c1", response=3)), base=Counting)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
 
-    async def has_state(self) -> Any:
-        return self.state
+        await say(client, "r1", "how many?")
 
-
-async def test_what_a_chat_agent_puts_out_is_not_taken_for_its_state() -> None:
-    async with served(App(agents=[PutsOut])) as one:
-        await one.join("/agents/puts-out/p")
-
-        assert await (await one.world.get_agent(PutsOut, "p")).has_state() is None
+        assert (await done(client, "r1"))["outcome"] == "completed"

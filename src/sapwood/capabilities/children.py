@@ -10,7 +10,7 @@ from typing import Literal
 from sapwood.address import checked_name
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
-from sapwood.kernel.classes import AgentClass, known, resolve
+from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, deadline_of, in_time
 from sapwood.kernel.deletion import child_stem, until_free
 from sapwood.kernel.node import LAST_WORDS
@@ -174,18 +174,19 @@ class Children:
         if row is None:
             return
         self._actor.database.refuse_in_block("Deleting a sub-agent")
-        removal = self._bury(address_of=kind, row=row)
+        removal = self._bury(kind.type, row)
         await asyncio.shield(removal)
 
     def bury(self, types: tuple[str, ...], name: str) -> asyncio.Task[None] | None:
-        """Have a child be deleted, from this moment; return what does it. None: there is none."""
-        row = self._actor.registry.find(types, name)
-        if row is None:
-            return None
-        return self._bury(address_of=self._tree.kinds.get(row.type) or resolve(row.type), row=row)
+        """Have a child be deleted, from this moment; return what does it. None: there is none.
 
-    def _bury(self, address_of: AgentClass, row: Row) -> asyncio.Task[None]:
-        address = self._actor.address.child(address_of.type, row.name)
+        The first of the types is what its class is called now; there may be no such class any more.
+        """
+        row = self._actor.registry.find(types, name)
+        return None if row is None else self._bury(types[0], row)
+
+    def _bury(self, type: str, row: Row) -> asyncio.Task[None]:
+        address = self._actor.address.child(type, row.name)
         self._actor.registry.bury(row.generation)
         self._tree.slices.commit()
         self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone

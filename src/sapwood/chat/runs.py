@@ -28,6 +28,9 @@ class ChatRuns:
     def cut(self, run: str, reason: str) -> None:
         self._conversation.cut(run, reason)
 
+    def wants(self, work: str) -> bool:
+        return self._conversation.is_wanted(work)
+
     def waits(self, run: str) -> bool:
         row = self._conversation.turns.get(run)
         return row is not None and row.status == "waiting"

@@ -26,6 +26,7 @@ GATHERED = 0.03
 """Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
+BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
 
@@ -52,9 +53,8 @@ class ChatStream:
         self._told: dict[Socket, float] = {}
         """When each client was last told all messages; an agent that slept does not know it."""
         self._made_at = self._now()
-        self._beginning: dict[int, list[asyncio.Future[None]]] = {}
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
-        """Those without a socket, who are told from now on."""
+        self._listeners: dict[int, list[asyncio.Queue[bytes | None]]] = {}
+        """Those without a socket, by the turn that they hear."""
         self.on_chunk: Callable[[Chunk], None] | None = None
 
     def begin(self, row: Row) -> None:
@@ -66,13 +66,6 @@ class ChatStream:
             self._actor.of(Feed).begin(OwnTurn(row.id, row.number, row.created_at))
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
-        self.settle(row.number)
-
-    def settle(self, number: int) -> None:
-        """A turn has begun to stream, or never will: tell those who wait for that."""
-        for waiting in self._beginning.pop(number, ()):
-            if not waiting.done():
-                waiting.set_result(None)
 
     def forget(self, number: int) -> None:
         """Forget what a turn has streamed: its message is whole."""
@@ -83,11 +76,10 @@ class ChatStream:
         kept = " AND stream NOT IN (SELECT stream FROM sapwood_served_runs)" if self._db.has(SERVED) else ""
         self._db.execute(f"DELETE FROM sapwood_chunks WHERE {which}{kept}", number)  # noqa: S608 - both are ours
 
-    async def begun(self, number: int) -> None:
-        """Return when a turn begins to stream."""
-        waiting: asyncio.Future[None] = self._actor.host.loop.create_future()
-        self._beginning.setdefault(number, []).append(waiting)
-        await waiting
+    def go_on(self, number: int) -> None:
+        """A turn is about to go on whose message is whole so far: what it has streamed is not said again."""
+        self.forget(number)
+        self._db.execute("UPDATE sapwood_chunks SET step = -1 WHERE stream = ? AND step >= 0", number)
 
     @property
     def next_seq(self) -> int:
@@ -119,6 +111,19 @@ class ChatStream:
             first, self._seq = self._seq, self._seq + len(texts)
             at = self._store(number, first, -1, texts)
             self._actor.of(Served).said(run, first, texts, at)
+
+    def begin_again(self, step: int) -> None:
+        """Forget what a step said, and offer every client what there is, from the beginning.
+
+        Who listens without a socket has heard too much, and is told to look elsewhere.
+        """
+        assert self.active is not None
+        self.forget_from(step)
+        for socket in self._clients():
+            self.offer(socket, self.active.stream)
+        for listener in self._listeners.get(self.active.number, ()):
+            listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
+        self.settle(self.active.number)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
@@ -155,7 +160,7 @@ class ChatStream:
         elif ears_of(self._actor, self._actor.address.steps):
             self._actor.of(Feed).say(first, chunks, at)
         continues = bool(row.continues)
-        for listener in self._listeners:
+        for listener in self._listeners.get(row.number, ()):
             for text in texts:
                 listener.put_nowait(text)
         for at, text in enumerate(texts):
@@ -175,23 +180,28 @@ class ChatStream:
     def end(self) -> None:
         """The turn streams no more."""
         self.flush()
-        self.active = None
+        ended, self.active = self.active, None
         self._offered.clear()
-        for listener in self._listeners:
-            listener.put_nowait(None)
+        if ended is not None:
+            self.settle(ended.number)
 
-    async def listen(self, number: int) -> AsyncIterator[bytes]:
-        """Yield all that a turn streams, from its beginning, as JSON."""
+    def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Hear all that a turn streams, from now on and its beginning, as JSON, until it streams no more."""
         heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         for chunk in self.stored(number):
             heard.put_nowait(msgspec.json.encode(chunk))
-        self._listeners.add(heard)
-        try:
-            while (text := await heard.get()) is not None:
-                await self._actor.leave()
-                yield text
-        finally:
-            self._listeners.discard(heard)
+        self._listeners.setdefault(number, []).append(heard)
+        return self._heard(heard)
+
+    async def _heard(self, heard: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        while (text := await heard.get()) is not None:
+            await self._actor.leave()
+            yield text
+
+    def settle(self, number: int) -> None:
+        """A turn streams no more, or never will: tell those who hear it."""
+        for listener in self._listeners.pop(number, ()):
+            listener.put_nowait(None)
 
     def stored(self, number: int) -> list[Chunk]:
         """Return what a turn has streamed so far."""

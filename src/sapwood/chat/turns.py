@@ -242,6 +242,7 @@ SETTING = {
     column: f"UPDATE sapwood_turns SET {column} = ? WHERE number = ?"  # noqa: S608 - the names are these
     for column in (
         "status",
+        "run",
         "continues",
         "said",
         "back_to",

@@ -32,6 +32,8 @@ class Slices:
         """The database that is being written."""
         self.may_checkpoint = True
         """False while a backup copies the files; the logs grow on meanwhile."""
+        self.ended: SapwoodError | None = None
+        """Why nothing is written any more, once the process is as good as dead."""
         self._called = False
         """Whether the loop will end the slice by itself."""
         self._before_commit: dict[str, Callable[[], None]] = {}
@@ -42,6 +44,8 @@ class Slices:
         """Make `database` the one that is being written."""
         if self.open is not None:
             self.commit()
+        if self.ended is not None:  # by that commit, perhaps
+            raise Unavailable(str(self.ended))
         self.open = database
         if not self._called:
             self._called = True

@@ -436,6 +436,7 @@ class Tree:
 
     def die(self, error: SapwoodError) -> None:
         """Forget everything that was not committed, and let go of the files, as the end of a process does."""
+        self.slices.ended = error
         for database in self.databases.values():
             self.slices.forget(database)
         for actor in list(self.actors.values()):

@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from sapwood.runs import kept
 from sapwood.runs.registry import RUNS, Registry, Row, types_of
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
+
+log = logging.getLogger(__name__)
 
 
 class RunClients:
@@ -77,10 +80,20 @@ class RunClients:
             return
         outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
-        for frame in self._said(row, database):
+        for frame in self._readable(row, database):
             outbox.put(socket, frame)
         if not row.is_open:
             outbox.put(socket, ended(row, replay=True))
+
+    def _readable(self, row: Row, database: Database | None) -> list[str]:
+        """Return the frames of what a run has said so far; none if it cannot be read any more."""
+        try:
+            return self._said(row, database)
+        except Exception:
+            self._actor.check_live()
+            where = {"address": str(self._actor.address)}
+            log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
+            return []
 
     def _said(self, row: Row, database: Database | None) -> list[str]:
         """Return the frames of what a run has said so far."""
@@ -97,7 +110,7 @@ class RunClients:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
         row, tree = self._registry.get(run), self._actor.home
         assert isinstance(tree, Tree)
-        child = self._actor.registry.find(types_of(row.type), row.name) if row is not None else None
+        child = self._actor.registry.find(self.types_of(row), row.name) if row is not None else None
         if child is None:
             return None
         return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)
@@ -113,6 +126,12 @@ class RunClients:
             return None, ()
         progress = None if found.progress is None else msgspec.json.decode(found.progress)
         return progress, tuple(milestone for _, milestone in kept.milestones(found))
+
+    def types_of(self, row: Row) -> tuple[str, ...]:
+        """Return what the class of the sub-agent that does a run is called, and was: it may have been renamed."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        return types_of(row.type, tree.kinds)
 
     def hear(self, socket: Socket, data: str) -> None:
         """Clients say nothing about runs."""

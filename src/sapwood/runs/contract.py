@@ -6,8 +6,17 @@ of the agent (`on_run`), or the turn of a conversation.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from sapwood.kernel.actor import Actor
+
+UNWANTED = "parent-interrupted"
+"""Why a run is aborted whose caller was, or is no more."""
+
+doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", default=None)
+"""The run, or turn, that the code belongs to that runs now, and the agent that does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,10 @@ class Worker(Protocol):
 
     def cut(self, run: str, reason: str) -> None:
         """Stop what is going on, at once, and write nothing yet: others are to be stopped in the same breath."""
+        ...
+
+    def wants(self, work: str) -> bool:
+        """Return whether a run, or turn, is to go on: neither it nor anything above it was cancelled."""
         ...
 
     def waits(self, run: str) -> bool:

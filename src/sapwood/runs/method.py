@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import CancelledError, Task
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -17,13 +16,11 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
+from sapwood.runs.contract import UNWANTED, doing
+from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
-running: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_run", default=None)
-"""The run that the code belongs to that runs now, and the agent that does it."""
 TEXT = "text"
-UNWANTED = "parent-interrupted"
-"""Why a run is aborted whose caller was, or is no more."""
 
 
 class MethodRuns:
@@ -46,15 +43,24 @@ class MethodRuns:
         return row.number
 
     def cut(self, run: str, reason: str) -> None:
+        row = self._actor.of(Served).row(run)
+        if row is None or row.status != "running":
+            return
         self._cut.setdefault(run, reason)
         if (task := self._tasks.get(run)) is not None:
             task.cancel()
+        self._actor.of(Runs).cut_work(run, UNWANTED)
+
+    def wants(self, work: str) -> bool:
+        served = self._actor.of(Served)
+        row = served.row(work)
+        return row is not None and row.status == "running" and work not in self._cut and served.is_wanted(work)
 
     def waits(self, run: str) -> bool:
         return False
 
     def current(self) -> str | None:
-        found = running.get()
+        found = doing.get()
         return found[1] if found is not None and found[0] is self._actor else None
 
     async def drive(self, run: str) -> None:
@@ -64,12 +70,12 @@ class MethodRuns:
         if row is None or row.status != "running":
             return
         if run in self._cut or not served.is_wanted(run):
-            served.ended(run, "aborted", reason=self._cut.pop(run, UNWANTED))
+            served.ended(run, "aborted", reason=self._cut.pop(run, None) or served.why_not(run))
             return
         task = asyncio.current_task()
         assert task is not None
         self._tasks[run] = task
-        running.set((actor, run))
+        doing.set((actor, run))
         try:
             with tracing.span(
                 f"invoke_agent {actor.kind.type}",
@@ -80,6 +86,9 @@ class MethodRuns:
             ):
                 value = await self._worked(run, served.input(run))
             actor.check_live()
+            if run in self._cut:  # it was told to stop, and did not listen
+                served.ended(run, "aborted", reason=self._cut[run])
+                return
             summary = value if isinstance(value, str) else None
             served.ended(run, "completed", output=to_json(value).decode(), summary=summary)
         except CancelledError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -11,8 +11,8 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.clock import Clock
-from sapwood.errors import SapwoodError
-from sapwood.kernel.classes import resolve
+from sapwood.errors import UsageError
+from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -144,13 +144,13 @@ def failure(
     return told
 
 
-def types_of(type_: str) -> tuple[str, ...]:
-    """Return the ids under which an agent of this type may be stored: its class may have been renamed."""
+def types_of(type_: str, kinds: Mapping[str, AgentClass]) -> tuple[str, ...]:
+    """Return what the class of an agent of this type is called, and was: it may have been renamed."""
     try:
-        kind = resolve(type_)
-    except SapwoodError:
+        kind = kinds.get(type_) or resolve(type_)
+    except UsageError:  # it is no more
         return (type_,)
-    return (type_, kind.type, *kind.aliases)
+    return (kind.type, *kind.aliases)
 
 
 def parent_run(row: Row) -> str | None:

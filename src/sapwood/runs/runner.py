@@ -39,10 +39,10 @@ from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
+from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import RunState
+from sapwood.runs.contract import UNWANTED, RunState, doing
 from sapwood.runs.events import ears_of, tell
-from sapwood.runs.method import UNWANTED
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served
 from sapwood.runs.watching import ended, started
@@ -119,6 +119,10 @@ class Followed:
     """Who does it, once they are awake."""
     given_up: bool = False
     timed_out: bool = False
+    trouble: str | None = None
+    """Why the sub-agent could not be reached, when last tried."""
+    nudge: Future[None] | None = None
+    """Done when somebody asks for the run again; what is waited for is looked at anew."""
 
     @property
     def stopped(self) -> str | None:
@@ -150,6 +154,8 @@ class Runs:
             wish.tool_call, wish.work = asking.id, asking.work
             wish.order = asking.runs if wish.order is None else wish.order
             asking.runs += 1
+        elif (part := doing.get()) is not None and part[0] is self._actor:
+            wish.work = part[1]
         wish.place = wish.order or 0
         row = self.give(cls, input, wish)
         if wish.detached is not None:
@@ -251,8 +257,12 @@ class Runs:
         if row.status == "interrupted":
             self.registry.set(row.id, status="running", error=None, reason=None, still_running=0, ended_at=None)
             row = self._row(row.id)
-        if row.id not in self._followed:
+        if (followed := self._followed.get(row.id)) is None:
             self._follow(row.id)
+        elif followed.given_up:
+            followed.given_up, followed.since = False, self._actor.host.clock.now()
+            if followed.nudge is not None and not followed.nudge.done():
+                followed.nudge.set_result(None)
         return row
 
     def _follow(self, id: str) -> None:
@@ -298,10 +308,14 @@ class Runs:
         if id in self._followed or row is None:
             return
         if row.status in HARD:
-            await self._hook(self._agent.on_run_finish, shown(row))  # the process ended before it was told
+            if self._is_again():  # the process ended before it was told
+                await self._hook(self._agent.on_run_finish, shown(row))
             return
         followed = self._followed[id] = Followed(
-            row, stop=self._actor.host.loop.create_future(), since=self._actor.host.clock.now(), again=self._is_again()
+            row,
+            stop=self._actor.host.loop.create_future(),
+            since=self._actor.host.clock.now(),
+            again=row.status != "starting" or self._is_again(),
         )
         try:
             if row.status == "starting" and not followed.again:
@@ -322,9 +336,18 @@ class Runs:
         except Cleared:
             pass
         finally:
-            del self._followed[id]
-            self._inputs.pop(id, None)
+            if self._is_followed(followed):
+                del self._followed[id]
+                self._inputs.pop(id, None)
             self._changed(id)
+
+    def _is_followed(self, followed: Followed) -> bool:
+        """Return whether a run was not cleared away meanwhile; its id may belong to another one by now."""
+        return self._followed.get(followed.row.id) is followed
+
+    def _check_followed(self, followed: Followed) -> None:
+        if not self._is_followed(followed):
+            raise Cleared(f"The run {followed.row.id!r} was cleared away.")
 
     def _is_again(self) -> bool:
         """Return whether the fiber that runs now was interrupted before."""
@@ -336,57 +359,102 @@ class Runs:
             try:
                 if not await self._begin(followed):
                     return
-                self._end_as(followed, await self._result(followed))
+                state = await self._result(followed)
+                self._check_followed(followed)
+                self._end_as(followed, state)
             except (CancelledError, Cleared):
                 raise
-            except Unavailable as error:
-                self._actor.check_live()
-                if self._is_silent(followed):
-                    self._give_up(followed, "inspect-failed", describe(error), still_running=True)
-                    return
-                failed += 1
-                await asyncio.sleep(min(0.05 * 2**failed, MOST_BACK_OFF))
-                continue
-            except Aborted as error:
-                self._actor.check_live()
-                self._end(self._row(id), "aborted", reason=str(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
                 self._actor.check_live()
-                self._end(self._row(id), "error", error=str(error) or describe(error))
+                self._check_followed(followed)
+                if isinstance(error, Unavailable):
+                    failed += 1
+                    await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
+                    continue
+                self._end_by(followed, error)
             break
         await self._hook(self._agent.on_run_finish, self.of(id))
+
+    async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
+        """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
+        followed.trouble = str(error) or describe(error)
+        if not followed.given_up and self._is_silent(followed):
+            await self._tell_given_up(followed)
+        await asyncio.wait({followed.stop, self._nudge(followed)}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+
+    def _nudge(self, followed: Followed) -> Future[None]:
+        if followed.nudge is None or followed.nudge.done():
+            followed.nudge = self._actor.host.loop.create_future()
+        return followed.nudge
+
+    def _end_by(self, followed: Followed, error: Exception) -> None:
+        """Note that a run ended without its sub-agent saying how."""
+        row = self._row(followed.row.id)
+        if isinstance(error, Aborted) and followed.timed_out:
+            self._end_timed_out(row)
+        elif isinstance(error, Aborted):
+            self._end(row, "aborted", reason=str(error))
+        else:
+            self._end(row, "error", error=str(error) or describe(error))
 
     async def _begin(self, followed: Followed) -> bool:
         """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
         row, actor = followed.row, self._actor
-        tree = actor.home
-        assert isinstance(tree, Tree)
-        kind = tree.kinds.get(row.type) or resolve(row.type)
-        child = await actor.of(Children).get(kind.cls, row.name)
-        followed.child = child
+        if not self._is_wanted(row.id) and self._stored(row.id) is None:
+            return await self._not_begun(followed)
+        followed.child = None
+        child = followed.child = await self._awake(followed)
+        if child is None:
+            return await self._not_begun(followed)
         served = child.of(Served)
         if served.row(row.id) is None:
-            text = self._inputs.get(row.id) or await self._given_again(row.id)
+            text = self._inputs.get(row.id) or await self._given_again(followed)
             if followed.stopped is not None or not self._is_wanted(row.id):
-                self._end(self._row(row.id), "aborted", reason=followed.stopped or UNWANTED)
-                await self._hook(self._agent.on_run_finish, self.of(row.id))
-                return False
+                return await self._not_begun(followed)
             if text is None:
                 self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
                 await self._hook(self._agent.on_run_finish, self.of(row.id))
                 return False
             await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
+        if not self._is_wanted(row.id):
+            self.cut(row.id, self._row(row.id).cancelled or UNWANTED)
         if self._row(row.id).status == "starting":
             self.registry.set(row.id, status="running")
         self._inputs.pop(row.id, None)
         self._changed(row.id)
         return True
 
-    async def _given_again(self, id: str) -> bytes | None:
+    async def _awake(self, followed: Followed) -> Actor | None:
+        """Return the sub-agent, started; None if the run is to stop before it is."""
+        row, tree = followed.row, self._actor.home
+        assert isinstance(tree, Tree)
+        kind = tree.kinds.get(row.type) or resolve(row.type)
+        getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
+        try:
+            await self._while_not_due(followed, getting)
+            if getting.done():
+                return getting.result()
+        finally:
+            getting.cancel()
+        tree.abort(self._actor.address.child(kind.type, row.name), followed.stopped)
+        return None
+
+    async def _not_begun(self, followed: Followed) -> bool:
+        """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
+        row = self._row(followed.row.id)
+        if followed.timed_out:
+            self._end_timed_out(row)
+        else:
+            self._end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
+        await self._hook(self._agent.on_run_finish, self.of(row.id))
+        return False
+
+    async def _given_again(self, followed: Followed) -> bytes | None:
         """After a crash, wait for whoever gave a run: only they know the whole input."""
+        id = followed.row.id
         arrived = self._arrived[id] = self._actor.host.loop.create_future()
-        await self._until(self._actor.host.clock.now() + GIVEN_AGAIN, arrived)
+        await self._until(self._actor.host.clock.now() + GIVEN_AGAIN, arrived, followed.stop)
         self._arrived.pop(id, None)
         return self._inputs.get(id)
 
@@ -403,18 +471,21 @@ class Runs:
         assert child is not None
         call, reply = child.handle("follow run", child.of(Served).result, id)
         try:
-            while not reply.done():
-                if followed.stopped is not None:
-                    await self._stopping(followed, reply)
-                    break
-                due = self._due(followed)
-                await self._until(due, reply, followed.stop)
-                if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
-                    await self._is_due(followed)
+            await self._while_not_due(followed, reply)
+            if not reply.done():
+                await self._stopping(followed, reply)
             return await reply
         except CancelledError:
             child.cancel(call)
             raise
+
+    async def _while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
+        """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
+        while not reply.done() and followed.stopped is None:
+            due = self._due(followed)
+            await self._until(due, reply, followed.stop, self._nudge(followed))
+            if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
+                await self._is_due(followed)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""
@@ -436,7 +507,7 @@ class Runs:
                 dues.append(row.started_at + detached["budget"])
                 dues.append(None if heard is None else heard + detached["silence"])
             elif followed.again:
-                dues.append((heard or followed.since) + self._actor.host.settings.run_silence)
+                dues.append(max(heard or 0, followed.since) + self._actor.host.settings.run_silence)
         return min((due for due in dues if due is not None), default=None)
 
     def _last_heard(self, followed: Followed) -> float | None:
@@ -444,7 +515,7 @@ class Runs:
         return None if child is None else child.of(Served).last_heard.get(followed.row.id)
 
     def _is_silent(self, followed: Followed) -> bool:
-        heard = self._last_heard(followed) or followed.since
+        heard = max(self._last_heard(followed) or 0, followed.since)
         return self._actor.host.clock.now() - heard >= self._actor.host.settings.run_silence
 
     async def _is_due(self, followed: Followed) -> None:
@@ -457,15 +528,22 @@ class Runs:
         due = self._due(followed)
         if due is None or now < due:
             return  # something was heard meanwhile
-        assert followed.child is not None
-        if followed.child.of(Served).worker.waits(row.id):
+        served = None if followed.child is None else followed.child.of(Served)
+        if served is not None and served.worker.waits(row.id):
             followed.since = now  # it waits for a person, and that may take any time
-            followed.child.of(Served).last_heard.pop(row.id, None)
+            served.last_heard.pop(row.id, None)
             return
-        detached = _options(row).get("detached")
-        over = detached is not None and now >= row.started_at + detached["budget"]
-        reason = "budget-exceeded" if over else "no-progress"
-        text = "It took too long." if over else "Nothing was heard of it for too long."
+        await self._tell_given_up(followed)
+
+    async def _tell_given_up(self, followed: Followed) -> None:
+        row, detached = followed.row, _options(followed.row).get("detached")
+        reason, text = "no-progress", "Nothing was heard of it for too long."
+        if detached is not None and self._actor.host.clock.now() >= row.started_at + detached["budget"]:
+            reason, text = "budget-exceeded", "It took too long."
+        elif followed.child is None and followed.trouble is not None:
+            reason, text = "inspect-failed", followed.trouble
+        elif followed.child is None:
+            reason, text = "inspect-timeout", "Its sub-agent does not start."
         self._give_up(followed, reason, text, still_running=True)
         await self._hook(self._agent.on_run_finish, self.of(row.id))
 
@@ -487,23 +565,23 @@ class Runs:
         row = self._row(followed.row.id)
         news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
         if followed.timed_out and state.status == "aborted":
-            text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
-            self._end(row, "error", error=text, reason="timed-out", seq=state.seq + 1, **news)
+            self._end_timed_out(row, seq=state.seq + 1, **news)
             return
         reason = state.reason if state.status == "aborted" else None
         self._end(row, state.status, error=state.error, reason=reason, seq=state.seq + 1, **news)
 
+    def _end_timed_out(self, row: Row, **news: Any) -> None:
+        text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        self._end(row, "error", error=text, reason="timed-out", **news)
+
     def _give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
         followed.given_up = True
-        seq = 1
-        if followed.child is not None and (state := followed.child.of(Served).inspect(followed.row.id)) is not None:
-            seq = state.seq + 1
         row = self._row(followed.row.id)
-        self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running), seq=seq)
+        self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running))
 
     def _end(self, row: Row, status: str, **news: Any) -> None:
         """Note, in this slice, how a run ended, and tell everybody."""
-        news.setdefault("seq", 1)
+        news.setdefault("seq", self._next_seq(row.id))
         if not self.registry.end(row.id, status, **news):
             return
         row = self._row(row.id)
@@ -512,6 +590,19 @@ class Runs:
         self._tell(row)
         self._deliver(row, run)
         self._changed(row.id)
+
+    def _stored(self, id: str) -> kept.Row | None:
+        """Return what the sub-agent has stored of a run, awake or asleep."""
+        database = self._clients.database_of(id)
+        return None if database is None else kept.find(database, id)
+
+    def _next_seq(self, id: str) -> int:
+        """Return the number that follows all that a run has said, as far as anybody still knows."""
+        database, found, followed = self._clients.database_of(id), self._stored(id), self._followed.get(id)
+        told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
+        if database is None or found is None:
+            return told + 1
+        return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
 
     def _deliver(self, row: Row, run: Run) -> None:
         """Have the agent called that a run nobody waits for is over, or given up: each once."""
@@ -601,9 +692,11 @@ class Runs:
             if row is None:
                 continue
             self.cut(id, "cleared")
+            self._followed.pop(id, None)
+            self._inputs.pop(id, None)
             self.registry.remove([id])
             self._changed(id)
-            if (task := self._actor.of(Children).bury((row.type,), row.name)) is not None:
+            if (task := self._actor.of(Children).bury(self._clients.types_of(row), row.name)) is not None:
                 gone.append(task)
         return gone
 

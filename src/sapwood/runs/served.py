@@ -18,7 +18,7 @@ from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, RunState, Worker
+from sapwood.runs.contract import UNWANTED, Progress, RunState, Worker
 from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
@@ -45,6 +45,8 @@ class Served:
         """When progress was last told, and what is to be told next."""
         self.last_heard: dict[str, float] = {}
         """When something last happened in those that are going on."""
+        self.told: dict[str, int] = {}
+        """The number that follows all that was told of those that are going on."""
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
@@ -76,6 +78,12 @@ class Served:
             return False
         is_part = row.work is not None and not msgspec.json.decode(row.options).get("detached")
         return not is_part or parent.agent._wants(row.work)
+
+    def why_not(self, run: str) -> str:
+        """Return why a run is not wanted any more."""
+        parent = self._actor.parent
+        row = Registry(parent.database, self._actor.host.clock).get(run) if parent is not None else None
+        return UNWANTED if row is None else row.cancelled or row.reason or UNWANTED
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
         """Begin a run, once."""
@@ -164,7 +172,7 @@ class Served:
             run,
         )
         self._tell_here(run)
-        for what in (self._given, self.last_heard, self._reports):
+        for what in (self._given, self.last_heard, self.told, self._reports):
             what.pop(run, None)
         for waiting in self._over.pop(run, ()):
             if not waiting.done():
@@ -188,6 +196,7 @@ class Served:
     def said(self, run: str, first: int, texts: Sequence[bytes], at: float) -> None:
         """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
         self.last_heard[run] = at
+        self.told[run] = first + len(texts)
         given = self.given(run)
         self._to_clients(
             run,

@@ -9,6 +9,7 @@ takes its time holds up nobody.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
 from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
 from sapwood.runs.served import Served
 from sapwood.storage.database import Database
+
+log = logging.getLogger(__name__)
 
 PER_EVENT = 1024
 """Characters of a cursor that each event may carry; of a longer one, not every event has it."""
@@ -218,7 +221,9 @@ class Watch:
         for step in path[len(node.path) :]:
             if not (node.database.exists and node.database.has(CHILDREN)):
                 return None
-            found = ChildRegistry(node.database, self._actor.host.clock).find(types_of(step.type), step.name)
+            found = ChildRegistry(node.database, self._actor.host.clock).find(
+                types_of(step.type, self._tree.kinds), step.name
+            )
             if found is None:
                 return None
             node = self._child(node, step, found.generation)
@@ -244,10 +249,7 @@ class Watch:
             place.seq = 1
             yield started(path, row)
         end = row if row.status == "interrupted" and row.seq != place.given_up else None
-        found = kept.find(child.database, id) if child is not None else None
-        for event in (
-            [] if child is None or found is None else _said(path, id, parent_run(row), child.database, found, place)
-        ):
+        for event in [] if child is None else self._readable(path, row, child.database, place):
             if end is not None and event.seq >= end.seq and event.kind == "chunk":
                 place.given_up, end = end.seq, None
                 yield ended(path, row)
@@ -265,11 +267,24 @@ class Watch:
             self._is_over((path, id), shelf, place)
             yield ended(path, row)
 
+    def _readable(self, path: Path, row: Row, database: Database, place: Place) -> list[Event]:
+        """Return what a run has said and was not told yet; nothing if it cannot be read any more."""
+        try:
+            found = kept.find(database, row.id)
+            return [] if found is None else _said(path, row.id, parent_run(row), database, found, place)
+        except Exception:
+            self._actor.check_live()
+            where = {"address": str(self._actor.address)}
+            log.exception("what the run %s of %s said cannot be read", row.id, path[-2], extra=where)
+            return []
+
     def _doing(self, node: Node, row: Row) -> Node | None:
         """Return who does a run, if it was made and is still there."""
         if not node.database.has(CHILDREN):
             return None
-        found = ChildRegistry(node.database, self._actor.host.clock).find(types_of(row.type), row.name)
+        found = ChildRegistry(node.database, self._actor.host.clock).find(
+            types_of(row.type, self._tree.kinds), row.name
+        )
         return None if found is None else self._child(node, Step(row.type, row.name), found.generation)
 
     async def _own_run(self, id: str) -> AsyncGenerator[Event, None]:

@@ -649,3 +649,33 @@ async def test_what_could_not_be_kept_is_told_to_nobody(run: Run) -> None:
         heard = await reader.stop()
         assert plain(await stored(root, count=len(heard))) == plain(heard)
         assert said(heard, "one") == "aab"  # it was called again
+
+
+class OpenedHelper(ChatAgent[str]):
+    """Helps, and then helps more."""
+
+    model = ScriptedModel(text("I help"), text("more help"), each=True)
+
+
+class OpenedChat(ChatAgent[str]):
+    """Has a helper."""
+
+    model = ScriptedModel(call("helper", id="c1", message="the question"), text("done"), each=True)
+    tools = (agent_tool(OpenedHelper, name="helper"),)
+
+
+async def test_a_turn_in_a_run_that_was_opened_is_seen_by_those_who_watch_the_tree_as_its_own(run: Run) -> None:
+    async with run(OpenedChat) as world:
+        chat = await world.get_agent(OpenedChat, "r")
+        await chat.send("go")
+        reader = Reader(chat.subscribe())
+        await reader.until_over("agent-tool:c1")
+        helper = await world.get_agent(OpenedChat, "r", sub=((OpenedHelper, "agent-tool:c1"),))
+        await helper.send("and now?")
+        end = await reader.until(lambda event: event.run_id is None and event.kind == "finished")
+
+        own = [event for event in reader.events if event.run_id is None]
+        assert {event.path[-1].name for event in own} == {"agent-tool:c1"}
+        assert end.body["output"] == "more help"
+        assert said(own, None) == "more help"
+        await reader.stop()

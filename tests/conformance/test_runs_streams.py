@@ -417,3 +417,22 @@ async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_an
             ("c2", "StreamFailing", "failed"),
         ]
         assert references[0]["output"] == "I help"
+
+
+class StreamGuard(ChatAgent[str]):
+    """Has a helper that it shows to nobody."""
+
+    model = ScriptedModel(call("helper", id="c1", message="help me"), text("done"), each=True)
+    tools = (agent_tool(StreamHelper, name="helper"),)
+
+    async def on_before_sub_agent(self, request: Any, child: Any) -> Any:
+        return PlainTextResponse(f"not {child.name}", 403)
+
+
+async def test_opening_a_run_is_asked_for_like_any_child() -> None:
+    async with served(App(agents=[StreamGuard])) as one:
+        await (await one.world.get_agent(StreamGuard, "r")).send("go")
+        helper = "/agents/stream-guard/r/sub/stream-helper/agent-tool%3Ac1"
+
+        assert (await one.site.http(f"{helper}/events")).text == "not agent-tool:c1"
+        assert await one.site.refused(helper) == 4403

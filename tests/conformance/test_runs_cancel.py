@@ -1,0 +1,390 @@
+"""Stopping runs: from a client, from code, from above, before they start; to the bottom, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.conformance.chats import cancel, dones, say, text_of
+from tests.conformance.errands import (
+    BOSS,
+    CALLER,
+    Digger,
+    again,
+    boss,
+    caller,
+    check_sequence,
+    frames,
+    helper,
+    joined_later,
+    kinds,
+    over,
+    running,
+    told_end,
+    told_text,
+    working,
+)
+
+from sapwood import Agent, ChatAgent, agent_tool, tool
+from sapwood.testing import ScriptedModel, call, calls, text
+
+
+async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("never said"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(cls := caller(ours, helper(theirs)), durability=level) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await told_text(client, "agent-tool:c1", "a")
+
+        await cancel(client, "r1")
+        end = await told_end(client, "agent-tool:c1")
+        run = await over(agent, "agent-tool:c1")
+
+        assert theirs.cancelled == 1
+        assert len(ours.asked) == 1
+        assert (run.status, run.reason, run.retryable) == ("aborted", "parent-interrupted", False)
+        assert end["event"] == {"kind": "aborted", "runId": "agent-tool:c1", "reason": "parent-interrupted"}
+        check_sequence(frames(client, "agent-tool:c1"))
+        await client.until(lambda _: dones(client, "r1"))
+        child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
+        assert [text_of(message) for message in await child.transcript()] == ["x", "a"]
+        await joined_later(one, CALLER, client, "agent-tool:c1")
+
+
+async def test_a_cancelled_run_of_a_living_turn_is_a_failed_tool_call_and_the_turn_goes_on() -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("without it, then"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(caller(ours, helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "a")
+
+        assert await agent.stop("agent-tool:c1", "too long")
+        turn = await sending
+
+        assert turn.text == "without it, then"
+        assert theirs.cancelled == 1
+        told = str(ours.asked[1])
+        assert '"status":"aborted"' in told
+        assert '"retryable":false' in told
+        assert '"reason":"too long"' in told
+
+
+async def test_a_person_who_stops_the_helper_itself_stops_the_run_and_nothing_above_it() -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("without it, then"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(caller(ours, helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "a")
+        inside = await one.join(f"{CALLER}/sub/helper/agent-tool%3Ac1")
+
+        await cancel(inside, "agent-tool:c1")
+        turn = await sending
+
+        assert turn.text == "without it, then"
+        run = await over(agent, "agent-tool:c1")
+        assert (run.status, run.reason) == ("aborted", "cancelled")
+        assert theirs.cancelled == 1
+
+
+async def test_a_run_cancelled_before_it_starts_never_starts_and_says_so() -> None:
+    class Hasty(boss()):
+        async def hurry(self) -> str:
+            giving = asyncio.create_task(self.run_agent(Digger, "dig", run_id="r1"))
+            await asyncio.sleep(0)
+            assert self.cancel_run("r1", "changed my mind")
+            return (await giving).status
+
+    async with working(type("Boss", (Hasty,), {})) as (one, agent, bench):
+        client = await one.join(BOSS)
+
+        assert await agent.hurry() == "aborted"
+
+        assert bench.log == []
+        assert (await agent.one("r1")).reason == "changed my mind"
+        await told_end(client, "r1")
+        assert kinds(client, "r1") == ["started", "aborted"]
+        check_sequence(frames(client, "r1"))
+        assert (await agent.hooks())[-1] == ("finish", "r1", "aborted")
+
+
+async def test_a_cancel_while_the_helper_gets_to_its_feet_sends_no_request_to_its_model() -> None:
+    gate, starting = asyncio.Event(), asyncio.Event()
+
+    class Slow(ChatAgent):
+        async def on_start(self) -> None:
+            starting.set()
+            await gate.wait()
+
+    theirs = ScriptedModel(text("never"))
+    async with working(caller(ScriptedModel(), helper(theirs, base=Slow))) as (_, agent, _):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await starting.wait()
+        await agent.stop("r1", "no")
+        gate.set()
+
+        assert ((await giving).status, (await giving).reason) == ("aborted", "no")
+        assert theirs.asked == []
+
+
+async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
+    gate, thinking = asyncio.Event(), asyncio.Event()
+
+    class Thinking(ChatAgent):
+        async def before_turn(self, turn: Any) -> None:
+            thinking.set()
+            await gate.wait()
+
+    theirs = ScriptedModel(text("never"))
+    async with working(caller(ScriptedModel(), helper(theirs, base=Thinking))) as (_, agent, _):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await thinking.wait()
+        await agent.stop("r1", "no")
+        gate.set()
+
+        assert ((await giving).status, (await giving).reason) == ("aborted", "no")
+        assert theirs.asked == []
+
+
+async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
+    class Late(caller(None)):
+        @tool
+        async def late(self) -> str:
+            """Come late."""
+            await self.cancel_turn()
+            try:
+                await self.run_agent(Digger, "dig")
+            except Exception as error:
+                self.deps.log.append(type(error).__name__)
+                raise
+            return "done"
+
+    ours = ScriptedModel(call("late", id="c1"), text("never"))
+    async with working(caller(ours, base=Late)) as (_, agent, bench):
+        turn = await agent.send("go")
+
+        assert turn.status == "aborted"
+        assert bench.log == ["Refused"]
+        assert await agent.runs() == []
+
+
+async def test_a_late_cancel_changes_nothing() -> None:
+    async with working(boss()) as (_, agent, _):
+        run = await agent.give("dig", run_id="r1")
+        failed = await agent.give("fail", run_id="r2")
+
+        assert not await agent.stop("r1", "too late")
+        assert not await agent.stop("r2", "too late")
+        assert not await agent.stop("unknown", "nobody")
+
+        assert (await agent.one("r1"), await agent.one("r2")) == (run, failed)
+
+
+async def test_cancelling_twice_is_cancelling_once_and_the_first_reason_counts() -> None:
+    async with working(boss()) as (_, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+
+        await asyncio.gather(agent.stop("r1", "first"), agent.stop("r1", "second"))
+
+        assert (await giving).reason == "first"
+        assert bench.log.count("cut") == 1
+
+
+async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_the_same() -> None:
+    class Stubborn(Digger):
+        async def on_run(self, input: Any) -> Any:
+            try:
+                await super().on_run("wait")
+            except asyncio.CancelledError:
+                return "done all the same"
+
+    async with working(boss(Stubborn)) as (_, agent, bench):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await bench.seen("begun wait")
+        await agent.stop("r1", "enough")
+
+        run = await giving
+        assert (run.status, run.reason, run.output) == ("aborted", "enough", None)
+
+
+async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    gate = asyncio.Event()
+
+    class Deaf(Digger):
+        async def on_run(self, input: Any) -> Any:
+            self.deps.log.append("begun wait")
+            while not gate.is_set():
+                try:
+                    await gate.wait()
+                except asyncio.CancelledError:
+                    self.deps.log.append("deaf")
+
+    async with working(boss(Deaf)) as (_, agent, bench):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await bench.seen("begun wait")
+        await agent.stop("r1", "enough")
+
+        run = await giving
+        gate.set()
+        assert run.status == "aborted"
+        assert "enough" in (run.reason or "")
+        assert "deaf" in bench.log
+
+
+class Middle(Agent):
+    """A plain agent whose run gives one below it."""
+
+    deps: Any
+
+    async def on_run(self, input: Any) -> Any:
+        run = await self.run_agent(Digger, input, run_id="below")
+        return run.output if run.ok else run.failure()
+
+
+async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
+    async with working(cls := boss(Middle)) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+
+        await agent.stop("r1", "enough")
+        run = await giving
+
+        assert (run.status, run.reason) == ("aborted", "enough")
+        await bench.seen("cut")
+        below = await one.world.get_agent(cls, "b", sub=((Middle, "r1"), (Digger, "below")))
+        assert below is not None
+
+
+async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
+    """Three levels, two below each: every model is cut off before anything of it is written."""
+    leaf = helper(ScriptedModel(text("a long story", gate=asyncio.Event()), each=True), "Leaf")
+    both = calls(call("leaf", id="l1", message="x"), call("leaf", id="l2", message="x"))
+    middle = helper(ScriptedModel(both, each=True), "MiddleHelper", tools=[agent_tool(leaf)])
+    two = calls(call("middle_helper", id="m1", message="x"), call("middle_helper", id="m2", message="x"))
+    async with working(caller(ScriptedModel(two, text("never")), middle)) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        async with asyncio.timeout(10):
+            while len(leaf.model.asked) < 4:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+        await running(agent, "agent-tool:m1")
+
+        await cancel(client, "r1")
+        for id in ("agent-tool:m1", "agent-tool:m2"):
+            run = await over(agent, id)
+            assert (run.status, run.reason) == ("aborted", "parent-interrupted")
+
+        assert leaf.model.cancelled == 4
+        assert len(middle.model.asked) == 2
+
+
+async def test_whoever_stops_waiting_for_a_turn_stops_its_helpers() -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("never"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(caller(ours, helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "a")
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+        assert (await over(agent, "agent-tool:c1")).status == "aborted"
+        assert theirs.cancelled == 1
+
+
+async def test_a_cancel_stops_what_a_helper_does_in_a_tool() -> None:
+    class Tooled(ChatAgent):
+        @tool
+        async def hang(self) -> str:
+            """Hang."""
+            try:
+                self.deps.log.append("hanging")
+                await self.deps.go.wait()
+            except asyncio.CancelledError:
+                self.deps.log.append("cut")
+                raise
+            return ""
+
+    theirs = helper(ScriptedModel(call("hang", id="h1"), text("never")), base=Tooled)
+    async with working(caller(ScriptedModel(), theirs)) as (_, agent, bench):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await bench.seen("hanging")
+        await agent.stop("r1", "enough")
+
+        assert ((await giving).status, (await giving).reason) == ("aborted", "enough")
+        await bench.seen("cut")
+
+
+async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level: str) -> None:
+    """The process dies right after the cancel was stored, before anybody below has written anything."""
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("never"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(cls := caller(ours, helper(theirs)), durability=level) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await told_text(client, "agent-tool:c1", "a")
+
+        one.world.crash_at("committed", 1)
+        await asyncio.gather(agent.cancel_turn("r1"), return_exceptions=True)
+        await one.world.crash()
+        agent = await again(one, cls)
+        run = await over(agent, "agent-tool:c1")
+
+        assert (run.status, run.reason) == ("aborted", "parent-interrupted")
+        assert (len(ours.asked), len(theirs.asked)) == (1, 1)
+
+
+async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after_a_crash(level: str) -> None:
+    async with working(cls := boss(Middle), durability=level) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+
+        one.world.crash_at("committed", 1)
+        await asyncio.gather(agent.stop("r1", "enough"), giving, return_exceptions=True)
+        await one.world.crash()
+        run = await over(await again(one, cls), "r1")
+        await one.world.settled()
+
+        assert (run.status, run.reason) == ("aborted", "enough")
+        assert bench.log.count("begun wait") == 1
+
+
+async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("without it"))
+    theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
+    async with working(cls := caller(ours, helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "a")
+        await one.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        agent = await again(one, cls)
+        async with asyncio.timeout(10):
+            while len(theirs.asked) < 2:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+
+        assert await agent.stop("agent-tool:c1", "enough")
+        run = await over(agent, "agent-tool:c1")
+        await one.world.crash()
+        await one.world.settled()
+
+        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (await (await again(one, cls)).one("agent-tool:c1")).status == "aborted"
+        assert len(theirs.asked) == 2
+
+
+async def test_many_runs_leave_nothing_behind_that_listens_for_a_cancel() -> None:
+    async with working(boss()) as (one, agent, _):
+        await agent.give("dig", run_id="first")
+        await one.world.settled()
+        before = len(asyncio.all_tasks())
+        for at in range(20):
+            await agent.give("dig", run_id=f"r{at}")
+        await one.world.settled()
+
+        assert len(asyncio.all_tasks()) == before

@@ -1,0 +1,353 @@
+"""What clients of the caller see of its runs: live in exact order, and replayed as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.conformance.errands import (
+    BOSS,
+    CALLER,
+    EVENT,
+    Bench,
+    Digger,
+    again,
+    bodies,
+    boss,
+    caller,
+    check_sequence,
+    frames,
+    helper,
+    joined_later,
+    kinds,
+    over,
+    told,
+    told_end,
+    told_text,
+    without_replay,
+    working,
+)
+from tests.conformance.errands import text as text_of
+from tests.conformance.served import type_of
+
+from sapwood import Agent, ChatAgent
+from sapwood.testing import ScriptedModel, call, calls, fails, text
+
+
+async def quiet(client: Any) -> None:
+    """Return when a client has been sent all there is for now."""
+    assert (await client.call("wake"))["result"] == "awake"
+
+
+async def test_the_caller_tells_its_clients_what_its_helper_says_as_it_says_it(level: str) -> None:
+    gate = asyncio.Event()
+    ours = ScriptedModel(call("helper", id="c1", message="a" * 300), text("thanks"))
+    cls = caller(ours, helper(ScriptedModel(text("once upon a time", gate=gate))))
+    async with working(cls, durability=level) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "once")
+        assert (await agent.one("agent-tool:c1")).status == "running"
+        gate.set()
+        await sending
+        end = await told_end(client, "agent-tool:c1")
+
+        first, *_ = seen = frames(client)
+        assert first == {
+            "type": EVENT,
+            "sequence": 0,
+            "parentToolCallId": "c1",
+            "event": {
+                "kind": "started",
+                "runId": "agent-tool:c1",
+                "agentType": "Helper",
+                "inputPreview": "a" * 199 + "…",
+                "order": 0,
+            },
+        }
+        assert end["event"] == {"kind": "finished", "runId": "agent-tool:c1", "summary": "once upon a time"}
+        check_sequence(seen)
+        assert text_of(client, "agent-tool:c1") == "once upon a time"
+        assert [body["type"] for body in bodies(client, "agent-tool:c1")][:2] == ["start", "start-step"]
+        assert [body["type"] for body in bodies(client, "agent-tool:c1")][-2:] == ["finish-step", "finish"]
+        assert all("replay" not in frame for frame in seen)
+        await joined_later(one, CALLER, client, "agent-tool:c1")
+
+
+async def test_only_what_a_helper_streams_is_passed_on_and_its_own_clients_see_all_as_usual() -> None:
+    gate = asyncio.Event()
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    theirs = helper(ScriptedModel(text("well then", gate=gate)))
+    async with working(caller(ours, theirs)) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "well")
+        inside = await one.join(f"{CALLER}/sub/helper/agent-tool%3Ac1")
+        gate.set()
+        await sending
+        await told_end(client, "agent-tool:c1")
+        await inside.until(lambda frame: "well then" in str(frame))
+
+        assert {frame["event"]["kind"] for frame in frames(client)} == {"started", "chunk", "finished"}
+        assert frames(inside) == []
+        assert {type_of(frame) for frame in inside.frames} >= {"cf_agent_identity", "cf_agent_chat_messages"}
+        assert all(frame["agent"] == "caller" for frame in client.of_type("cf_agent_identity"))
+
+
+@pytest.mark.parametrize("input", ["dig", "fail", "stopped"])
+async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: str) -> None:
+    async with working(cls := boss(), durability=level) as (one, agent, bench):
+        client = await one.join(BOSS)
+        if input == "stopped":
+            giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+            await bench.seen("begun wait")
+            await agent.stop("r1", "enough")
+            run = await giving
+        else:
+            run = await agent.give(input, run_id="r1")
+        end = await told_end(client, "r1")
+
+        check_sequence(frames(client, "r1"))
+        told = {key: value for key, value in end["event"].items() if key not in ("kind", "runId")}
+        assert (end["event"]["kind"], told) == {
+            "dig": ("finished", {"summary": ""}),
+            "fail": ("error", {"error": run.error}),
+            "stopped": ("aborted", {"reason": "enough"}),
+        }[input]
+        await joined_later(one, BOSS, client, "r1")
+        await one.world.crash()
+        await again(one, cls)
+        await joined_later(one, BOSS, client, "r1")
+
+
+async def test_runs_are_replayed_in_the_order_they_were_given_and_not_interleaved() -> None:
+    asked = calls(*(call("helper", id=f"c{at}", message="x") for at in range(3)))
+    theirs = ScriptedModel(text("one two three", delay=0.01), each=True)
+    async with working(caller(ScriptedModel(asked, text("done")), helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        await agent.send("go")
+        runs = [f"agent-tool:c{at}" for at in range(3)]
+        for run in runs:
+            await told_end(client, run)
+
+        late = await joined_later(one, CALLER, client, *runs)
+
+        order = [frame["event"]["runId"] for frame in frames(late)]
+        assert order == sorted(order)
+        assert kinds(late) == ["started", "chunk", "finished"] * 3
+        assert [frame["event"]["order"] for frame in frames(late) if frame["event"]["kind"] == "started"] == [0, 1, 2]
+
+
+async def test_without_runs_nothing_is_replayed() -> None:
+    async with working(boss()) as (one, _, _):
+        client = await one.join(BOSS)
+        await quiet(client)
+
+        assert frames(client) == []
+
+
+class Telling(Agent):
+    """One that says what it is told to, one number after the other."""
+
+    deps: Bench
+
+    async def on_run(self, input: int) -> AsyncIterator[str]:
+        for at in range(input):
+            self.deps.log.append(str(at))
+            yield f"{at} "
+            await asyncio.sleep(0)
+        await self.deps.go.wait()
+
+
+async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice(level: str) -> None:
+    async with working(boss(Telling), durability=level) as (one, agent, bench):
+        first = await one.join(BOSS)
+        giving = asyncio.create_task(agent.give(300, run_id="r1"))
+        await bench.seen("20")
+        late = [await one.join(BOSS) for _ in range(5)]
+        bench.go.set()
+        await giving
+        await told_end(first, "r1")
+
+        for client in late:
+            await told_end(client, "r1")
+            check_sequence(frames(client, "r1"))
+            assert without_replay(frames(client, "r1")) == frames(first, "r1")
+
+
+async def test_while_old_runs_are_replayed_new_ones_are_told_live() -> None:
+    class Long(Agent):
+        async def on_run(self, input: str) -> AsyncIterator[str]:
+            for _ in range(200):
+                yield input * 2000
+
+    class Mixed(boss(Long)):
+        async def dig(self) -> Any:
+            return await self.run_agent(Digger, "dig", run_id="new")
+
+    async with working(type("Boss", (Mixed,), {})) as (one, agent, _):
+        for at in range(5):
+            await agent.give("x", run_id=f"r{at}")
+
+        client = await one.connect(BOSS)
+        await agent.dig()
+
+        for run in ("r0", "r1", "r2", "r3", "r4", "new"):
+            await told_end(client, run)
+            check_sequence(frames(client, run))
+
+
+async def test_a_client_that_leaves_disturbs_no_other() -> None:
+    async with working(boss(Telling)) as (one, agent, bench):
+        leaving, staying = await one.join(BOSS), await one.join(BOSS)
+        giving = asyncio.create_task(agent.give(50, run_id="r1"))
+        await told_text(leaving, "r1", "0 ")
+        await leaving.close()
+        late = await one.connect(BOSS)
+        await late.close()
+        bench.go.set()
+        await giving
+
+        await told_end(staying, "r1")
+        check_sequence(frames(staying, "r1"))
+        assert text_of(staying, "r1") == "".join(f"{at} " for at in range(50))
+
+
+async def test_chunks_are_counted_and_kept_whether_anybody_watches_or_not() -> None:
+    async with working(boss(Telling)) as (one, agent, bench):
+        bench.go.set()
+        await agent.give(5, run_id="alone")
+        client = await one.join(BOSS)
+        await agent.give(5, run_id="watched")
+        await told_end(client, "watched")
+
+        alone = [(frame["sequence"], frame["event"].get("body")) for frame in frames(client, "alone")]
+        watched = [(frame["sequence"], frame["event"].get("body")) for frame in frames(client, "watched")]
+        assert alone == watched
+
+
+async def test_a_client_without_the_protocol_is_told_nothing_of_runs() -> None:
+    class Plain(boss()):
+        def wants_protocol(self, connection: Any) -> bool:
+            return False
+
+    async with working(type("Boss", (Plain,), {})) as (one, agent, _):
+        client = await one.connect(BOSS)
+        await quiet(client)
+        await agent.give("dig", run_id="r1")
+        await quiet(client)
+
+        assert frames(client) == []
+
+
+async def test_a_failed_stream_fails_the_run_whether_anybody_listens_or_not() -> None:
+    theirs = ScriptedModel(fails(ValueError("out of order")))
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("oh"))
+    async with working(caller(ours, helper(theirs))) as (one, agent, _):
+        await agent.send("go")
+
+        run = await agent.one("agent-tool:c1")
+        assert (run.status, "out of order" in run.error) == ("error", True)
+        late = await one.join(CALLER)
+        assert (await told_end(late, "agent-tool:c1"))["event"]["error"] == run.error
+        check_sequence(frames(late, "agent-tool:c1"))
+
+
+async def test_a_helper_that_yields_an_error_fails_and_passes_no_error_on_as_a_chunk() -> None:
+    class Yielding(ChatAgent):
+        async def respond(self, turn: Any) -> Any:
+            yield "so far so good"
+            yield {"type": "error", "errorText": "and then not"}
+
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("oh"))
+    async with working(caller(ours, helper(None, base=Yielding))) as (one, agent, _):
+        client = await one.join(CALLER)
+        await agent.send("go")
+
+        end = await told_end(client, "agent-tool:c1")
+        assert (end["event"]["kind"], end["event"]["error"]) == ("error", "and then not")
+        assert "error" not in [body["type"] for body in bodies(client, "agent-tool:c1")]
+        assert text_of(client, "agent-tool:c1") == "so far so good"
+        check_sequence(frames(client, "agent-tool:c1"))
+        await joined_later(one, CALLER, client, "agent-tool:c1")
+
+
+async def test_a_run_whose_helper_is_gone_is_still_replayed_with_its_end() -> None:
+    async with working(boss(Telling)) as (one, agent, bench):
+        client = await one.join(BOSS)
+        bench.go.set()
+        await agent.give(3, run_id="r1")
+        await agent.give(3, run_id="r2")
+        await agent.delete("r1")
+
+        late = await one.join(BOSS)
+        await told_end(late, "r2")
+
+        assert kinds(late, "r1") == ["started", "finished"]
+        assert frames(late, "r1")[-1]["sequence"] == frames(client, "r1")[-1]["sequence"]
+        check_sequence(frames(late, "r2"))
+
+
+async def test_chunks_that_cannot_be_read_any_more_cost_nothing_but_themselves() -> None:
+    async with working(cls := boss(Telling)) as (one, agent, bench):
+        bench.go.set()
+        await agent.give(3, run_id="r1")
+        await agent.give(3, run_id="r2")
+        await one.world.restart()
+        await one.world.app.__aexit__()
+        _spoil(one, "r1")
+        await one.world.start()
+
+        late = await one.join(BOSS)
+        await told_end(late, "r2")
+
+        assert kinds(late, "r1") == ["started", "finished"]
+        check_sequence(frames(late, "r2"))
+        assert (await (await again(one, cls)).one("r1")).ok
+
+
+def _spoil(one: Any, run: str) -> None:
+    """Damage what an agent has stored of what it said."""
+    for path in one.world.data.rglob("*"):
+        if not path.is_file() or path.read_bytes()[:6] != b"SQLite":
+            continue
+        database = sqlite3.connect(path)
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if (
+            "sapwood_served_runs" in tables
+            and database.execute("SELECT 1 FROM sapwood_served_runs WHERE id = ?", [run]).fetchall()
+        ):
+            database.execute("UPDATE sapwood_chunks SET body = 'no JSON'")
+            database.commit()
+        database.close()
+
+
+async def test_after_a_crash_the_run_goes_on_where_its_numbers_stopped_for_old_clients_and_new(level: str) -> None:
+    gate = asyncio.Event()
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    theirs = ScriptedModel(text("once upon a time", gate=gate))
+    async with working(cls := caller(ours, helper(theirs)), durability=level) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "once")
+        before = frames(client, "agent-tool:c1")
+
+        await one.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        meanwhile = await one.join(CALLER)
+        await told(meanwhile, "agent-tool:c1", "started")
+        gate.set()
+        run = await over(await again(one, cls), "agent-tool:c1")
+        await told_end(meanwhile, "agent-tool:c1")
+        late = await one.join(CALLER)
+        await told_end(late, "agent-tool:c1")
+
+        assert run.output == "once upon a time"
+        for watching in (meanwhile, late):
+            seen = without_replay(frames(watching, "agent-tool:c1"))
+            check_sequence(seen)
+            assert seen[: len(before)] == before
+        assert without_replay(frames(meanwhile)) == without_replay(frames(late))

@@ -1,0 +1,554 @@
+"""Runs through crashes: re-attached, settled, given up only on silence, repaired, and never done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tests.conformance.chats import check_history, check_transcript, said
+from tests.conformance.errands import (
+    BOSS,
+    CALLER,
+    Bench,
+    Digger,
+    Giving,
+    again,
+    boss,
+    caller,
+    check_sequence,
+    frames,
+    helper,
+    kinds,
+    over,
+    running,
+    status,
+    told,
+    told_end,
+    told_text,
+    without_replay,
+    working,
+)
+
+from sapwood import Agent, ChatAgent, Run, Unavailable, tool
+from sapwood.testing import ScriptedModel, call, calls, text
+
+SILENCE = 120.0
+
+
+async def crashed(one: Any, cls: type, *waiting: asyncio.Task[Any]) -> Any:
+    """Crash the world, and return the agent of the test as it is then."""
+    await one.world.crash()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return await again(one, cls)
+
+
+class Stepping(ChatAgent):
+    """A helper with a tool that notes how often it runs."""
+
+    deps: Bench
+
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        self.deps.log.append("looked")
+        return "seen"
+
+
+async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(level: str) -> None:
+    gate = asyncio.Event()
+    theirs = ScriptedModel(call("look", id="k1"), text("it is there", gate=gate), text("it is there"))
+    ours = ScriptedModel(call("helper", id="c1", message="look"), text("thanks"))
+    async with working(cls := caller(ours, helper(theirs, base=Stepping)), durability=level) as (one, agent, bench):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "it")
+        agent = await crashed(one, cls, sending)
+
+        run = await over(agent, "agent-tool:c1")
+        gate.set()
+
+        assert (run.status, run.output) == ("completed", "it is there")
+        assert bench.log == ["looked"]
+        await status_of_turn(agent, "completed")
+        assert len(await agent.runs()) == 1
+        assert len(ours.asked) == 2
+
+
+async def status_of_turn(agent: Any, wanted: str) -> None:
+    """Wait until the last turn of a caller has ended so."""
+    async with asyncio.timeout(10):
+        while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.005)
+
+
+async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
+    gates = [asyncio.Event() for _ in range(4)]
+    theirs = ScriptedModel(call("look", id="k1"), *(text("it is there", gate=gate) for gate in gates))
+    ours = ScriptedModel(call("helper", id="c1", message="look"), text("thanks"))
+    async with working(cls := caller(ours, helper(theirs, base=Stepping))) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        for at in range(3):
+            async with asyncio.timeout(20):
+                while len(theirs.asked) < at + 2:
+                    await one.world.clock.advance(1)
+            agent = await crashed(one, cls, sending)
+        gates[-1].set()
+        await one.world.clock.advance(60)
+
+        assert (await over(agent, "agent-tool:c1")).output == "it is there"
+        assert bench.log == ["looked"]
+        await status_of_turn(agent, "completed")
+
+
+async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(level: str) -> None:
+    class Once(Agent):
+        deps: Bench
+
+        async def on_run(self, input: str) -> str:
+            await self.step("dig", self.dig)
+            return "dug"
+
+        async def dig(self) -> None:
+            self.deps.log.append("dug")
+
+    class Planner(boss(Once)):
+        async def plan(self) -> None:
+            self.start_fiber("plan", self.work)
+
+        async def work(self) -> None:
+            await self.run_agent(Once, "dig", run_id="r1")
+            self.deps.log.append("planned")
+
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        async with working(cls := type("Boss", (Planner,), {}), durability=level) as (one, agent, bench):
+            await agent.wake()
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.plan()
+                await _dead_or(one, bench, "planned")
+            passed = one.world.points.passed["committed"] >= before + nth
+            if not passed:
+                break
+            agent = await crashed(one, cls)
+            if (await agent.tables()).count("sapwood_fibers") == 0:
+                await agent.plan()
+            await bench.seen("planned")
+
+            run = await over(agent, "r1")
+            assert (run.status, run.output) == ("completed", "dug")
+            assert bench.log.count("dug") in (1, 2)  # a step that had not been kept is done again
+            assert [run.status for run in await agent.runs()] == ["completed"]
+
+
+async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
+    async with asyncio.timeout(10):
+        while entry not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+async def test_killed_at_any_commit_a_turn_with_helpers_ends_as_if_nothing_had_happened() -> None:
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        theirs = ScriptedModel(call("look", id="k1"), text("it is there"), each=True)
+        both = calls(call("helper", id="c1", message="look"), call("helper", id="c2", message="look too"))
+        cls = caller(ScriptedModel(both, text("thanks"), each=True), helper(theirs, base=Stepping))
+        async with working(cls) as (one, agent, _):
+            client = await one.join(CALLER)
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.send("go")
+            passed = one.world.points.passed["committed"] >= before + nth
+            seen = frames(client)
+            agent = await crashed(one, cls)
+            if not await agent.transcript():
+                continue  # nothing of it was kept, and nobody was told that it was
+            await status_of_turn(agent, "completed")
+
+            runs = await agent.runs()
+            assert {run.id: run.output for run in runs} == {
+                "agent-tool:c1": "it is there",
+                "agent-tool:c2": "it is there",
+            }
+            check_history(json.loads(await agent.seen_by_model()))
+            check_transcript(await agent.transcript())
+            late = await one.join(CALLER)
+            for run in runs:
+                await told_end(late, run.id)
+                replayed = without_replay(frames(late, run.id))
+                check_sequence(replayed)
+                live = [frame for frame in seen if frame["event"]["runId"] == run.id]
+                assert replayed[: len(live)] == live
+
+
+async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and_events() -> None:
+    """The process dies right after the helper has stored its end, before the caller has."""
+    nth = 0
+    while True:
+        nth += 1
+        async with working(cls := boss()) as (one, agent, bench):
+            giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+            await bench.seen("begun wait")
+            await running(agent, "r1")
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            bench.go.set()
+            await asyncio.gather(giving, return_exceptions=True)
+            if one.world.points.passed["committed"] < before + nth:
+                return
+            agent = await crashed(one, cls)
+            run = await over(agent, "r1")
+            await one.world.settled()
+
+            assert run.output == {"did": "wait"}
+            assert bench.log.count("begun wait") <= 2
+            assert ("finish", "r1", "completed") in await agent.hooks()
+            client = await one.join(BOSS)
+            assert (await told_end(client, "r1"))["event"]["kind"] == "finished"
+
+
+async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_up_without_them() -> None:
+    starting = asyncio.Event()
+
+    class Late(Digger):
+        async def on_start(self) -> None:
+            if not starting.is_set():
+                starting.set()
+                await asyncio.get_running_loop().create_future()
+
+    async with working(cls := boss(Late)) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("dig", run_id="r1"))
+        await starting.wait()
+        agent = await crashed(one, cls, giving)
+        while (await agent.one("r1")).status != "interrupted":
+            await one.world.clock.advance(6)
+        run = await agent.one("r1")
+
+        assert (run.reason, run.retryable, run.still_running) == ("not-started", True, False)
+        assert run.failure() == {
+            "ok": False,
+            "status": "interrupted",
+            "error": run.error,
+            "retryable": True,
+            "reason": "not-started",
+        }
+        assert bench.log == []
+        repaired = await agent.give("dig", run_id="r1")
+        assert (repaired.status, repaired.output, repaired.reason) == ("completed", {"did": "dig"}, None)
+
+
+class Counting(Agent):
+    """One that says something whenever the test lets it."""
+
+    deps: Any
+
+    async def on_run(self, input: Any) -> AsyncIterator[str]:
+        self.deps.log.append("begun")
+        yield "hello"
+        while True:
+            word = await self.deps.words.get()
+            if word is None:
+                return
+            yield word
+
+
+class Words(Bench):
+    """A bench with words to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: asyncio.Queue[str | None] = asyncio.Queue()
+
+
+async def test_silence_after_a_restart_gives_a_run_up_and_a_later_end_repairs_it(level: str) -> None:
+    async with working(cls := boss(Counting), bench=Words(), durability=level) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        client = await one.join(BOSS)
+        await told_text(client, "r1", "hello")
+        await one.world.clock.advance(SILENCE + 1)
+
+        run = await status(agent, "r1", "interrupted")
+        end = await told(client, "r1", "interrupted")
+        assert (run.reason, run.retryable, run.still_running) == ("no-progress", True, True)
+        assert run.failure()["childStillRunning"] is True
+        assert end["event"]["reason"] == "no-progress"
+        assert end["event"]["childStillRunning"] is True
+        late = await one.join(BOSS)
+        assert await told(late, "r1", "interrupted") == end | {"replay": True}
+        assert ("finish", "r1", "interrupted") in await agent.hooks()
+
+        bench.words.put_nowait(" again")
+        bench.words.put_nowait(None)
+        run = await over(agent, "r1")
+        await told(client, "r1", "finished")
+        assert (run.status, run.output, run.reason, run.error) == ("completed", "hello again", None, None)
+        assert not run.still_running
+        last = await one.join(BOSS)
+        await told(last, "r1", "finished")
+        assert kinds(last, "r1") == ["started", "chunk", "finished"]
+        check_sequence(frames(last, "r1"))
+        assert [hook for hook in await agent.hooks() if hook[0] == "finish"] == [
+            ("finish", "r1", "interrupted"),
+            ("finish", "r1", "completed"),
+        ]
+
+
+async def test_an_interrupted_run_that_goes_on_is_attached_to_by_asking_for_it_again() -> None:
+    async with working(cls := boss(Counting), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await status(agent, "r1", "interrupted")
+
+        again_ = asyncio.create_task(agent.give(run_id="r1"))
+        await running(agent, "r1")
+        bench.words.put_nowait(None)
+
+        assert ((await again_).status, (await again_).output) == ("completed", "hello")
+        assert bench.log == ["begun", "begun"]
+
+
+async def test_a_run_that_was_asked_for_again_and_stays_silent_is_given_up_again() -> None:
+    async with working(cls := boss(Counting), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await status(agent, "r1", "interrupted")
+
+        again_ = asyncio.create_task(agent.give(run_id="r1"))
+        await running(agent, "r1")
+        await one.world.clock.advance(SILENCE + 1)
+
+        assert ((await again_).status, (await again_).reason) == ("interrupted", "no-progress")
+
+
+async def test_a_run_that_says_something_now_and_then_is_followed_for_any_time() -> None:
+    async with working(cls := boss(Counting), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        client = await one.join(BOSS)
+        for at in range(5):
+            await one.world.clock.advance(SILENCE - 20)
+            bench.words.put_nowait(f" {at}")
+            await client.until(lambda frame, at=at: f" {at}" in str(frame))
+        assert (await agent.one("r1")).status == "running"
+        bench.words.put_nowait(None)
+
+        assert (await over(agent, "r1")).ok
+
+
+async def test_without_a_restart_a_run_may_be_silent_for_any_time() -> None:
+    async with working(boss()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+        await one.world.clock.advance(100_000)
+        assert (await agent.one("r1")).status == "running"
+        bench.go.set()
+
+        assert (await giving).ok
+
+
+async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
+    stuck: list[str] = []
+
+    class Stuck(Digger):
+        async def on_start(self) -> None:
+            if self.name in stuck:
+                self.deps.log.append("stuck")
+                await asyncio.get_running_loop().create_future()
+
+    async with working(cls := boss(Stuck)) as (one, agent, bench):
+        giving = [asyncio.create_task(agent.give("wait", run_id=id)) for id in ("r1", "r2", "r3")]
+        await bench.seen("begun wait", 3)
+        stuck.append("r2")
+        agent = await crashed(one, cls, *giving)
+        bench.go.set()
+
+        assert (await over(agent, "r1")).ok
+        assert (await over(agent, "r3")).ok
+        await bench.seen("stuck")
+        await one.world.clock.advance(SILENCE + 1)
+        run = await status(agent, "r2", "interrupted")
+        assert (run.reason, run.still_running) == ("inspect-timeout", True)
+
+
+async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event() -> None:
+    broken: list[bool] = []
+
+    class Broken(Digger):
+        async def on_start(self) -> None:
+            if broken:
+                self.deps.log.append("broken")
+                raise Unavailable("the disk is away")
+
+    async with working(cls := boss(Broken)) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+        broken.append(True)
+        agent = await crashed(one, cls, giving)
+        client = await one.join(BOSS)
+        await bench.seen("broken")
+        await one.world.clock.advance(SILENCE + 1)
+
+        run = await status(agent, "r1", "interrupted")
+        assert (run.reason, run.still_running) == ("inspect-failed", True)
+        await told(client, "r1", "interrupted")
+        async with asyncio.timeout(5):
+            while ("finish", "r1", "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.005)
+        broken.clear()
+        bench.go.set()
+        assert (await agent.give("wait", run_id="r1")).ok
+
+
+async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_for_its_start() -> None:
+    order: list[str] = []
+    gate = asyncio.Event()
+
+    class Slow(Giving, Agent):
+        worker = Digger
+
+        async def on_start(self) -> None:
+            order.append("starting")
+            await gate.wait()
+            order.append("started")
+
+        async def on_run_finish(self, run: Run) -> None:
+            order.append(f"finish {run.id}")
+            if run.id == "r1":
+                raise ValueError("not now")
+
+    cls = type("Boss", (Slow,), {})
+    gate.set()
+    async with working(cls) as (one, agent, bench):
+        giving = [asyncio.create_task(agent.give("wait", run_id=id)) for id in ("r1", "r2")]
+        await bench.seen("begun wait", 2)
+        gate.clear()
+        order.clear()
+        await one.world.crash()
+        await asyncio.gather(*giving, return_exceptions=True)
+        bench.go.set()
+        await asyncio.sleep(0.05)
+        assert "started" not in order
+        gate.set()
+        agent = await again(one, cls)
+        assert await agent.wake() == "awake"
+        for id in ("r1", "r2"):
+            assert (await over(agent, id)).ok
+        async with asyncio.timeout(5):
+            while len(order) < 4:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.005)
+
+        assert order[:2] == ["starting", "started"]
+        assert sorted(order[2:]) == ["finish r1", "finish r2"]
+
+
+async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level: str) -> None:
+    async with working(cls := boss(), durability=level) as (one, agent, bench):
+        for input in ("dig", "fail"):
+            await agent.give(input, run_id=input)
+        giving = asyncio.create_task(agent.give("wait", run_id="stopped"))
+        await bench.seen("begun wait")
+        await agent.stop("stopped", "enough")
+        await giving
+        runs, hooks = await agent.runs(), await agent.hooks()
+        children = await agent.children()
+
+        for _ in range(3):
+            agent = await crashed(one, cls)
+            await one.world.settled()
+
+        assert await agent.runs() == runs
+        assert await agent.hooks() == hooks
+        assert await agent.children() == children
+
+
+async def test_an_interrupted_run_takes_no_place_among_those_allowed() -> None:
+    async with working(cls := boss(Counting, max_runs=1), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        assert (await agent.give(run_id="r2")).status == "error"
+        await one.world.clock.advance(SILENCE + 1)
+        await status(agent, "r1", "interrupted")
+        bench.words.put_nowait(None)
+        bench.words.put_nowait(None)
+
+        assert (await agent.give(run_id="r3")).ok
+
+
+async def test_an_interrupted_run_can_be_cancelled_for_good() -> None:
+    async with working(cls := boss(Counting), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await status(agent, "r1", "interrupted")
+
+        assert await agent.stop("r1", "enough")
+
+        run = await over(agent, "r1")
+        assert (run.status, run.reason) == ("aborted", "enough")
+
+
+async def test_code_in_a_tool_finds_its_runs_again_after_a_crash(level: str) -> None:
+    class Comparing(caller(None)):
+        @tool(idempotent=True)
+        async def compare(self) -> list[Any]:
+            """Compare."""
+            runs = [await self.run_agent(Digger, one) for one in ("a", "wait")]
+            return [run.output for run in runs]
+
+    ours = ScriptedModel(call("compare", id="c1"), text("compared"))
+    async with working(cls := caller(ours, base=Comparing), durability=level) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("begun wait")
+        agent = await crashed(one, cls, sending)
+        bench.go.set()
+        await status_of_turn(agent, "completed")
+
+        assert [(run.id, run.status) for run in await agent.runs()] == [
+            ("agent-tool:c1:0", "completed"),
+            ("agent-tool:c1:1", "completed"),
+        ]
+        assert bench.log.count("begun a") == 1
+
+
+async def test_what_a_helper_said_before_a_crash_is_not_lost_to_those_who_watch() -> None:
+    gate = asyncio.Event()
+    theirs = ScriptedModel(text("once upon a time", gate=gate), text("once upon a time"))
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(cls := caller(ours, helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "once")
+        agent = await crashed(one, cls, sending)
+        await over(agent, "agent-tool:c1")
+        late = await one.join(CALLER)
+        await told_end(late, "agent-tool:c1")
+
+        bodies = [json.loads(frame["event"]["body"]) for frame in frames(late) if frame["event"]["kind"] == "chunk"]
+        assert said(bodies) == "onceonce upon a time"
+        starts = [body["id"] for body in bodies if body["type"] == "text-start"]
+        ends = [body["id"] for body in bodies if body["type"] == "text-end"]
+        assert sorted(starts) == sorted(ends)

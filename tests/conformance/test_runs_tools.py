@@ -1,0 +1,496 @@
+"""Agents as tools: a model uses them, code in its tools does, and what becomes of them comes back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.conformance.chats import check_history, check_transcript, parts_of, text_of
+from tests.conformance.errands import (
+    CALLER,
+    Digger,
+    caller,
+    check_sequence,
+    frames,
+    helper,
+    kinds,
+    over,
+    told_end,
+    told_text,
+    working,
+)
+
+from sapwood import ChatAgent, Run, UsageError, agent_tool, tool
+from sapwood.testing import ScriptedModel, call, calls, fails, text
+from sapwood.testing.scripted import Line
+
+
+class Question(BaseModel):
+    """What a helper is asked."""
+
+    about: str
+    depth: int = 1
+
+
+class Finding(BaseModel):
+    """What a helper finds."""
+
+    title: str
+    pages: int
+
+
+async def returned(agent: Any) -> dict[str, Any]:
+    """Return what the model was told of each tool call, after a check of the whole conversation."""
+    history = json.loads(await agent.seen_by_model())
+    check_history(history)
+    check_transcript(await agent.transcript())
+    parts = [part for message in history for part in message["parts"]]
+    return {part["tool_call_id"]: part["content"] for part in parts if part["part_kind"] == "tool-return"}
+
+
+def failure(told: Any) -> dict[str, Any]:
+    return json.loads(told) if isinstance(told, str) else told
+
+
+async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_its_own() -> None:
+    class Reader(ChatAgent):
+        @tool
+        async def read(self, page: int) -> str:
+            """Read a page."""
+            return f"page {page} of {self.name}"
+
+    theirs = ScriptedModel(call("read", id="p1", page=7), text("it says so on page 7"))
+    ours = ScriptedModel(call("helper", id="c1", message="look it up"), text("page 7, then"))
+    async with working(cls := caller(ours, helper(theirs, base=Reader))) as (one, agent, _):
+        turn = await agent.send("where?")
+
+        assert turn.text == "page 7, then"
+        assert await returned(agent) == {"c1": "it says so on page 7"}
+        child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
+        assert [text_of(message) for message in await child.transcript()] == ["look it up", "it says so on page 7"]
+        assert "look it up" in str(theirs.asked[0])
+        assert "page 7 of agent-tool:c1" in str(theirs.asked[1])
+        part = parts_of((await agent.transcript())[-1], "c1")
+        assert (part["type"], part["state"], part["output"]) == (
+            "tool-helper",
+            "output-available",
+            "it says so on page 7",
+        )
+
+
+async def test_a_model_is_told_what_an_agent_does_and_what_to_give_it() -> None:
+    seen: list[Any] = []
+
+    class Listing(caller(None)):
+        def get_model(self) -> Any:
+            return _listing(seen)
+
+    tools = [agent_tool(helper(ScriptedModel()), description="Finds things.", name="find", input=Question)]
+    async with working(type("Caller", (Listing,), {"tools": tools})) as (_, agent, _):
+        await agent.send("go")
+
+        (definition,) = seen
+        assert (definition.name, definition.description) == ("find", "Finds things.")
+        assert set(definition.parameters_json_schema["properties"]) == {"about", "depth"}
+
+
+def _listing(seen: list[Any]) -> Any:
+    from pydantic_ai.models.function import FunctionModel
+
+    async def say(messages: Any, info: Any) -> Any:
+        seen.extend(info.function_tools)
+        yield "fine"
+
+    return FunctionModel(stream_function=say)
+
+
+async def test_an_agent_without_a_word_about_itself_cannot_be_a_tool() -> None:
+    with pytest.raises(UsageError, match="description"):
+        agent_tool(type("Mute", (ChatAgent,), {"__doc__": None}))
+
+
+async def test_input_and_output_are_checked_and_structured() -> None:
+    theirs = ScriptedModel(call("final_result", id="f1", title="Bread", pages=12))
+    cls = helper(theirs, output_type=Finding)
+    ours = ScriptedModel(call("find", id="c1", about="bread"), text("found"))
+    tools = agent_tool(cls, name="find", input=Question, output=Finding)
+    async with working(caller(ours, tools)) as (_, agent, _):
+        await agent.send("go")
+
+        assert await returned(agent) == {"c1": {"title": "Bread", "pages": 12}}
+        assert json.loads(text_of_last_user(theirs)) == {"about": "bread", "depth": 1}
+        (run,) = await agent.runs()
+        assert run.input == {"about": "bread", "depth": 1}
+        assert run.output == {"title": "Bread", "pages": 12}
+
+
+def text_of_last_user(model: Any) -> str:
+    return model.asked[0][-1].parts[0].content
+
+
+async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> None:
+    ours = ScriptedModel(call("find", id="c1", depth="deep"), text("sorry"))
+    tools = agent_tool(helper(ScriptedModel(text("x"))), name="find", input=Question)
+    async with working(caller(ours, tools)) as (_, agent, _):
+        turn = await agent.send("go")
+
+        assert turn.status == "completed"
+        assert "do not fit" in str((await returned(agent))["c1"])
+        assert await agent.runs() == []
+
+
+async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
+    ours = ScriptedModel(call("find", id="c1", about="bread"), text("sorry"))
+    tools = agent_tool(helper(ScriptedModel(text("just text"))), name="find", input=Question, output=Finding)
+    async with working(caller(ours, tools)) as (_, agent, _):
+        await agent.send("go")
+
+        told = failure((await returned(agent))["c1"])
+        assert (told["ok"], told["status"], told["retryable"]) == (False, "error", False)
+        assert "does not fit" in told["error"]
+
+
+async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_never_an_empty_success() -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
+    cls = caller(ours, helper(ScriptedModel(fails(ValueError("the model is on strike")))))
+    async with working(cls) as (one, agent, _):
+        client = await one.join(CALLER)
+        turn = await agent.send("go")
+
+        assert turn.text == "a pity"
+        (run,) = await agent.runs()
+        assert run.status == "error"
+        told = failure((await returned(agent))["c1"])
+        assert told == {"ok": False, "status": "error", "error": run.error, "retryable": False}
+        assert "the model is on strike" in told["error"]
+        end = await told_end(client, "agent-tool:c1")
+        assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": run.error}
+        assert all('"type":"error"' not in str(frame["event"].get("body")) for frame in frames(client))
+        part = parts_of((await agent.transcript())[-1], "c1")
+        assert (part["state"], part["errorText"]) == ("output-error", run.error)
+
+
+async def test_a_helper_that_says_nothing_completes_with_an_empty_summary() -> None:
+    class Silent(ChatAgent):
+        async def respond(self, turn: Any) -> Any:
+            return
+            yield
+
+    ours = ScriptedModel(call("helper", id="c1", message="help"), text("fine"))
+    async with working(caller(ours, helper(None, base=Silent))) as (_, agent, _):
+        await agent.send("go")
+
+        (run,) = await agent.runs()
+        assert (run.status, run.summary) == ("completed", "")
+        assert await returned(agent) == {"c1": ""}
+
+
+async def test_the_agents_a_model_asks_for_at_once_work_in_parallel_each_for_its_call() -> None:
+    gate = asyncio.Event()
+    theirs = ScriptedModel(text("done here", gate=gate), each=True)
+    asked = calls(*(call("helper", id=f"c{at}", message=f"part {at}") for at in range(3)))
+    async with working(caller(ScriptedModel(asked, text("all done")), helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        for at in range(3):
+            await told_text(client, f"agent-tool:c{at}", "done")  # all of them, before any of them is over
+        gate.set()
+        await sending
+
+        assert await returned(agent) == {f"c{at}": "done here" for at in range(3)}
+        for at in range(3):
+            await told_end(client, f"agent-tool:c{at}")
+            check_sequence(frames(client, f"agent-tool:c{at}"))
+        starts = [frame for frame in frames(client) if frame["event"]["kind"] == "started"]
+        assert [(frame["parentToolCallId"], frame["event"]["order"]) for frame in starts] == [
+            ("c0", 0),
+            ("c1", 1),
+            ("c2", 2),
+        ]
+
+
+async def test_one_that_fails_is_not_the_failure_of_its_siblings() -> None:
+    good, bad = helper(ScriptedModel(text("good"))), helper(ScriptedModel(fails(ValueError("no"))), "BadHelper")
+    asked = calls(call("helper", id="c1", message="x"), call("bad_helper", id="c2", message="x"))
+    async with working(caller(ScriptedModel(asked, text("half done")), good, bad)) as (_, agent, _):
+        turn = await agent.send("go")
+
+        told = await returned(agent)
+        assert turn.text == "half done"
+        assert told["c1"] == "good"
+        assert failure(told["c2"])["ok"] is False
+
+
+async def test_agents_work_beside_tools_of_the_turn_itself() -> None:
+    class Busy(caller(None)):
+        @tool
+        async def wait_for_helper(self) -> str:
+            """Wait."""
+            while (run := self.get_run("agent-tool:c1")) is None or not run.is_over:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+            return "waited"
+
+    asked = calls(call("helper", id="c1", message="x"), call("wait_for_helper", id="w1"))
+    base = caller(ScriptedModel(asked, text("both")), helper(ScriptedModel(text("helped"))), base=Busy)
+    async with working(base) as (_, agent, _):
+        turn = await agent.send("go")
+
+        assert turn.text == "both"
+        assert await returned(agent) == {"c1": "helped", "w1": "waited"}
+
+
+class Comparing(caller(None)):
+    """One whose tool runs several agents itself."""
+
+    @tool
+    async def compare(self, inputs: list[str]) -> list[dict[str, Any]]:
+        """Compare."""
+        runs = await asyncio.gather(*(self.run_agent(Digger, one) for one in inputs))
+        return [run.output if run.ok else run.failure() for run in runs]
+
+    @tool
+    async def first_failure(self, inputs: list[str]) -> str:
+        """Give all up when one fails."""
+
+        async def one(input: str) -> None:
+            if not (run := await self.run_agent(Digger, input)).ok:
+                raise RuntimeError(run.error)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for input in inputs:
+                    group.create_task(one(input))
+        except ExceptionGroup:
+            return "one failed"
+        return "all done"
+
+
+async def test_one_tool_call_may_run_several_agents_told_apart_and_in_a_fixed_order() -> None:
+    ours = ScriptedModel(call("compare", id="c1", inputs=["a", "fail", "b"]), text("compared"))
+    async with working(caller(ours, base=Comparing)) as (one, agent, _):
+        client = await one.join(CALLER)
+        await agent.send("go")
+
+        first, second, third = (await returned(agent))["c1"]
+        assert (first, third) == ({"did": "a"}, {"did": "b"})
+        assert (second["ok"], second["status"]) == (False, "error")
+        runs = await agent.runs()
+        assert [(run.id, run.tool_call, run.order) for run in runs] == [
+            ("agent-tool:c1:0", "c1", 0),
+            ("agent-tool:c1:1", "c1", 1),
+            ("agent-tool:c1:2", "c1", 2),
+        ]
+        for run in runs:
+            await told_end(client, run.id)
+            check_sequence(frames(client, run.id))
+            assert {frame["parentToolCallId"] for frame in frames(client, run.id)} == {"c1"}
+            assert frames(client, run.id)[0]["event"]["order"] == run.order
+
+
+async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> None:
+    ours = ScriptedModel(call("first_failure", id="c1", inputs=["wait", "fail"]), text("given up"))
+    async with working(caller(ours, base=Comparing)) as (_, agent, bench):
+        await agent.send("go")
+
+        assert await returned(agent) == {"c1": "one failed"}
+        stopped = await over(agent, "agent-tool:c1:0")
+        assert (stopped.status, stopped.reason) == ("aborted", "caller-cancelled")
+        await bench.seen("cut")
+
+
+async def test_a_provider_that_uses_a_tool_call_id_again_gets_another_run() -> None:
+    ours = ScriptedModel(
+        call("helper", id="c1", message="first"), text("one"), call("helper", id="c1", message="second"), text("two")
+    )
+    theirs = ScriptedModel(text("answer one"), text("answer two"))
+    async with working(caller(ours, helper(theirs))) as (_, agent, _):
+        await agent.send("go")
+        await agent.send("again")
+
+        first, second = await agent.runs()
+        assert first.id == "agent-tool:c1"
+        assert second.id.startswith("agent-tool:c1@")
+        assert (first.input, second.input) == ("first", "second")
+        assert (first.output, second.output) == ("answer one", "answer two")
+
+
+async def test_an_agent_that_code_runs_in_a_turn_is_unbound_where_no_tool_call_asks_for_it() -> None:
+    class Answering(caller(None)):
+        async def respond(self, turn: Any) -> Any:
+            run = await self.run_agent(Digger, "dig")
+            yield json.dumps(run.output)
+
+    async with working(type("Caller", (Answering,), {})) as (one, agent, _):
+        client = await one.join(CALLER)
+        turn = await agent.send("go")
+
+        assert json.loads(turn.text) == {"did": "dig"}
+        (run,) = await agent.runs()
+        await told_end(client, run.id)
+        assert all("parentToolCallId" not in frame for frame in frames(client))
+
+
+async def test_a_child_gets_its_input_as_message_and_as_data() -> None:
+    class Taking(ChatAgent):
+        async def respond(self, turn: Any) -> Any:
+            yield json.dumps(turn.body)
+
+    ours = ScriptedModel(call("find", id="c1", about="bread"), text("done"))
+    tools = agent_tool(helper(None, base=Taking), name="find", input=Question)
+    async with working(caller(ours, tools)) as (_, agent, _):
+        await agent.send("go")
+
+        assert json.loads((await returned(agent))["c1"]) == {"input": {"about": "bread", "depth": 1}}
+
+
+async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
+    gate = asyncio.Event()
+    tools = agent_tool(
+        helper(ScriptedModel(text("slow words", gate=gate))), timeout=30.0, display={"name": "A helper", "icon": "x"}
+    )
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("too slow"))
+    async with working(caller(ours, tools)) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1", "slow")
+        await one.world.clock.advance(31)
+        await sending
+
+        assert frames(client)[0]["event"]["display"] == {"name": "A helper", "icon": "x"}
+        told = failure((await returned(agent))["c1"])
+        assert (told["status"], told["reason"], told["retryable"]) == ("error", "timed-out", False)
+
+
+async def test_a_helper_whose_turn_was_dropped_ends_its_run_as_an_error() -> None:
+    """The child is busy with somebody else, and its policy is to drop what comes meanwhile."""
+    gate = asyncio.Event()
+    theirs = helper(ScriptedModel(text("busy now", gate=gate)), concurrency="drop")
+
+    class Disturbing(caller(None)):
+        async def disturb(self) -> None:
+            child: Any = await self.sub_agent(theirs, "r1")
+            await child.send("talk to me")
+
+    async with working(caller(ScriptedModel(), theirs, base=Disturbing)) as (_, agent, _):
+        disturbing = asyncio.create_task(agent.disturb())
+        while not theirs.model.asked:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.001)
+        run = await agent.give("help", run_id="r1")
+        gate.set()
+        await disturbing
+
+        assert run.status == "error"
+        assert "skipped" in (run.error or "")
+
+
+async def test_errors_of_other_turns_never_touch_a_run() -> None:
+    theirs = helper(ScriptedModel(text("first"), fails(ValueError("the second fails"))))
+
+    class Following(caller(None)):
+        async def follow_up(self) -> str:
+            child: Any = await self.sub_agent(theirs, "r1")
+            return (await child.send("and now?")).status
+
+    async with working(caller(ScriptedModel(), theirs, base=Following)) as (_, agent, _):
+        first = await agent.give("help", run_id="r1")
+
+        assert await agent.follow_up() == "error"
+        assert await agent.give("help", run_id="r1") == first
+        assert (await agent.one("r1")).status == "completed"
+
+
+async def test_a_person_a_helper_waits_for_may_take_any_time_and_what_it_said_is_not_said_twice() -> None:
+    class Careful(ChatAgent):
+        @tool(requires_approval=True)
+        async def launch(self) -> str:
+            """Launch."""
+            return "launched"
+
+    asks = Line(text="ready", calls=(("launch", {}, "l1"),))
+    theirs = helper(ScriptedModel(asks, text("it flies")), base=Careful)
+    ours = ScriptedModel(call("helper", id="c1", message="launch it"), text("good"))
+    async with working(cls := caller(ours, theirs)) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await client.until(lambda frame: "tool-approval-request" in str(frame))
+        child = await one.world.get_agent(cls, "c", sub=[(theirs, "agent-tool:c1")])
+        await one.world.clock.advance(100_000)
+        assert (await agent.one("agent-tool:c1")).status == "running"
+
+        while not await child.approve("l1"):  # noqa: ASYNC110 - the turn stores it right after it tells it
+            await asyncio.sleep(0.001)
+        await sending
+
+        assert "it flies" in (await returned(agent))["c1"]
+        assert (await child.transcript())[-1]["parts"] == [
+            {"type": "step-start"},
+            {"type": "text", "text": "ready", "state": "done"},
+            {
+                "type": "tool-launch",
+                "toolCallId": "l1",
+                "state": "output-available",
+                "input": {},
+                "approval": {"id": "l1", "approved": True},
+                "output": "launched",
+            },
+            {"type": "step-start"},
+            {"type": "text", "text": "it flies", "state": "done"},
+        ]
+        await told_end(client, "agent-tool:c1")
+        check_sequence(frames(client, "agent-tool:c1"))
+        assert kinds(client, "agent-tool:c1") == ["started", "chunk", "finished"]
+
+
+async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_callers_stream_open() -> None:
+    hooks: list[str] = []
+
+    class Hooked(ChatAgent):
+        async def on_agent_start(self, turn: Any) -> None:
+            hooks.append(f"start {type(self).__name__}")
+
+        async def on_agent_complete(self, turn: Any) -> None:
+            hooks.append(f"complete {type(self).__name__}")
+
+        async def on_agent_fail(self, turn: Any) -> None:
+            hooks.append(f"fail {type(self).__name__}")
+
+    class HookedCaller(caller(None), Hooked): ...
+
+    bad = helper(ScriptedModel(fails(ValueError("no"))), "BadHelper", base=Hooked)
+    good = helper(ScriptedModel(text("yes")), base=Hooked)
+    ours = ScriptedModel(
+        call("helper", id="c1", message="x"), call("bad_helper", id="c2", message="x"), text("the end of it")
+    )
+    async with working(caller(ours, good, bad, base=HookedCaller)) as (_, agent, _):
+        turn = await agent.send("go")
+
+        assert turn.text == "the end of it"
+        assert hooks == [
+            "start Caller",
+            "start Helper",
+            "complete Helper",
+            "start BadHelper",
+            "fail BadHelper",
+            "complete Caller",
+        ]
+
+
+async def test_run_hooks_of_the_caller_name_the_run_its_status_and_its_class() -> None:
+    told: list[tuple[str, str, str]] = []
+
+    class Noting(caller(None)):
+        async def on_run_start(self, run: Run) -> None:
+            told.append(("start", run.agent.type, run.status))
+
+        async def on_run_finish(self, run: Run) -> None:
+            told.append(("finish", run.agent.type, run.status))
+
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(ScriptedModel(text("yes"))), base=Noting)) as (_, agent, _):
+        await agent.send("go")
+        await over(agent, "agent-tool:c1")
+
+        assert told == [("start", "Helper", "starting"), ("finish", "Helper", "completed")]
