@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import json
@@ -174,8 +175,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
-        if self.started:
-            self._app.node.shared(OpenStreams).end()
+        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+            self._app.node.shared(OpenStreams).end()  # they would keep the server from ending
         await super().shutdown(sockets=sockets)
         log.info("sapwood has stopped")
 
