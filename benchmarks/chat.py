@@ -4,7 +4,9 @@
 
 The server is a process of its own and runs both sides, ours and bare Pydantic AI, on the
 same model. What a token costs is the processor time of that process, so neither the
-clients nor what else the machine does is in it.
+clients nor what else the machine does is in it. How late a token comes is time on the
+wall, and means something only where the server has a core to itself: the note of that
+line says for how long others had it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,11 @@ class Meter(Agent):
         return time.process_time()
 
     @expose
+    async def waited(self) -> float:
+        """Return for how many seconds the process could have run, and others had the core."""
+        return waited()
+
+    @expose
     async def fill(self, name: str, n: int) -> None:
         await (await self.get_agent(Talker, name)).fill(n)
 
@@ -103,6 +111,11 @@ class Meter(Agent):
         start = time.process_time()
         await asyncio.gather(*(read(f"{tokens} {pace}", history) for _ in range(at_once)))
         return time.process_time() - start
+
+
+def waited() -> float:
+    path = Path("/proc/self/schedstat")
+    return int(path.read_text().split()[1]) / 1e9 if path.exists() else 0.0
 
 
 async def read(prompt: str, history: Sequence[Any]) -> None:
@@ -130,12 +143,11 @@ def serve(folder: str, port: int) -> None:
 
 
 class Listener(Client):
-    """A client of a chat: notes when something came, and when an answer was whole."""
+    """A client of a chat: notes when something came, and knows when an answer is whole."""
 
     def __init__(self) -> None:
         super().__init__()
         self.came: list[tuple[float, bytes]] = []
-        self.chunks = 0
         self.snapshot = 0
         """How long the last snapshot of the conversation was, in bytes."""
         self._whole: asyncio.Future[None] | None = None
@@ -143,7 +155,6 @@ class Listener(Client):
     def heard(self, payload: bytes) -> None:
         super().heard(payload)
         if b'"done":false' in payload:
-            self.chunks += 1
             self.came.append((time.monotonic(), payload))
         elif b'"done":true' in payload and self._whole is not None and not self._whole.done():
             self._whole.set_result(None)
@@ -162,15 +173,6 @@ class Listener(Client):
         whole = self.whole()
         self.send(json.dumps(frame).encode())
         return whole
-
-    def delays(self) -> list[float]:
-        """Return how late each paced token came, in milliseconds."""
-        found: list[float] = []
-        for at, payload in self.came:
-            chunk = json.loads(json.loads(payload)["body"])
-            if chunk["type"] == "text-delta":
-                found += [(at - float(due)) * 1e3 for due in chunk["delta"].split()]
-        return found
 
 
 class Server:
@@ -236,7 +238,7 @@ async def token() -> None:
         async def ours(watchers: int) -> float:
             clients = await one.listeners(watchers)
             taken = await one.answer(clients, f"{TOKENS} 0")
-            chunks.append(clients[0].chunks)
+            chunks.append(len(clients[0].came))
             for client in clients:
                 client.transport.abort()
             return taken / TOKENS * 1e6
@@ -244,15 +246,45 @@ async def token() -> None:
         async def theirs() -> float:
             return await one.meter("run_bare", TOKENS, 0, 1, 0) / TOKENS * 1e6
 
+        alone = 0.0
         for watchers, name in ((1, "one client"), (20, "20 watchers")):
             chunks: list[int] = []
             mine, reference = await alternately(lambda watchers=watchers: ours(watchers), theirs, repeats=15)
             name = f"CPU of a token, stored and sent to {name}, beside bare Pydantic AI"
-            note = f"answers of {TOKENS} tokens, in {statistics.median(chunks):.0f} chunks"
+            note = f"answers of {TOKENS} tokens, in {(many := statistics.median(chunks)):.0f} chunks"
             if watchers == 1:
+                alone = mine / reference
                 at_most(name, mine, reference, times=1.4, unit="µs", n=TOKENS, note=note)
             else:
+                each = (mine - alone * reference) * TOKENS / (watchers - 1)
+                note += f"; about {each:.0f} µs for each further watcher of an answer, {each / many:.0f} µs a chunk"
                 emit(Result(name, mine, reference, mine / reference, "µs", TOKENS, "recorded", True, note))
+
+
+async def watched() -> None:
+    """Have twenty conversations at 50 tokens a second each, with one client each and with twenty."""
+    talks, tokens = 20, 100
+    with server() as one:
+
+        async def ours(watchers: int) -> float:
+            groups = [await one.listeners(watchers) for _ in range(talks)]
+            before = await one.meter("used")
+            ends = [client.whole() for group in groups for client in group[1:]]
+            ends += [group[0].ask("ask", f"{tokens} {PACE}") for group in groups]
+            await asyncio.gather(*ends)
+            taken = await one.meter("used") - before
+            for group in groups:
+                for client in group:
+                    client.transport.abort()
+            return taken / talks / tokens * 1e6
+
+        async def theirs() -> float:
+            return await one.meter("run_bare", tokens, PACE, talks, 0) / talks / tokens * 1e6
+
+        for watchers, whom in ((1, "one client each"), (20, "20 watchers each")):
+            mine, reference = await alternately(lambda watchers=watchers: ours(watchers), theirs, repeats=5)
+            name = f"CPU of a token in {talks} conversations at 50 tokens/s with {whom}, beside bare Pydantic AI"
+            emit(Result(name, mine, reference, mine / reference, "µs", talks * tokens, "recorded", True))
 
 
 async def crowd() -> None:
@@ -261,45 +293,46 @@ async def crowd() -> None:
     for talks in (100, 200):
         with server() as one:
             clients = [(await one.listeners(1))[0] for _ in range(talks)]
-            over = asyncio.Event()
-            tasks = [
-                asyncio.ensure_future(talk(client, tokens, number * tokens * PACE / talks, over))
-                for number, client in enumerate(clients)
-            ]
-            await asyncio.sleep(tokens * PACE + 1)
+            tasks: list[asyncio.Future[None]] = []
+            for client in clients:
+                tasks.append(asyncio.ensure_future(talk(client, tokens)))
+                await asyncio.sleep(tokens * PACE / talks)
+            await asyncio.sleep(1)
             for client in clients:
                 client.came.clear()
-            used, start = await one.meter("used"), time.monotonic()
+            used, lost, start = await one.meter("used"), await one.meter("waited"), time.monotonic()
             await asyncio.sleep(seconds)
-            used, lasted = await one.meter("used") - used, time.monotonic() - start
-            late = sorted(delay for client in clients for delay in client.delays())
-            over.set()
+            used, lost = await one.meter("used") - used, await one.meter("waited") - lost
+            lasted = time.monotonic() - start
+            late = sorted(delay for client in clients for delay in delays(client.came))
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for client in clients:
-                client.transport.abort()
-            p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
-            name = f"{talks} conversations at 50 tokens/s on one core, a token late, p99"
-            note = f"p50 {p50:.0f} ms, {len(late) / lasted:,.0f} tokens/s, {used / lasted:.0%} of a core"
-            if talks == 100:
-                below(name, p99, 150, unit="ms", n=len(late), note=note)
-            else:
-                emit(Result(name, p99, None, None, "ms", len(late), "recorded", True, note))
+        name = f"{talks} conversations at 50 tokens/s on one core, how late a token comes, p99"
+        note = (
+            f"p50 {late[len(late) // 2]:.0f} ms; the server used {used / lasted:.0%} of a core for "
+            f"{len(late) / lasted:,.0f} tokens/s, and others had it {lost / lasted:.0%} of the time"
+        )
+        p99 = late[len(late) * 99 // 100]
         if talks == 100:
-            with server() as one:
-                reference = await one.meter("run_bare", tokens, PACE, talks, 0) / talks / tokens * 1e6
-            mine = used / len(late) * 1e6
-            name = f"CPU of a token at 50 tokens/s, in {talks} conversations, beside bare Pydantic AI"
-            emit(Result(name, mine, reference, mine / reference, "µs", len(late), "recorded", True))
+            below(name, p99, 150, unit="ms", n=len(late), note=note)
+        else:
+            emit(Result(name, p99, None, None, "ms", len(late), "recorded", True, note))
 
 
-async def talk(client: Listener, tokens: int, start: float, over: asyncio.Event) -> None:
-    await asyncio.sleep(start)
-    number = 0
-    while not over.is_set():
+def delays(came: Sequence[tuple[float, bytes]]) -> list[float]:
+    """Return how late each paced token came, in milliseconds."""
+    found: list[float] = []
+    for at, payload in came:
+        chunk = json.loads(json.loads(payload)["body"])
+        if chunk["type"] == "text-delta":
+            found += [(at - float(due)) * 1e3 for due in chunk["delta"].split()]
+    return found
+
+
+async def talk(client: Listener, tokens: int) -> None:
+    """Ask again whenever the answer is whole."""
+    for number in count():
         await client.ask(f"{id(client):x}-{number}", f"{tokens} {PACE}")
-        number += 1
 
 
 async def reopen() -> None:
@@ -312,22 +345,25 @@ async def reopen() -> None:
         clients = await one.listeners(1)
         await one.answer(clients, "10 0")
         await get(one.port, "/agents/talker/long-0/get-messages")
-        asked: list[float] = []
-        connected: list[float] = []
+        asked: list[tuple[float, float]] = []
+        connected: list[tuple[float, float]] = []
         for number in range(1, 2 * each + 1, 2):
-            start = time.perf_counter()
+            used, start = await one.meter("used"), time.perf_counter()
             size = await get(one.port, f"/agents/talker/long-{number}/get-messages")
-            asked.append((time.perf_counter() - start) * 1e3)
-            start = time.perf_counter()
-            client = await connect(one.port, f"/agents/talker/long-{number + 1}", 1, Listener)
-            connected.append((time.perf_counter() - start) * 1e3)
+            lasted = time.perf_counter() - start
+            asked.append((await one.meter("used") - used, lasted))
+            used, start = await one.meter("used"), time.perf_counter()
+            client = await connect(one.port, f"/agents/talker/long-{number + 1}", GREETING, Listener)
+            lasted = time.perf_counter() - start
+            connected.append((await one.meter("used") - used, lasted))
             if client.snapshot < size:
                 raise RuntimeError(client.last[:100])
             client.transport.abort()
-        name = f"reopening a conversation of {LONG:,} messages, asleep, to its last byte"
-        note = f"{size / 1e6:.1f} MB"
-        below(f"{name}, GET get-messages", statistics.median(asked), 150, unit="ms", n=each, note=note)
-        below(f"{name}, a socket's snapshot", statistics.median(connected), 150, unit="ms", n=each, note=note)
+        for how, taken in (("GET get-messages", asked), ("a socket's snapshot", connected)):
+            cpu, wall = (statistics.median(one) * 1e3 for one in zip(*taken, strict=True))
+            note = f"{size / 1e6:.1f} MB, of which the client had the last byte after {wall:.0f} ms"
+            name = f"server time to reopen a conversation of {LONG:,} messages, {how}"
+            below(name, cpu, 150, unit="ms", n=each, note=note)
 
         async def ours() -> float:
             nonlocal number
@@ -357,7 +393,7 @@ async def get(port: int, path: str) -> int:
     return len(body)
 
 
-METRICS = {metric.__name__: metric for metric in (token, crowd, reopen)}
+METRICS = {metric.__name__: metric for metric in (token, watched, crowd, reopen)}
 
 
 def main() -> None:

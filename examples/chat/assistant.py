@@ -24,7 +24,7 @@ class Assistant(ChatAgent):
     migrations = (
         """
         CREATE TABLE reminders (
-            id TEXT PRIMARY KEY, what TEXT NOT NULL, due REAL NOT NULL
+            id TEXT PRIMARY KEY, what TEXT NOT NULL UNIQUE, due REAL NOT NULL
         ) STRICT
         """,
     )
@@ -32,13 +32,16 @@ class Assistant(ChatAgent):
     # --8<-- [start:tools]
     @tool
     async def remind(self, what: str, seconds: int) -> str:
-        """Remind the user of something, so many seconds from now."""
+        """Remind the user of something, so many seconds from now.
+
+        A reminder of the same is moved.
+        """
         if not 0 < seconds <= YEAR:
             raise ValueError("A reminder is a second to a year away.")
         id = uuid4().hex[:8]
         due = self.schedule(timedelta(seconds=seconds), self.ring, id).due_at
         row = (id, what, due.timestamp())
-        self.sql("INSERT INTO reminders VALUES (?, ?, ?)", *row)
+        self.sql("INSERT OR REPLACE INTO reminders VALUES (?, ?, ?)", *row)
         self._show()
         return f"It is set for {due:%Y-%m-%d %H:%M:%S} UTC."
 
@@ -61,7 +64,7 @@ class Assistant(ChatAgent):
     async def ring(self, id: str) -> None:
         """Say that a reminder is due: a turn that nobody asked for."""
         rows = self.sql("DELETE FROM reminders WHERE id = ? RETURNING what", id)
-        if rows:  # it may have been forgotten meanwhile
+        if rows:  # it may have been moved or forgotten meanwhile
             self._show()
             text = f"Due now: {rows.scalar(str)}"
             due: dict[str, Any] = {

@@ -97,7 +97,7 @@ def answer(
     said = prompts(messages)
     asked = said[-1].lower()
     if asked.startswith("due now:"):
-        return f"⏰ It is time: **{said[-1].partition(':')[2].strip()}**."
+        return f"It is time: **{said[-1].partition(':')[2].strip()}**."
     if re.search(r"\b(fail|break|crash)\b", asked):
         raise RuntimeError("The script fails when it is told to. Try again, or go on.")
     if re.search(r"\b(forget|delete|cancel|remove)\b", asked):

@@ -29,9 +29,20 @@ async def test_a_reminder_rings_once_also_after_a_crash(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     assert (await said(me, "It is time"))[-2:] == [
         "Due now: stretch",
-        "⏰ It is time: **stretch**.",
+        "It is time: **stretch**.",
     ]
     assert (await me.reminders()) == []
+
+
+async def test_a_reminder_of_the_same_is_moved(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+    for when in ("20 seconds", "2 minutes"):
+        await me.send(f"Remind me to stretch in {when}")
+
+    await world.clock.advance(timedelta(seconds=30))
+
+    assert await me.reminders() == ["stretch"]
+    assert len(await me.transcript()) == 4
 
 
 async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> None:

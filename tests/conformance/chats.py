@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Generic
 from uuid import uuid4
 
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from tests.conformance.served import Client, Served, served, type_of
+from typing_extensions import TypeVar
 
 from sapwood import App, ChatAgent, Turn
 from sapwood.testing import ScriptedModel
+
+O = TypeVar("O", default=Any)  # noqa: E741 - what its turns put out
 
 RESPONSE = "cf_agent_use_chat_response"
 MESSAGES = "cf_agent_chat_messages"
@@ -27,7 +30,7 @@ CLEAR = "cf_agent_chat_clear"
 TALKER = "/agents/talker/t"
 
 
-class Talking(ChatAgent[Any]):
+class Talking(ChatAgent[O], Generic[O]):
     """An agent that talks, shows what its model sees, and notes how its turns end."""
 
     migrations = ("CREATE TABLE ends (id TEXT NOT NULL, status TEXT NOT NULL) STRICT",)
@@ -234,7 +237,7 @@ async def cancel(client: Client, id: str) -> None:
 
 async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
     """Wait until this many turns are over; return how each ended."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(ends := await agent.ends()) < turns:  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.01)
     return ends
@@ -243,7 +246,7 @@ async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
 async def idle(one: Served, path: str = TALKER) -> Client:
     """Wait until nothing streams and nothing is about to; return the client who was told so, and heard what came."""
     client = await one.join(path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await resume(client, uuid4().hex)).get("reason") != "idle":
             await one.world.clock.advance(1)
             await asyncio.sleep(0.01)

@@ -181,3 +181,16 @@ async def test_of_a_call_that_was_approved_the_continuation_says_the_result_and_
             await done(client, "r1-1")
 
             assert [kind for kind in kinds(client, "r1-1") if kind.startswith("tool-")] == wanted
+
+
+async def test_an_agent_whose_turns_end_with_a_type_of_its_own_has_clients() -> None:
+    class Counting(Talking[int]):
+        output_type = int
+
+    cls = talker(ScriptedModel(call("final_result", id="c1", response=3)), base=Counting)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+
+        await say(client, "r1", "how many?")
+
+        assert (await done(client, "r1"))["outcome"] == "completed"

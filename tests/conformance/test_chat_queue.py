@@ -12,6 +12,7 @@ from tests.conformance.chats import (
     MESSAGES,
     RESUMING,
     TALKER,
+    Talking,
     cancel,
     done,
     dones,
@@ -27,7 +28,8 @@ from tests.conformance.chats import (
 from tests.conformance.served import Client, Served
 from tests.conformance.worlds import Run, until
 
-from sapwood.testing import ScriptedModel, text
+from sapwood import tool
+from sapwood.testing import ScriptedModel, call, calls, text
 
 ONE, TWO, THREE = user("one", "u1"), user("two", "u2"), user("three", "u3")
 
@@ -367,3 +369,76 @@ def test_whatever_happens_every_request_has_one_end_and_nothing_is_said_twice(po
             assert watcher.of_type(MESSAGES)[-1]["messages"] == transcript
 
     asyncio.run(play())
+
+
+class Paying(Talking):
+    """One whose first turn waits for a person, after something else was said."""
+
+    gate: asyncio.Event
+
+    @tool(requires_approval=True)
+    async def pay(self) -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    async def count(self) -> str:
+        """Count slowly."""
+        await self.gate.wait()
+        return "counted"
+
+
+async def waiting(one: Served, cls: Any) -> tuple[Any, Client]:
+    """Have a turn that waits for a person, and something that was said before it did."""
+    client = await one.join(TALKER)
+    agent = await one.world.get_agent(cls, "t")
+    await say(client, "r1", ONE)
+    await client.until(lambda frame: "tool-input-available" in str(frame.get("body")))
+    await say(client, "r2", ONE, TWO)
+    cls.gate.set()
+    await done(client, "r1")
+    assert [approval.tool for approval in await agent.approvals()] == ["pay"]
+    return agent, client
+
+
+def paying() -> Any:
+    model = ScriptedModel(calls(call("pay", id="p"), call("count", id="c")), text("well"))
+    return talker(model, base=Paying, gate=asyncio.Event())
+
+
+async def test_what_was_said_before_a_person_was_asked_waits_for_the_answer() -> None:
+    cls = paying()
+    async with talking(cls) as one:
+        agent, client = await waiting(one, cls)
+
+        await agent.approve("p")
+
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert await agent.ends() == [("r1", "completed"), ("r2", "completed")]
+
+
+async def test_what_is_said_instead_of_an_answer_lets_everything_go_on_that_waits() -> None:
+    cls = paying()
+    async with talking(cls) as one:
+        agent, client = await waiting(one, cls)
+
+        await say(client, "r3", ONE, TWO, THREE)
+
+        assert [(await done(client, id))["outcome"] for id in ("r2", "r3")] == ["completed", "completed"]
+        assert await agent.approvals() == []
+        assert [message["id"] for message in await agent.transcript() if message["role"] == "user"] == [
+            "u1",
+            "u2",
+            "u3",
+        ]
+
+
+async def test_cancelling_a_turn_that_waits_for_a_person_lets_the_next_begin() -> None:
+    cls = paying()
+    async with talking(cls) as one:
+        agent, client = await waiting(one, cls)
+
+        await cancel(client, "r1")
+
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert await agent.approvals() == []

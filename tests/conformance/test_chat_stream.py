@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ async def test_a_turn_streams_start_steps_parts_and_finish_and_ends_after_its_tr
         await say(client, "r1", user("look", "u1"))
         end = await done(client, "r1")
 
-        assert kinds(client, "r1") == [
+        # How many deltas a text comes in depends on how busy the machine is.
+        assert [kind for kind, _ in groupby(kinds(client, "r1"))] == [
             "start",
             "start-step",
             "tool-input-start",
@@ -244,13 +246,13 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         await until(lambda: len(model.asked) == 1)
         body = json.dumps({"messages": [user("two", "u2")]}).encode()
         skipped = asyncio.create_task(one.site.http(f"{TALKER}/chat", method="POST", body=body))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(await agent.transcript()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
                 await asyncio.sleep(0.01)
 
         last = asyncio.create_task(agent.send("three"))
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert "[DONE]" in (await skipped).text
         gate.set()
         await first

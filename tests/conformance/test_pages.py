@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from tests.conformance.serving import Site, serving
 
 from sapwood import Agent, App, Settings, UsageError
+from sapwood.cli.serving import page_paths
 
 
 class PagedThing(Agent):
@@ -124,6 +125,11 @@ async def test_an_app_that_is_mounted_leaves_the_pages_to_the_one_around_it(fold
     async with serving(Starlette(routes=[Mount("/agents", app)], lifespan=app.lifespan), lifespan="on") as site:
         assert (await site.http("/agents/")).status == 404
         assert (await site.http("/agents/paged-thing/main")).text == "the agent main"
+
+
+def test_the_command_line_says_to_open_the_page_if_there_is_one(folder: Path) -> None:
+    assert page_paths(App(agents=[PagedThing], pages=folder)) == ["/"]
+    assert page_paths(App(agents=[PagedThing], pages=folder / ".git")) == ["/agents/paged-thing/main"]
 
 
 def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:

@@ -761,3 +761,41 @@ async def test_the_gate_of_a_parent_is_asked_about_classes_nobody_knows() -> Non
         assert (await first.ended())[0] == 4404
         assert (await second.ended())[0] == 4410
         assert asked == [("unheard-of", "x"), ("unheard-of", "old")]
+
+
+async def test_clients_are_let_in_though_an_agent_on_their_way_goes_to_sleep() -> None:
+    nodes: list[Any] = []
+
+    def sleep(times: int) -> None:
+        nodes[0].sleep()
+        if times:
+            asyncio.get_running_loop().call_soon(sleep, times - 1)
+
+    class SleepyNook(Agent):
+        async def make(self) -> None:
+            await self.sub_agent(SleepyNook, "n")
+
+        async def on_before_sub_agent(self, request: Any, child: Step) -> None:
+            asyncio.get_running_loop().call_soon(sleep, 10)
+
+        async def on_before_request(self, request: Any) -> None:
+            asyncio.get_running_loop().call_soon(sleep, 10)
+
+        async def on_request(self, request: Any) -> PlainTextResponse:
+            return PlainTextResponse("pong")
+
+        @expose
+        async def ping(self) -> str:
+            return "pong"
+
+    async with served(App(agents=[SleepyNook])) as one:
+        nodes.append(one.world.app.node)
+        await (await one.world.get_agent(SleepyNook, "r")).make()
+        await (await one.world.get_agent(SleepyNook, "r", sub=[(SleepyNook, "n")])).make()
+
+        path = "/agents/sleepy-nook/r/sub/sleepy-nook/n/sub/sleepy-nook/n"
+        client = await one.join(path)
+        answer = await one.site.http(path)
+
+        assert (await client.call("ping"))["result"] == "pong"
+        assert answer.body == b"pong"

@@ -561,3 +561,29 @@ async def test_a_state_that_json_cannot_hold_is_refused(run: Run) -> None:
         with pytest.raises(UsageError, match=r"cannot be the state|cannot be stored"):
             await board.set_anything({"notes": 2.5})
         assert cast(Any, Odd).initial_state is None
+
+
+async def test_parameters_of_a_class_in_between_are_not_taken_for_the_state(run: Run) -> None:
+    U = TypeVar("U")
+
+    class Named(Agent[Stats], Generic[T]):
+        initial_state = Stats(7)
+
+        async def read(self) -> Any:
+            return self.state
+
+    class Turned(Agent[T], Generic[U, T]):
+        initial_state = cast("Any", Stats(8))
+
+        async def read(self) -> Any:
+            return self.state
+
+    class Text(Named[str]):
+        pass
+
+    class Swapped(Turned[str, Stats]):
+        pass
+
+    async with run(Text, Swapped) as world:
+        assert await (await world.get_agent(Text, "t")).read() == {"notes": 7, "tags": []}
+        assert await (await world.get_agent(Swapped, "s")).read() == {"notes": 8, "tags": []}

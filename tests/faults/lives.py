@@ -84,16 +84,14 @@ def points_of(level: str) -> list[str]:
     return [point for point in POINTS if level == "disk" or not point.endswith("sync")]
 
 
-def death_of(life: int, level: str, random: Random, only: str | None = None) -> Death:
+def death_of(life: int, power: bool, random: Random, points: list[str], longest: float, patience: float) -> Death:
     """Return how this life ends: every third at some moment, the others at one crash point after the other."""
-    power = level == "disk" and random.random() < 0.7
-    if life % 3 == 2 and only is None:
-        return Death(None, 0, random.random() * LONGEST, power)
-    points = points_of(level) if only is None else [only]
+    if life % 3 == 2 and len(points) > 1:
+        return Death(None, 0, random.random() * longest, power)
     turn = life // 3 * 2 + life % 3
     point = points[turn % len(points)]
     nth = 1 + turn // len(points) * 11 % NTH[point.rpartition(" ")[2]]
-    return Death(point, nth, PATIENCE, power)
+    return Death(point, nth, patience, power)
 
 
 class Runtime(LocalRuntime):
@@ -225,6 +223,11 @@ def _trouble(record: logging.LogRecord) -> str:
 class Runner:
     """Runs lives and counts."""
 
+    longest = LONGEST
+    patience = PATIENCE
+    unreached: tuple[str, ...] = ()
+    """Crash points that this kind of life never passes, by their last words."""
+
     def __init__(self, level: str, seed: str, where: Path, mutant: str | None, only: str | None) -> None:
         self._level = level
         self._seed = seed
@@ -253,7 +256,7 @@ class Runner:
         image = 0
         for life in range(first, first + count):
             random = Random(f"{self._seed} {self._level} {life}")
-            death = death_of(life, self._level, random, self._only)
+            death = self._death(life, random)
             problems = self._one(place, life, image, death, random)
             if self._level == "disk" and place.data(image + 1).exists():
                 image += 1
@@ -267,6 +270,11 @@ class Runner:
                 return life + 1 - first
         shutil.rmtree(place.home)
         return count
+
+    def _death(self, life: int, random: Random) -> Death:
+        power = self._level == "disk" and random.random() < 0.7
+        points = [point for point in points_of(self._level) if not point.endswith(self.unreached)]
+        return death_of(life, power, random, [self._only] if self._only else points, self.longest, self.patience)
 
     def begin(self, place: Place) -> None:
         """A new folder: nothing is known of it."""

@@ -21,6 +21,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.serving import call, door, greeted
+from tests.faults.line import Line
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sapwood import Agent, App, Connection, expose
@@ -248,25 +249,6 @@ def some_frame(chance: random.Random) -> str | bytes:
         at = chance.randrange(len(text))
         text = text[:at] + chance.choice(["", '"', "}", "\\", "\0", ","]) + text[at + chance.randrange(3) :]
     return text
-
-
-class Line:
-    """A socket without a server: what it is sent, and what it hears."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.heard: list[Any] = []
-        self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.inbox.put_nowait({"type": "websocket.connect"})
-
-    async def send(self, message: Any) -> None:
-        self.heard.append(message)
-
-    def say(self, frame: str | bytes) -> None:
-        self.inbox.put_nowait({"type": "websocket.receive", "text" if isinstance(frame, str) else "bytes": frame})
-
-    def leave(self, code: int = 1000) -> None:
-        self.inbox.put_nowait({"type": "websocket.disconnect", "code": code})
 
 
 async def converse(app: App, chance: random.Random, name: str, frames: int) -> None:

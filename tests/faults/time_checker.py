@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import apsw
 import msgspec
+from tests.faults.reading import has, opened, walk
 from tests.faults.time_workload import TREES
 
 from sapwood.address import Address
-from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import tree_folder
 
 EARLIER = 1e-6
 """Seconds that do not count."""
@@ -117,79 +114,48 @@ def read_folder(data: Path) -> Folder:
     """Return what a data folder has. Reading changes files: give it a copy."""
     folder = Folder([], {}, {})
     if (data / "alarms.db").exists():
-        with suppress(apsw.CorruptError, apsw.NotADBError), _open(data / "alarms.db") as database:
-            if _has(database, "sapwood_node_alarms"):
+        with opened(data / "alarms.db") as database:
+            if has(database, "sapwood_node_alarms"):
                 for root, due, dead in database.execute("SELECT root, due_at, dead FROM sapwood_node_alarms"):
                     if root:
                         folder.node[root] = (due, dead)
     for tree in TREES:
-        root = Address.root_of("Trunk", tree)
-        home = tree_folder(data, root)
-        if (home / "root.db").exists() and not (home / "destroyed").exists():
-            _read_tree(home, tree, root, folder)
+
+        def read(address: Address, stem: str, database: apsw.Connection | None, tree: str = tree) -> None:
+            agent = Left(tree, str(address), stem)
+            folder.agents.append(agent)
+            if database is not None:
+                if has(database, "sapwood_alarms"):
+                    for owner, due, dead in database.execute("SELECT owner, due_at, dead FROM sapwood_alarms"):
+                        folder.alarms[owner] = (due, dead)
+                _read_agent(database, agent)
+
+        walk(data, Address.root_of("Trunk", tree), read)
     return folder
 
 
-def _read_tree(home: Path, tree: str, root: Address, folder: Folder) -> None:
-    left: list[tuple[str, Address]] = [("root", root)]
-    while left:
-        stem, address = left.pop()
-        agent = Left(tree, str(address), stem)
-        folder.agents.append(agent)
-        if not (home / f"{stem}.db").exists():
-            continue
-        with suppress(apsw.CorruptError, apsw.NotADBError), _open(home / f"{stem}.db") as database:
-            # A file whose first write was cut off by a loss of power is none: sapwood makes it anew.
-            if _has(database, "sapwood_children"):
-                rows = database.execute("SELECT type, name, generation FROM sapwood_children WHERE deleted_at IS NULL")
-                left += [(child_stem(stem, number), address.child(type_, name)) for type_, name, number in rows]
-            if _has(database, "sapwood_alarms"):
-                for owner, due, dead in database.execute("SELECT owner, due_at, dead FROM sapwood_alarms"):
-                    folder.alarms[owner] = (due, dead)
-            _read_agent(database, agent)
-
-
 def _read_agent(database: apsw.Connection, agent: Left) -> None:
-    if _has(database, "happened"):
+    if has(database, "happened"):
         rows = database.execute("SELECT number, what, at, made FROM happened ORDER BY id")
         agent.happened = [Happened(*row) for row in rows]
-    if _has(database, "sapwood_calls"):
+    if has(database, "sapwood_calls"):
         for due, method, arguments in database.execute("SELECT due_at, method, arguments FROM sapwood_calls"):
             agent.pending[_number(arguments)] = (due, f"the call of {method}")
         for arguments, code in database.execute("SELECT arguments, code FROM sapwood_dead_letters"):
             agent.letters[_number(arguments)] = code
-    if _has(database, "sapwood_fibers"):
+    if has(database, "sapwood_fibers"):
         for status, due, arguments in database.execute("SELECT status, due_at, arguments FROM sapwood_fibers"):
             agent.fibers[_number(arguments)] = status
             if due is not None:
                 agent.pending[_number(arguments)] = (due, f"the {status} fiber")
-    if _has(database, "sapwood_steps"):
+    if has(database, "sapwood_steps"):
         # A fiber that failed may be resumed, and keeps its steps till then.
         failed = (
             "(SELECT 'fiber ' || number FROM sapwood_fibers WHERE status = 'failed')"
-            if _has(database, "sapwood_fibers")
+            if has(database, "sapwood_fibers")
             else "('')"
         )
         ((agent.steps,),) = database.execute(f"SELECT count(*) FROM sapwood_steps WHERE work NOT IN {failed}")
-
-
-def _open(path: Path) -> Any:
-    return _Closing(apsw.Connection(str(path)))
-
-
-class _Closing:
-    def __init__(self, database: apsw.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> apsw.Connection:
-        return self._database
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
-
-
-def _has(database: apsw.Connection, table: str) -> bool:
-    return bool(list(database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,))))
 
 
 def _number(arguments: bytes) -> int:

@@ -234,7 +234,7 @@ const policy = (agent, wanted, counts, ends) => async (name) => {
 const TOGETHER = {
   ...{ send, two_tabs, reload, cancel, clear, regenerate, client_tools, approved: answer(true), denied: answer(false), error_while_away },
   queue: policy("Chat", "uauaua", [20, 8, 9], ["completed", "completed", "completed"]),
-  latest: policy("Latest", "uaua", [20, 9], ["completed", "completed", "skipped"]),
+  latest: policy("Latest", "uauua", [20, 9], ["completed", "completed", "skipped"]),
   merge: policy("Merge", "uauua", [20, 9], ["completed", "completed", "skipped"]),
   drop: policy("Drop", "ua", [20], ["completed", "skipped", "skipped"]),
   debounce: policy("Debounce", "uuua", [9], ["completed", "skipped", "skipped"]),

@@ -736,6 +736,26 @@ async function server_started(name) {
   whole("second answer", more[3], 40);
 }
 
+/** The model falls silent, and is asked again: nobody shows anything twice. */
+async function stalled(name, agent = "Hurried", says = "say 30 5 @w9", options = {}) {
+  const ann = await open("ann", name, { agent, ...options });
+  const bob = await open("bob", name, { agent });
+  await say(ann, says);
+  await midway(ann, 10);
+  await midway(bob, 10);
+  await until("both are told", () => ann.chat.isRecovering && bob.chat.isRecovering);
+  await letGo(ann, "w9");
+  await until("it is over", () => ann.ends.length && bob.ends.length);
+  const messages = await agree("after", ann, bob);
+  expect("roles", roles(messages), "ua");
+  expect("how it ended", [ann.ends.at(-1).outcome, bob.ends.at(-1).outcome], ["completed", "completed"]);
+  whole("answer", messages[1], 30);
+  await say(bob, "say 3 5");
+  expect("roles again", roles(await agree("next", ann, bob)), "uaua");
+}
+
+const stalled_after_client_tool = (name) => stalled(name, "Hurried", "time 30 5 @w9", RUNS);
+
 async function long(name) {
   const ann = await open("ann", name);
   const bob = await open("bob", name);
@@ -765,6 +785,7 @@ const ALONE = {
 };
 const TOGETHER = {
   ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
+  ...{ stalled, stalled_after_client_tool },
   ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited, crossed, crossed_with_clear },
   ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
   ...{ client_tool_reloaded, approved, denied, approved_and_denied, unanswered },

@@ -163,6 +163,12 @@ class Interrupt(Chat):
     concurrency = "interrupt"
 
 
+class Hurried(Chat):
+    """Does not wait long for its model."""
+
+    stall_timeout = 2.0
+
+
 class Own(Watched):
     """Answers by itself, waits in the middle, and falls over at the end."""
 
@@ -174,6 +180,6 @@ class Own(Watched):
         raise RuntimeError("It fell over.")
 
 
-app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Own])
+app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Hurried, Own])
 pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
 site = Starlette(routes=[Mount("/pages", pages), Mount("/", app)], lifespan=app.lifespan)

@@ -9,6 +9,7 @@ type State = { model: string; reminders: Reminder[] };
 
 const WISHES = ["Remind me to stretch in 20 seconds", "What time is it?", "Tell me a story", "What can you do?"];
 
+// --8<-- [start:hooks]
 // What the page can do for the agent. The agent is told of it with every message, and asks for it like for any tool.
 const TOOLS = {
   browserClock: {
@@ -38,6 +39,7 @@ export function Chat({ name }: { name: string }) {
     },
   });
   const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+  // --8<-- [end:hooks]
   const last = chat.messages.at(-1);
   const reminders = state?.reminders ?? [];
 
@@ -84,6 +86,7 @@ export function Chat({ name }: { name: string }) {
   );
 }
 
+// --8<-- [start:said]
 function Said({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing: boolean; onAnswer: (id: string, approved: boolean) => void }) {
   if (message.role === "user") {
     const isReminder = (message.metadata as { from?: string } | undefined)?.from === "reminder";
@@ -113,6 +116,7 @@ function Said({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing:
   );
 }
 
+// --8<-- [end:said]
 function Reminders({ reminders }: { reminders: Reminder[] }) {
   const [now, setNow] = useState(() => Date.now() / 1000);
   useEffect(() => {

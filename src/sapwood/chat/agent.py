@@ -16,7 +16,7 @@ from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
 from sapwood.chat.transcript import UIMessage
-from sapwood.errors import UsageError
+from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
 from sapwood.runs.registry import Run
 
@@ -33,10 +33,10 @@ HOOKS = frozenset(
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
 )
 SHOWN = frozenset(
-    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    {"send", "save_messages", "continue_last_turn", "turn", "cancel_turn", "clear", "transcript", "search", "export"}
     | {"approvals", "approve", "deny"}
 )
 
@@ -66,6 +66,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
+    stall_timeout: ClassVar[float | None] = None
+    """Seconds of silence after which a model that answers is cut off, and asked again; None: it may take for ever."""
     max_messages: ClassVar[int | None] = None
     """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
     debounce: ClassVar[float] = 1.0
@@ -84,7 +86,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
-        return self.model or getattr(self._actor.host, "model", None)
+        return self.model
 
     def get_instructions(self) -> Any:
         """Return what the model is told before everything else. Override it to have it change."""
@@ -141,6 +143,16 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
         return await talk.over(talk.continue_last().number)
+
+    async def turn(self, id: str) -> Turn:
+        """Return a turn when it is over, or waits for somebody: after `approve`, how it went on."""
+        talk = self._actor.of(Conversation)
+        row = talk.turns.get(id)
+        if row is None:
+            raise Refused(f"There is no turn {id!r}.")
+        if row.status in ("queued", "running"):
+            talk.check_may_wait()
+        return await talk.over(row.number, cancels=False)
 
     async def cancel_turn(self, id: str | None = None) -> bool:
         """Cancel the turn that runs, or the one of this id; return whether there was one."""

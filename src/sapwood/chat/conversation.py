@@ -180,11 +180,11 @@ class Conversation:
 
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
         """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
-        waits = {id for row in self.turns.queued() for id in _ids(row.said)}
-        stored = self.transcript.known() | waits
-        new = [message for message in messages if message["role"] == "user" and message.get("id") not in stored]
-        last = messages[-1] if changed and messages and messages[-1]["role"] == "user" else {}
-        before = self.transcript.get(last["id"]) if last.get("id") in stored - waits else None
+        stored, waits = self.transcript.known(), {id for row in self.turns.queued() for id in _ids(row.said)}
+        said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
+        new = [message for message in said if message.get("id") not in stored]
+        last = said[-1] if changed and said and said[-1] is messages[-1] else {}
+        before = self.transcript.get(last["id"]) if last.get("id") in stored else None
         if before is not None and before["parts"] != last["parts"]:
             new.append(last)
         return [message if message.get("id") else {**message, "id": f"msg-{uuid4().hex}"} for message in new]
@@ -249,7 +249,8 @@ class Conversation:
             self._take_back(row.back_to, itself=False)
         said: list[UIMessage] = msgspec.json.decode(row.said)
         for message in said:
-            self._take_back(message["id"], itself=True)  # it was changed
+            if message["id"] in self.transcript.known():  # it was changed
+                self._take_back(message["id"], itself=True)
             self.transcript.put(message)
         if said:
             self.transcript.add(said[-1]["id"], _request_of(said, joined=self._agent.concurrency == "merge"))
@@ -285,6 +286,16 @@ class Conversation:
             returns.append(ToolReturnPart(part.tool_name, value, tool_call_id=part.tool_call_id, outcome=outcome))
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
+
+    def begin_again(self, number: int, step: int) -> None:
+        """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
+        row = self._of(number)
+        self.turns.set(number, recovering_at=row.recovering_at or self._now())
+        self.stream.drop()
+        self.stream.tell(wire.recovering(row.id, is_so=True))
+        self._tell_done(row, "recovering", None, says_nothing=False)
+        self.stream.tell_messages(self.text)
+        self.stream.begin_again(step)
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None:
         """Store the message a turn has made, tell everybody, and let the next turn begin."""
@@ -425,8 +436,8 @@ class Conversation:
                 )
             call = call.caller
 
-    async def over(self, number: int) -> Turn:
-        """Return a turn once it is over, or waits for somebody. Whoever is cancelled meanwhile cancels the turn."""
+    async def over(self, number: int, *, cancels: bool = True) -> Turn:
+        """Return a turn once it is over, or waits for somebody. Whoever asked for it `cancels` it with itself."""
         try:
             while True:
                 row = self._of(number)
@@ -437,20 +448,22 @@ class Conversation:
                 await waiting
                 self._actor.check_live()
         except CancelledError:
-            if self._actor.dropped is None:
-                row = self.turns.of(number)
-                self.cancel(None if row is None else row.id)
+            row = self.turns.of(number) if cancels and self._actor.dropped is None else None
+            if row is not None:
+                self.cancel(row.id)
             raise
 
-    async def listen(self, number: int) -> AsyncIterator[bytes]:
-        """Yield what a turn streams, as JSON, until it is over or waits for somebody."""
-        while self._of(number).status == "queued":
-            await self.stream.begun(number)
-        if self._of(number).status == "running":
-            async for chunk in self.stream.listen(number):
+    def listen(self, row: Row) -> AsyncIterator[bytes]:
+        """Hear what a turn streams from now on, as JSON, until it is over or waits for somebody."""
+        heard = self.stream.listen(row.number) if row.status in ("queued", "running") else None
+        return self._heard(row.number, heard)
+
+    async def _heard(self, number: int, heard: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
+        if heard is not None:
+            async for chunk in heard:
                 yield chunk
-        row = self._of(number)
-        if row.status == "error":
+        row = self.turns.of(number)
+        if row is not None and row.status == "error":
             yield msgspec.json.encode({"type": "error", "errorText": row.error})
 
     def shown(self, row: Row) -> Turn:
@@ -591,6 +604,28 @@ class Conversation:
         self._owner = owner or self._owner
         self._maybe_go_on(row.number)
         return True
+
+    def answer_with(self, messages: Sequence[UIMessage]) -> Row | None:
+        """Take the answers in the assistant's message with which a client's messages end; return the turn they are for.
+
+        None if the client says something else. A turn that goes on already is returned too: the answers came twice.
+        """
+        last = messages[-1] if messages else {}
+        row = self.turns.running() or self.turns.waiting()
+        if row is None or last.get("id") != row.message:
+            return None
+        _check(last)
+        for part in last["parts"]:
+            id, state = str(part.get("toolCallId")), part.get("state")
+            if state in ("approval-responded", "output-denied"):
+                approval: dict[str, Any] = part["approval"] if isinstance(part.get("approval"), dict) else {}
+                is_so, reason = approval.get("approved") is True, approval.get("reason")
+                self.answer(id, "approved" if is_so else "denied", None if is_so or reason is None else str(reason))
+            elif state == "output-available":
+                self.answer(id, "done", part.get("output"))
+            elif state == "output-error":
+                self.answer(id, "failed", str(part.get("errorText")))
+        return self._of(row.number)
 
     def _maybe_go_on(self, number: int) -> None:
         """Go on with a turn that waited, if everybody has answered and somebody wants it to."""

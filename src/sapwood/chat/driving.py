@@ -30,6 +30,7 @@ from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
@@ -72,6 +73,37 @@ class Cancelled(Exception):
     """The turn was cancelled."""
 
 
+class Stalled(Exception):
+    """The model stopped answering."""
+
+
+class Silence:
+    """Cuts off what has said nothing for so many seconds."""
+
+    def __init__(self, clock: Clock, seconds: float, cut: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._cut = cut
+        self._heard_at = clock.now()
+        self.is_too_long = False
+        self._timer = clock.call_at(self._heard_at + seconds, self._look)
+
+    def broken(self) -> None:
+        """Something was said."""
+        self._heard_at = self._clock.now()
+
+    def _look(self) -> None:
+        due = self._heard_at + self._seconds
+        if self._clock.now() < due:
+            self._timer = self._clock.call_at(due, self._look)
+        else:
+            self.is_too_long = True
+            self._cut()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
 class Talks(Protocol):
     """What a driver asks of the conversation its turn belongs to."""
 
@@ -84,6 +116,8 @@ class Talks(Protocol):
     def is_cut(self, number: int) -> bool: ...
 
     def cut(self, id: str, reason: str) -> None: ...
+
+    def begin_again(self, number: int, step: int) -> None: ...
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
 
@@ -98,6 +132,8 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._silence: Silence | None = None
+        """Notes how long nothing has come of what the model is asked for now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
         self._said = 0
@@ -113,6 +149,9 @@ class Driver:
             self._token.cancel()
         if not self._stopped.done():
             self._stopped.set_result(None)
+        self._cut_own_code()
+
+    def _cut_own_code(self) -> None:
         task = self._in_own_code
         if task is not None and task is not asyncio.current_task() and not self._is_cut:
             self._is_cut = True
@@ -252,9 +291,11 @@ class Driver:
             talks.stream.begin_step(row.steps)
             talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if self._actor.kind.overrides("respond"):
-            await self._respond(self._row(number))
+            await self._respond_at_last(self._row(number))
             return
         turn = self._loop_turn(row)
+        await talks.transcript.load()
+        self._actor.check_live()
         while True:
             row = self._row(number)
             await self._until_runs_are_over(row)
@@ -359,9 +400,60 @@ class Driver:
 
         def hear(event: Any) -> None:
             self._said += 1
+            if self._silence is not None:
+                self._silence.broken()
             stream.put(*projection.event(event))
 
-        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear, self._counting(row)))
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                return await self._provided(row, turn, lambda token: self._watched(row, turn, history, token, hear))
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._begin_again(row, row.steps + 1)
+                projection = Projection(row.steps + 1)
+                stream.put({"type": "start-step"})
+                await self._actor.leave()
+        raise AssertionError
+
+    async def _watched(
+        self,
+        row: Row,
+        turn: LoopTurn,
+        history: Sequence[ModelMessage],
+        token: CancellationToken,
+        hear: Callable[[Any], None],
+    ) -> ModelResponse:
+        """Ask the model, and no longer if it falls silent."""
+        self._silence = silence = self._listen_for(token.cancel)
+        try:
+            return await LOOP.ask(turn, history, token, hear, self._counting(row))
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            self._silence = None
+            if silence is not None:
+                silence.end()
+
+    def _listen_for(self, cut: Callable[[], object]) -> Silence | None:
+        seconds: float | None = self._agent.stall_timeout
+        return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
+
+    def _begin_again(self, row: Row, step: int) -> None:
+        """Have a step be begun again that fell silent."""
+        from pydantic_ai import CancellationToken
+
+        self._row(row.number)
+        log.warning(
+            "the model of %s was silent for %s s, and is asked again",
+            self._actor.address,
+            self._agent.stall_timeout,
+            extra={"address": str(self._actor.address)},
+        )
+        self._token = CancellationToken()
+        self._talks.begin_again(row.number, step)
 
     def _counting(self, row: Row) -> Callable[[Used], None]:
         """Return what counts the use of a model, whatever becomes of its answer."""
@@ -534,6 +626,18 @@ class Driver:
         talks.stream.put({"type": "finish-step"})
         await talks.end(row.number, "waiting")
 
+    async def _respond_at_last(self, row: Row) -> None:
+        """Let the agent's own `respond` answer; again if it falls silent."""
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                await self._respond(row)
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._begin_again(row, 1)
+            else:
+                return
+
     async def _respond(self, row: Row) -> None:
         """Let the agent's own `respond` answer."""
         from pydantic_ai.messages import ModelResponse, TextPart
@@ -545,17 +649,28 @@ class Driver:
         await self._actor.leave()
         texts: list[str] = []
         answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
-        with self._own_code(row.number):
-            try:
-                async for said in answer:
-                    self._row(row.number)
-                    if not isinstance(said, str) and said["type"] == "error":
-                        raise Failed(str(said["errorText"]))
-                    talks.stream.put(*_chunks_of(said, first=not texts))
-                    if isinstance(said, str):
-                        texts.append(said)
-            finally:
-                await answer.aclose()
+        silence = self._listen_for(self._cut_own_code)
+        try:
+            with self._own_code(row.number):
+                try:
+                    async for said in answer:
+                        self._row(row.number)
+                        if silence is not None:
+                            silence.broken()
+                        if not isinstance(said, str) and said["type"] == "error":
+                            raise Failed(str(said["errorText"]))
+                        talks.stream.put(*_chunks_of(said, first=not texts))
+                        if isinstance(said, str):
+                            texts.append(said)
+                finally:
+                    await answer.aclose()
+        except Cancelled:
+            if silence is None or not silence.is_too_long or self._is_cancelled(row.number):
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            if silence is not None:
+                silence.end()
         if texts:
             talks.stream.put({"type": "text-end", "id": "1-0"})
         talks.stream.put({"type": "finish-step"}, {"type": "finish"})

@@ -214,8 +214,9 @@ class PydanticLoop:
             if not Agent.is_end_node(following):
                 return Acted(request=following.request)
             output = run.result.output
-            messages = run.all_messages()
-            last = messages[-1] if len(messages) > len(history) else None
+            # Not counted from `history`: what follows each other there may have been put together.
+            new = run.new_messages()
+            last = new[-1] if new else None
         if isinstance(output, DeferredToolRequests):
             return Acted(request=last, approvals=list(output.approvals), client_calls=list(output.calls))
         return Acted(request=last if last is not None and last.kind == "request" else None, output=output, is_over=True)

@@ -25,6 +25,7 @@ GATHERED = 0.03
 """Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
+BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
 
@@ -51,9 +52,8 @@ class ChatStream:
         self._told: dict[Socket, float] = {}
         """When each client was last told all messages; an agent that slept does not know it."""
         self._made_at = self._now()
-        self._beginning: dict[int, list[asyncio.Future[None]]] = {}
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
-        """Those without a socket, who are told from now on."""
+        self._listeners: dict[int, list[asyncio.Queue[bytes | None]]] = {}
+        """Those without a socket, by the turn that they hear."""
         self.on_chunk: Callable[[Chunk], None] | None = None
 
     def begin(self, row: Row) -> None:
@@ -63,13 +63,6 @@ class ChatStream:
         self._seq = max(row.next_seq, self._last(row.number) + 1)
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
-        self.settle(row.number)
-
-    def settle(self, number: int) -> None:
-        """A turn has begun to stream, or never will: tell those who wait for that."""
-        for waiting in self._beginning.pop(number, ()):
-            if not waiting.done():
-                waiting.set_result(None)
 
     def forget(self, number: int) -> None:
         """Forget what a turn has streamed: its message is whole."""
@@ -84,12 +77,6 @@ class ChatStream:
         """A turn is about to go on whose message is whole so far: what it has streamed is not said again."""
         self.forget(number)
         self._db.execute("UPDATE sapwood_chunks SET step = -1 WHERE stream = ? AND step >= 0", number)
-
-    async def begun(self, number: int) -> None:
-        """Return when a turn begins to stream."""
-        waiting: asyncio.Future[None] = self._actor.host.loop.create_future()
-        self._beginning.setdefault(number, []).append(waiting)
-        await waiting
 
     @property
     def next_seq(self) -> int:
@@ -121,6 +108,19 @@ class ChatStream:
             first, self._seq = self._seq, self._seq + len(texts)
             self._store(number, first, -1, texts)
             self._actor.of(Served).said(run, first, texts)
+
+    def begin_again(self, step: int) -> None:
+        """Forget what a step said, and offer every client what there is, from the beginning.
+
+        Who listens without a socket has heard too much, and is told to look elsewhere.
+        """
+        assert self.active is not None
+        self.forget_from(step)
+        for socket in self._clients():
+            self.offer(socket, self.active.stream)
+        for listener in self._listeners.get(self.active.number, ()):
+            listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
+        self.settle(self.active.number)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
@@ -154,7 +154,7 @@ class ChatStream:
         if row.run is not None:
             self._actor.of(Served).said(row.run, first, texts)
         continues = bool(row.continues)
-        for listener in self._listeners:
+        for listener in self._listeners.get(row.number, ()):
             for text in texts:
                 listener.put_nowait(text)
         for at, text in enumerate(texts):
@@ -172,23 +172,28 @@ class ChatStream:
     def end(self) -> None:
         """The turn streams no more."""
         self.flush()
-        self.active = None
+        ended, self.active = self.active, None
         self._offered.clear()
-        for listener in self._listeners:
-            listener.put_nowait(None)
+        if ended is not None:
+            self.settle(ended.number)
 
-    async def listen(self, number: int) -> AsyncIterator[bytes]:
-        """Yield all that a turn streams, from its beginning, as JSON."""
+    def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Hear all that a turn streams, from now on and its beginning, as JSON, until it streams no more."""
         heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         for chunk in self.stored(number):
             heard.put_nowait(msgspec.json.encode(chunk))
-        self._listeners.add(heard)
-        try:
-            while (text := await heard.get()) is not None:
-                await self._actor.leave()
-                yield text
-        finally:
-            self._listeners.discard(heard)
+        self._listeners.setdefault(number, []).append(heard)
+        return self._heard(heard)
+
+    async def _heard(self, heard: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        while (text := await heard.get()) is not None:
+            await self._actor.leave()
+            yield text
+
+    def settle(self, number: int) -> None:
+        """A turn streams no more, or never will: tell those who hear it."""
+        for listener in self._listeners.pop(number, ()):
+            listener.put_nowait(None)
 
     def stored(self, number: int) -> list[Chunk]:
         """Return what a turn has streamed so far."""

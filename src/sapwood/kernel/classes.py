@@ -249,12 +249,11 @@ class AgentClass:
     @functools.cached_property
     def state_type(self) -> Any:
         """The type given as `Agent[State]`, or that of the initial state."""
-        for owner in self.cls.__mro__:
-            for base in owner.__dict__.get("__orig_bases__", ()):
-                origin, arguments = typing.get_origin(base), typing.get_args(base)
-                is_agent = isinstance(origin, type) and issubclass(origin, self.base)
-                if is_agent and not isinstance(arguments[0], typing.TypeVar):
-                    return arguments[0]
+        # What a framework class has for parameters of its own is not for the state: that is the first one of all.
+        generic = [one for one in self.base.__mro__ if getattr(one, "__parameters__", ())]
+        given = _first_argument(self.cls, generic[-1]) if generic else None
+        if given is not None and not isinstance(given, typing.TypeVar):
+            return given
         initial: Any = getattr(self.cls, "initial_state", None)
         return Any if initial is None else cast(Any, type(initial))
 
@@ -361,3 +360,20 @@ def check_type_id(type_id: str) -> None:
         raise UsageError(f"A class cannot be called {type_id!r}: 'sub' separates agents in URLs. Choose another name.")
     if not type_id or "\0" in type_id or "/" in type_id:
         raise UsageError(f"{type_id!r} cannot be a type id.")
+
+
+def _first_argument(cls: type, base: type) -> Any:
+    """Return what a class gives for the first parameter of a base, through all classes in between; None: nothing."""
+    if cls is base:
+        return next(iter(getattr(base, "__parameters__", ())), None)
+    for one in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        origin: Any = typing.get_origin(one) or one
+        if isinstance(origin, type) and issubclass(origin, base):
+            found = _first_argument(origin, base)
+            if isinstance(found, typing.TypeVar):
+                # Parameters of a class in between may stand for something else, or be in another order.
+                parameters: tuple[Any, ...] = getattr(origin, "__parameters__", ())
+                given: dict[Any, Any] = dict(zip(parameters, typing.get_args(one), strict=False))
+                return given.get(found, found)
+            return found
+    return None

@@ -271,6 +271,7 @@ class Door:
         request = _with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
+        actor = await self._node.reach(actor.address, actor.kind, None)  # it too may have gone to sleep meanwhile
         return Arrival(actor, request, request.scope["path"], user)
 
     async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
@@ -294,6 +295,8 @@ class Door:
         if answer.scope["path"] != given.scope["path"]:
             path = routing.encoded(answer.scope["path"])
         address = parent.address.child(kind.type, hop.name)
+        # It may have gone to sleep after it was asked; whoever used it then would open its file a second time.
+        parent = await self._node.reach(parent.address, parent.kind, None)
         if not parent.registry.has((kind.type, *kind.aliases), hop.name):
             if not getattr(kind.cls, "made_by_url", False):
                 raise refusal(404, f"{kind.type} {hop.name!r} not found")
