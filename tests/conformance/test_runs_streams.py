@@ -359,8 +359,12 @@ async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not
         assert kinds.index("subagent_start") < kinds.index("subagent_end") < kinds.index("output")
         child = next(event for event in told if event["type"] == "subagent_start")
         assert child["input"] == "help me"
-        words = [event for event in told if event["type"] == "text_delta"]
-        assert {(event["agentId"], event["agentType"]): event["delta"] for event in words} == {
+        words: dict[tuple[str, str], str] = {}
+        for event in told:
+            if event["type"] == "text_delta":
+                who = (event["agentId"], event["agentType"])
+                words[who] = words.get(who, "") + event["delta"]
+        assert words == {
             ("agent-tool:c1", "StreamHelper"): "I help",
             ("r", "StreamChat"): "done",
         }
