@@ -317,7 +317,7 @@ async def test_a_result_that_came_early_is_not_lost_in_a_crash() -> None:
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "go", clientTools=[BEEP])
-        await client.until(lambda frame: "tool-input-delta" in str(frame.get("body")) and "w" in str(frame))
+        await client.until(lambda frame: "tool-input-available" in str(frame.get("body")) and '"w"' in frame["body"])
         await tool_result(client, "c1", "beep!")
         await client.call("nothing")
 
