@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -51,7 +52,8 @@ async def test_a_turn_streams_start_steps_parts_and_finish_and_ends_after_its_tr
         await say(client, "r1", user("look", "u1"))
         end = await done(client, "r1")
 
-        assert kinds(client, "r1") == [
+        # On a busy machine the words are not gathered into one delta.
+        assert [kind for kind, _ in itertools.groupby(kinds(client, "r1"))] == [
             "start",
             "start-step",
             "tool-input-start",
