@@ -45,8 +45,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
-ASKED_FOR = 0.05
-"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = "client soon"
 """Whom a tool call waits for that a client runs, while the turn itself does not wait yet."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
@@ -106,6 +104,8 @@ class Talks(Protocol):
     stream: ChatStream
 
     def shown(self, row: Row) -> Any: ...
+
+    async def asked_for(self) -> None: ...
 
     def begin_again(self, number: int, step: int) -> None: ...
 
@@ -178,7 +178,7 @@ class Driver:
         self._stopped = self._actor.host.loop.create_future()
         if row.continues:
             await self._actor.leave()
-            await asyncio.sleep(ASKED_FOR)
+            await self._talks.asked_for()
             self._actor.check_live()
         self._talks.stream.begin(row)
         self._note_recovery(row)
