@@ -51,7 +51,8 @@ from sapwood.runtimes.local import LocalRuntime
 BEGINNING = 1_800_000_000.0
 MINUTE = 60.0
 PATIENCE = 15.0
-"""Seconds in which everything has to come to its end."""
+"""Seconds in which something has to happen, as long as a turn is open."""
+LONGEST_CALM = 300.0
 CALM_RATE = 30.0
 NEVER = 1_000_000_000
 CALM = 10_000_000
@@ -123,10 +124,12 @@ async def run_out(place: Place, image: int, where: Sequence[Conversation]) -> li
         tabs = [Tab(app, one) for one in where]
         for tab in tabs:
             await tab.resume()
-        end = time.monotonic() + PATIENCE
-        is_open = True
-        while is_open and time.monotonic() < end:
+        since, before, is_open = time.monotonic(), 0, True
+        while is_open and time.monotonic() < since + PATIENCE:
             is_open = False
+            heard = sum(len(tab.frames) for tab in tabs)
+            if heard > before:
+                since, before = time.monotonic(), heard
             for agent, tab in zip(agents, tabs, strict=True):
                 statuses = await agent.open_turns()
                 is_open |= bool(statuses)
@@ -223,12 +226,13 @@ class ChatRunner(Runner):
         def run() -> None:
             complain(WORLD.note)
             hurry(Random(place.home.name))
+            WORLD.calm = True
             WORLD.journal = Journal(place.journal(CALM), lambda: None)
             WORLD.numbers = itertools.count(CALM * NUMBERS_PER_LIFE)
             WORLD.clock = WallClock(self._now, CALM_RATE)
             answer.write_bytes(msgspec.json.encode(asyncio.run(run_out(place, image, where))))
 
-        status = wait(fork(run, place.home / "calm-stderr"))
+        status = wait(fork(run, place.home / "calm-stderr"), LONGEST_CALM)
         if status != 0 or not answer.exists():
             return [f"the calm life died: {(place.home / 'calm-stderr').read_text()}"]
         self._talks.add(CALM, read(place.journal(CALM)))

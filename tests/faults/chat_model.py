@@ -113,6 +113,9 @@ class Model:
         self._shown: dict[str, dict[str, Shown]] = defaultdict(dict[str, Shown])
         """By place and turn: how it ended."""
         self._turns: dict[tuple[str, int], Row] = {}
+        self._said_at: dict[str, set[str]] = defaultdict(set[str])
+        self._taken_back: set[str] = set()
+        """What was said before the conversation was cleared: nobody knows whether it was heard before that, too."""
         self._clearing: Counter[str] = Counter()
         self._ever: dict[str, set[str]] = defaultdict(set[str])
         """Places where something was ever cleared, taken back, or gone on with."""
@@ -148,11 +151,13 @@ class Model:
     def _said(self, tab: str | None, place: str, request: str | None, messages: list[str]) -> None:
         if not messages:
             self._ever["once more"].add(place)
+        self._said_at[place].update(messages)
         if request is not None:
             self._requests[request] = (place, messages)
+            self._said_at[place].add(request)
 
     def _returned(self, place: str, turn: str, status: str, message: str) -> None:
-        if not self._clearing[place]:
+        if not self._clearing[place] and message not in self._taken_back:
             self._acknowledged[place][turn] = [message]
 
     def _answers_for(self, id: str, kind: str, value: Any) -> None:
@@ -174,6 +179,7 @@ class Model:
 
     def _forget(self, place: str) -> None:
         self._ever["cleared"].add(place)
+        self._taken_back |= self._said_at.pop(place, set())
         self._acknowledged.pop(place, None)
         self._shown.pop(place, None)
 
@@ -210,7 +216,7 @@ class Model:
     def _response(self, tab: Tab, frame: dict[str, Any]) -> None:
         id = frame["id"]
         request = id if id in self._requests else id.rpartition("-")[0]
-        if request in self._requests and not self._clearing[tab.place]:
+        if request in self._requests and request not in self._taken_back and not self._clearing[tab.place]:
             self._acknowledged[tab.place][request] = self._requests[request][1]
         if frame["done"]:
             self._done(tab, id, frame)

@@ -360,9 +360,9 @@ def fork(run: Callable[[], None], stderr: Path) -> int:
         os._exit(code)
 
 
-def wait(pid: int) -> int | None:
+def wait(pid: int, seconds: float = HUNG) -> int | None:
     """Return the status of a process when it has ended; None if it had to be ended."""
-    end = time.monotonic() + HUNG
+    end = time.monotonic() + seconds
     pause = 0.0005
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -57,9 +57,7 @@ def test_time_broken_on_purpose_is_found_out(level: str, mutant: str, only: str 
         ("process", "no-returns", None, "did not return"),
     ],
 )
-def test_talks_broken_on_purpose_are_found_out(
-    level: str, mutant: str, only: str | None, sentence: str
-) -> None:
+def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
     result = run_lives(level, LIVES, "mutants", of="chat_lives", mutant=mutant, only=only, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
