@@ -42,6 +42,8 @@ from sapwood.wire import helix
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 SETTLED = 0.03
 """Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
 the last words before an error."""
@@ -290,6 +292,11 @@ class Conversation:
             returns.append(ToolReturnPart(part.tool_name, value, tool_call_id=part.tool_call_id, outcome=outcome))
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
+
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        if self._owner is not None:
+            await self.stream.waited_for(self._owner, ASKED_FOR)
 
     def begin_again(self, number: int, step: int) -> None:
         """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
