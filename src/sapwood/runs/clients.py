@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -61,6 +62,7 @@ class RunClients:
                 if (room := socket.writer.room()) is not None:
                     await room
                 await self._replay_one(socket, run)
+                await asyncio.sleep(0)  # others have their turn: there may be many runs
                 if not socket.is_open:
                     return
         finally:

@@ -45,6 +45,7 @@ from sapwood.runs.contract import UNWANTED, RunState, doing
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
 from sapwood.runs.watching import ended, started
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
 GRACE = 5.0
 """Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+PARTS = 10
+"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
 MOST_BACK_OFF = 5.0
 TOLD_GIVEN_UP, TOLD_OVER = 1, 2
 
@@ -493,9 +496,13 @@ class Runs:
         assert child is not None
         assert isinstance(tree, Tree)
         child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
-        await asyncio.wait({reply}, timeout=GRACE)
+        for _ in range(PARTS):
+            if not reply.done():
+                await asyncio.wait({reply}, timeout=GRACE / PARTS)
         if not reply.done():
             tree.abort(child.address, followed.stopped)
+            # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.
+            tree.forget_aborts(child.address)
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
@@ -662,7 +669,8 @@ class Runs:
             return
         followed.stop.set_result(reason)
         if followed.child is not None:
-            followed.child.of(Served).cut(id, reason)
+            with stopping(self._actor):
+                followed.child.of(Served).cut(id, reason)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""
