@@ -343,6 +343,7 @@ async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after
     async with working(cls := boss(Middle), durability=level) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
         await bench.seen("begun wait")
+        await one.world.settled()  # else the first commit is not that of the cancel
 
         one.world.crash_at("committed", 1)
         await asyncio.gather(agent.stop("r1", "enough"), giving, return_exceptions=True)
