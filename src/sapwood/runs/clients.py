@@ -101,12 +101,13 @@ class RunClients:
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
             return []
-        chunks = kept.said(database, found)
-        frames = [wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True) for seq, text in chunks]
-        following = chunks[-1][0] + 2 if chunks else 1
-        for milestone in msgspec.json.decode(found.milestones):
-            text = msgspec.json.encode(kept.milestone_chunk(milestone))
-            frames.append(wire.chunk(following, row.id, text, tool_call=row.tool_call, replay=True))
+        frames: list[str] = []
+        reached: list[dict[str, Any]] = msgspec.json.decode(found.milestones)
+        for seq, text in kept.said(database, found):
+            while reached and reached[0][kept.PLACE] <= seq:
+                frames.append(_milestone(row, reached.pop(0)))
+            frames.append(wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True))
+        frames += [_milestone(row, one) for one in reached]
         return frames
 
     def database_of(self, run: str) -> Database | None:
@@ -137,6 +138,12 @@ class RunClients:
 
     async def request(self, request: Any) -> None:
         """Answer an HTTP request about runs; None if it is about something else."""
+
+
+def _milestone(row: Row, reached: dict[str, Any]) -> str:
+    """Return the frame that told of a milestone, where it did: its number is that of the chunk that followed."""
+    text = msgspec.json.encode(kept.milestone_chunk(reached))
+    return wire.chunk(reached[kept.PLACE] + 1, row.id, text, tool_call=row.tool_call, replay=True)
 
 
 def started(row: Row, *, replay: bool = False) -> str:

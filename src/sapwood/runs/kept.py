@@ -16,6 +16,9 @@ ALL = (
     " milestones, trace, started_at, ended_at FROM sapwood_served_runs "
 )
 
+PLACE = "before"
+"""What is stored of a milestone and told to nobody: the number of the chunk it was told before."""
+
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -67,6 +70,6 @@ def length(database: Database, stream: int) -> int:
     return rows[0][0] + len(_segment.decode(rows[0][1])) if rows else 0
 
 
-def milestone_chunk(told: dict[str, Any]) -> dict[str, Any]:
-    """Return how clients are told of a milestone."""
-    return {"type": "data-agent-milestone", "data": told}
+def milestone_chunk(reached: dict[str, Any]) -> dict[str, Any]:
+    """Return how clients are told of a milestone, as it is stored."""
+    return {"type": "data-agent-milestone", "data": {name: one for name, one in reached.items() if name != PLACE}}

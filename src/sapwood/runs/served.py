@@ -20,7 +20,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Worker
 from sapwood.runs.events import Event, Kind, ears_of, tell
-from sapwood.runs.kept import CHUNKS, SERVED, Row, find, length, milestone_chunk
+from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry
 from sapwood.runs.registry import Row as Given
 from sapwood.wire import runs as wire
@@ -276,6 +276,7 @@ class Served:
             "name": name,
             "sequence": len(reached) + 1,
             "at": int(self._actor.host.clock.now() * 1000),
+            PLACE: self.next_seq(row),
         }
         told |= {
             key: one for key in ("fraction", "message", "phase", "data") if (one := getattr(progress, key)) is not None
