@@ -81,33 +81,35 @@ class RunClients:
             return
         outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
-        for frame in self._readable(row, database):
+        frames, following = self._readable(row, database)
+        for frame in frames:
             outbox.put(socket, frame)
         if not row.is_open:
-            outbox.put(socket, ended(row, replay=True))
+            # One that was given up may have said more since.
+            outbox.put(socket, ended(row._replace(seq=max(row.seq, following)), replay=True))
 
-    def _readable(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far; none if it cannot be read any more."""
+    def _readable(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number; none if it cannot be read any more."""
         try:
             return self._said(row, database)
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
             log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
-            return []
+            return [], 0
 
-    def _said(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far."""
+    def _said(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number."""
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
-            return []
+            return [], 0
         chunks = kept.said(database, found)
         frames = [wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True) for seq, text in chunks]
         following = chunks[-1][0] + 2 if chunks else 1
         for milestone in msgspec.json.decode(found.milestones):
             text = msgspec.json.encode(kept.milestone_chunk(milestone))
             frames.append(wire.chunk(following, row.id, text, tool_call=row.tool_call, replay=True))
-        return frames
+        return frames, following
 
     def database_of(self, run: str) -> Database | None:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
