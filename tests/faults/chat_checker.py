@@ -110,7 +110,9 @@ def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_turns"):
         left.turns = [Row(*row) for row in database.execute(ALL + "ORDER BY number")]
         left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]
-        for turn, first, body in database.execute("SELECT turn, first, body FROM sapwood_chunks ORDER BY turn, first"):
+        for turn, first, body in database.execute(
+            "SELECT stream, first, body FROM sapwood_chunks ORDER BY stream, first"
+        ):
             for at, chunk in enumerate(msgspec.json.decode(body, type=list[msgspec.Raw])):
                 left.chunks.setdefault(turn, []).append((first + at, bytes(chunk).decode()))
         bodies = database.execute("SELECT body FROM sapwood_messages ORDER BY position")

@@ -69,10 +69,10 @@ def hurry(random: Random) -> None:
 class Watched(Journal):
     """A journal that has the process die just after something was noted down: at one of the next commits."""
 
-    def __init__(self, path: Path, how: Mortal, random: Random) -> None:
+    def __init__(self, path: Path, how: Mortal, random: Random, kinds: str = "qtzzrcs") -> None:
         super().__init__(path, how.replied)
         self._how = how
-        self._kind = random.choice(("q", "t", "z", "z", "r", "c", "s"))
+        self._kind = random.choice(kinds)
         self._left = random.randint(1, 6)
         self._commits = random.randint(1, 5)
         how.points.arm("committed", NEVER, how.die)
