@@ -60,15 +60,10 @@ GRACE = 5.0
 PARTS = 10
 """Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
 MOST_BACK_OFF = 5.0
-<<<<<<< HEAD
-ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
 TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
-=======
-TOLD_GIVEN_UP, TOLD_OVER = 1, 2
->>>>>>> runs
 
 
 @dataclass(frozen=True, slots=True)
