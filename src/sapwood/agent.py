@@ -130,14 +130,15 @@ class Agent(Generic[S]):
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
+    _has_conversation: ClassVar[bool] = False
+    """Whether what becomes of a run can be said to it."""
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, or a turn of its own, is still to go on."""
         return self._actor.of(Served).worker.wants(work)
 
     def _notified(self, run: Run) -> None:
-        """A run is over that joins the conversation."""
-        raise UsageError(f"{type(self).__name__} has no conversation that a run could join.")
+        """A run is over, or was given up, that joins the conversation."""
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         """A fiber that nobody asks about failed for good."""

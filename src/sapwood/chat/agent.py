@@ -78,6 +78,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     _speaks = (Talk, RunClients, Watchers)
     _runs_as = ChatRuns
+    _has_conversation = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         _have_pydantic_ai(cls.__name__)

@@ -43,6 +43,8 @@ from sapwood.wire import helix
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 SETTLED = 0.03
 """Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
 the last words before an error."""
@@ -55,6 +57,8 @@ GO_ON = "Go on where you stopped."
 SKIPPED = "The turn was skipped: the agent was busy, or was told something else."
 SILENCE = "begin turn"
 """The key of the schedule that begins a turn when nothing more was said."""
+NOTICE = "notify-"
+"""What the id of a turn begins with in which the agent is told what became of a run nobody waited for."""
 STALE = 15 * 60.0
 """Seconds after which nobody is told any more that a turn is being recovered."""
 
@@ -121,14 +125,16 @@ class Conversation:
         regenerate: bool = False,
         sender: Socket | None = None,
         run: str | None = None,
+        is_notice: bool = False,
     ) -> Row:
         """Accept what somebody said, and have it answered when it is its turn."""
         self._actor.check_use()
         name = id or f"turn-{uuid4().hex[:12]}"
         if (known := self.turns.get(name)) is not None:
             return known
-        policy = "queue" if regenerate else self._agent.concurrency
-        busy = self.turns.running() is not None or bool(self.turns.queued())
+        # News that nobody asked for now neither gets lost nor stops anybody.
+        policy = "queue" if regenerate or is_notice else self._agent.concurrency
+        busy = self.turns.running() is not None or not all(map(_is_notice, self.turns.queued()))
         for message in messages:
             _check(message)
         new = self._new(messages, changed=not regenerate)
@@ -236,13 +242,24 @@ class Conversation:
 
     def begin_next(self, sender: Socket | None = None, *, is_silent: bool = False) -> None:
         """Let the next turn begin, if none runs and nobody is still speaking; its `sender` knows what was said."""
-        queued = self.turns.queued()
+        queued, first = self.turns.queued(), self._first()
         if self.turns.running() is not None:
             return
-        if not queued:
+        if first is None:
             self.stream.release_parked()
-        elif is_silent or queued[0].back_to is not None or not self._awaits_silence():
-            self._begin(queued[0], sender if len(queued) == 1 else None)
+        elif is_silent or first.back_to is not None or not self._awaits_silence():
+            self._begin(first, sender if len(queued) == 1 else None)
+
+    def _first(self) -> Row | None:
+        """Return the turn that begins as soon as it can; while somebody is asked, news wait for the answer."""
+        queued = self.turns.queued()
+        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+            return None
+        return queued[0]
+
+    def _awaits_answer(self) -> bool:
+        waiting = self.turns.waiting()
+        return waiting is not None and any(call.is_open for call in self.turns.calls(waiting.number))
 
     def _awaits_silence(self) -> bool:
         return self._agent.concurrency == "debounce" and self._actor.of(Schedules).get(SILENCE) is not None
@@ -291,6 +308,11 @@ class Conversation:
             returns.append(ToolReturnPart(part.tool_name, value, tool_call_id=part.tool_call_id, outcome=outcome))
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
+
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        if self._owner is not None:
+            await self.stream.waited_for(self._owner, ASKED_FOR)
 
     def begin_again(self, number: int, step: int) -> None:
         """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
@@ -596,7 +618,7 @@ class Conversation:
             "parts": [{"type": "text", "text": f"[The background run {run.id} of {run.agent.type} was {what}]"}],
             "metadata": {"source": "run", "run": run.id},
         }
-        self.ask([message], id=f"notify-{run.id}-{run.status}")
+        self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)
 
     def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
@@ -691,7 +713,7 @@ class Conversation:
     def resume(self, socket: Socket, probe: object = None, *, asked: bool = True) -> None:
         """Tell a client what streams, if anything does."""
         stream, active, owner = self.stream, self.stream.active, self._owner
-        about_to = self.turns.running() or next(iter(self.turns.queued()), None)
+        about_to = self.turns.running() or self._first()
         if active is not None:
             if asked and active.continues and owner is not None and owner is not socket and owner.is_open:
                 frame = wire.about_stream(wire.RESUME_NONE, probe=probe, reason="continuation-owned")
@@ -787,6 +809,10 @@ def _answered(message: UIMessage, id: str, kind: str, value: Any) -> UIMessage:
         else:
             part.update(state="output-available", output=value)
     return {**message, "parts": parts}
+
+
+def _is_notice(row: Row) -> bool:
+    return row.id.startswith(NOTICE)
 
 
 def _ids(said: str) -> list[str]:

@@ -50,6 +50,8 @@ class ChatStream:
         """Clients that were offered a replay and have not taken it."""
         self.parked: dict[Socket, object] = {}
         """Clients that wait for a stream to begin, with what they want to be answered by."""
+        self._awaited: dict[Socket, asyncio.Future[None]] = {}
+        """Who is expected to wait for a stream to begin."""
         self._told: dict[Socket, float] = {}
         """When each client was last told all messages; an agent that slept does not know it."""
         self._made_at = self._now()
@@ -269,7 +271,20 @@ class ChatStream:
     def park(self, socket: Socket, id: str, probe: object = None) -> None:
         """Have a client wait for a stream that is about to begin."""
         self.parked[socket] = probe
+        self._no_longer_await(socket)
         self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
+
+    async def waited_for(self, socket: Socket, seconds: float) -> None:
+        """Return when a client waits for a stream to begin, has left, or does neither for so long."""
+        if socket.is_open and socket not in self.parked:
+            self._awaited[socket] = parked = self._actor.host.loop.create_future()
+            await asyncio.wait({parked}, timeout=seconds)
+            self._awaited.pop(socket, None)
+
+    def _no_longer_await(self, socket: Socket) -> None:
+        waiting = self._awaited.pop(socket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def release_parked(self) -> None:
         """Nothing will be streamed: tell those who wait for it."""
@@ -298,3 +313,4 @@ class ChatStream:
         self._offered.discard(socket)
         self.parked.pop(socket, None)
         self._told.pop(socket, None)
+        self._no_longer_await(socket)

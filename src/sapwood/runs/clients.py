@@ -82,31 +82,35 @@ class RunClients:
             return
         outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
-        for frame in self._readable(row, database):
+        frames, following = self._readable(row, database)
+        for frame in frames:
             outbox.put(socket, frame)
         if not row.is_open:
-            outbox.put(socket, ended(row, replay=True))
+            # One that was given up may have said more since.
+            outbox.put(socket, ended(row._replace(seq=max(row.seq, following)), replay=True))
 
-    def _readable(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far; none if it cannot be read any more."""
+    def _readable(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number; none if it cannot be read any more."""
         try:
             return self._said(row, database)
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
             log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
-            return []
+            return [], 0
 
-    def _said(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far."""
+    def _said(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number."""
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
-            return []
+            return [], 0
         told = [(one.number + 1, 1, one.text) for one in kept.said(database, found.stream, length=found.length)]
+        following = told[-1][0] + 1 if told else 1
         for seq, milestone in kept.milestones(found):
             told.append((seq, 0, msgspec.json.encode(kept.milestone_chunk(milestone))))
         told.sort(key=lambda one: one[:2])  # where they happened; of one number, the chunk is the last
-        return [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
+        frames = [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
+        return frames, following
 
     def database_of(self, run: str) -> Database | None:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""

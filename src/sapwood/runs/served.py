@@ -121,6 +121,11 @@ class Served:
             progress=row.progress,
         )
 
+    def has_spoken(self, run: str) -> bool:
+        """Return whether anything was ever heard of a run."""
+        row = self.row(run)
+        return row is not None and (self.next_seq(row) > 0 or row.progress is not None or row.milestones != "[]")
+
     def next_seq(self, row: Row) -> int:
         """Return the number of a run's next chunk."""
         return length(self._db, row.stream) if row.length is None else row.length
