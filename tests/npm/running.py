@@ -142,6 +142,10 @@ class SapwoodChat(Sapwood):
     app = HERE / "chat_server.py"
 
 
+class SapwoodRuns(Sapwood):
+    app = HERE / "runs_server.py"
+
+
 class Original(Server):
     def command(self) -> list[str]:
         workerd = self._work / "node_modules/@cloudflare/workerd-linux-64/bin/workerd"

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import Row, StoredCalls, shown, time_of
-from sapwood.errors import UsageError
+from sapwood.errors import InvalidArguments, NoSuchMethod, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import Copier
 from sapwood.when import DEFAULT_RETRY, Retry, is_a
 
 
@@ -51,6 +54,8 @@ class QueuedCall:
 
 
 NO_NAME = Lane()
+ANY_SIZE = 2**62
+ANYTHING = Copier(Any, "What happened")
 
 
 class Queue:
@@ -72,6 +77,19 @@ class Queue:
         row = self._calls.enqueue(method.name, arguments, lane.key, lane.retry)
         agenda.note(row.due_at)
         return _shown(self._calls, row)
+
+    def call_back(self, lane: Lane, name: str, argument: str, news: Any) -> None:
+        """Store a call of the method that was named to be told of something, however large that is.
+
+        If the class has lost it, or it takes something else by now, the call becomes a dead letter,
+        which can be replayed once the class has it again.
+        """
+        try:
+            arguments = self._actor.kind.own(name).signature.pack((news,), {}, ANY_SIZE)
+        except (NoSuchMethod, InvalidArguments, UsageError):
+            arguments = msgspec.msgpack.encode({argument: msgspec.Raw(ANYTHING.pack(news))})
+        row = self._calls.enqueue(name, arguments, lane.key, lane.retry)
+        self._actor.of(Agenda).note(row.due_at)
 
     def remove(self, id: str) -> bool:
         """Forget a call that waits; return whether there was one."""

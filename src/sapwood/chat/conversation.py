@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.chunks import Chunk, assembled, closed, closing
 from sapwood.chat.driving import CANCELLED, CLEARED, Driver
 from sapwood.chat.fitting import over
@@ -26,18 +27,24 @@ from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.contract import UNWANTED
-from sapwood.runs.registry import Run
+from sapwood.runs.events import ENDS, Feed
+from sapwood.runs.registry import Run, failure, shown
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
 from sapwood.when import After
 from sapwood.wire import chat as wire
+from sapwood.wire import helix
 
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 SETTLED = 0.03
 """Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
 the last words before an error."""
@@ -50,6 +57,8 @@ GO_ON = "Go on where you stopped."
 SKIPPED = "The turn was skipped: the agent was busy, or was told something else."
 SILENCE = "begin turn"
 """The key of the schedule that begins a turn when nothing more was said."""
+NOTICE = "notify-"
+"""What the id of a turn begins with in which the agent is told what became of a run nobody waited for."""
 STALE = 15 * 60.0
 """Seconds after which nobody is told any more that a turn is being recovered."""
 
@@ -116,14 +125,16 @@ class Conversation:
         regenerate: bool = False,
         sender: Socket | None = None,
         run: str | None = None,
+        is_notice: bool = False,
     ) -> Row:
         """Accept what somebody said, and have it answered when it is its turn."""
         self._actor.check_use()
         name = id or f"turn-{uuid4().hex[:12]}"
         if (known := self.turns.get(name)) is not None:
             return known
-        policy = "queue" if regenerate else self._agent.concurrency
-        busy = self.turns.running() is not None or bool(self.turns.queued())
+        # News that nobody asked for now neither gets lost nor stops anybody.
+        policy = "queue" if regenerate or is_notice else self._agent.concurrency
+        busy = self.turns.running() is not None or not all(map(_is_notice, self.turns.queued()))
         for message in messages:
             _check(message)
         new = self._new(messages, changed=not regenerate)
@@ -231,13 +242,24 @@ class Conversation:
 
     def begin_next(self, sender: Socket | None = None, *, is_silent: bool = False) -> None:
         """Let the next turn begin, if none runs and nobody is still speaking; its `sender` knows what was said."""
-        queued = self.turns.queued()
+        queued, first = self.turns.queued(), self._first()
         if self.turns.running() is not None:
             return
-        if not queued:
+        if first is None:
             self.stream.release_parked()
-        elif is_silent or queued[0].back_to is not None or not self._awaits_silence():
-            self._begin(queued[0], sender if len(queued) == 1 else None)
+        elif is_silent or first.back_to is not None or not self._awaits_silence():
+            self._begin(first, sender if len(queued) == 1 else None)
+
+    def _first(self) -> Row | None:
+        """Return the turn that begins as soon as it can; while somebody is asked, news wait for the answer."""
+        queued = self.turns.queued()
+        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+            return None
+        return queued[0]
+
+    def _awaits_answer(self) -> bool:
+        waiting = self.turns.waiting()
+        return waiting is not None and any(call.is_open for call in self.turns.calls(waiting.number))
 
     def _awaits_silence(self) -> bool:
         return self._agent.concurrency == "debounce" and self._actor.of(Schedules).get(SILENCE) is not None
@@ -287,6 +309,11 @@ class Conversation:
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
 
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        if self._owner is not None:
+            await self.stream.waited_for(self._owner, ASKED_FOR)
+
     def begin_again(self, number: int, step: int) -> None:
         """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
         row = self._of(number)
@@ -324,6 +351,8 @@ class Conversation:
         else:
             self.turns.end(row.number, status, error)
             self._end_run(row, status, error)
+        if row.run is None:
+            self._tell_watchers(row.number, status)
         self._tell_all()
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
@@ -356,6 +385,15 @@ class Conversation:
             reason=why if status == "aborted" else None,
             usage=msgspec.json.encode(turn.usage).decode(),
         )
+
+    def _tell_watchers(self, number: int, status: str) -> None:
+        """Tell those who watch the agent how a turn of its own ended."""
+        turn, feed, seq = self.shown(self._of(number)), self._actor.of(Feed), self.stream.next_seq + 1
+        if status == "completed":
+            feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
+        else:
+            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            feed.end(ENDS.get(status), seq, told)
 
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""
@@ -487,6 +525,16 @@ class Conversation:
             "messages": self.transcript.messages(),
             "model_messages": self.transcript.exported(),
             "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "helix": self._in_words_of_helix(),
+        }
+
+    def _in_words_of_helix(self) -> dict[str, Any]:
+        """Return the conversation and its runs for tools that were written for Helix."""
+        agents = {one.name: known(one.cls).type for one in self._agent.tools if isinstance(one, AgentTool)}
+        runs = self._actor.of(Runs).registry.all()
+        return {
+            "messages": helix.recorded(self.transcript.exported(), agents),
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
         }
 
     def cancel(self, id: str | None = None) -> bool:
@@ -504,21 +552,27 @@ class Conversation:
             self.begin_next()
         else:
             self.turns.set(row.number, error=CANCELLED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         return True
 
     def cut(self, id: str, reason: str) -> None:
         """Stop a turn and the runs below it, at once; what has to be written of it follows."""
-        row = self.turns.get(id)
+        active = self.stream.active
+        # A Stop goes through a thousand of them in one pass: it reads no database that it need not.
+        row = active if active is not None and active.id == id else self.turns.get(id)
         if row is None or not row.is_open:
             return
         self._cut[row.number] = reason
         if row.status == "running":
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         else:
             self.cancel(id)
+
+    def _stop(self, id: str) -> None:
+        """Stop what the running turn is doing, and the runs below it."""
+        with stopping(self._actor):
+            self.driver.cut_off()
+            self._actor.of(Runs).cut_work(id, UNWANTED)
 
     def is_cut(self, number: int) -> bool:
         """Return whether a turn was stopped, and nothing is written of it yet."""
@@ -542,8 +596,7 @@ class Conversation:
             self._end_queued(row, "skipped")
         if (row := self.turns.running()) is not None:
             self.turns.set(row.number, error=CLEARED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._close_waiting("aborted")
@@ -565,7 +618,7 @@ class Conversation:
             "parts": [{"type": "text", "text": f"[The background run {run.id} of {run.agent.type} was {what}]"}],
             "metadata": {"source": "run", "run": run.id},
         }
-        self.ask([message], id=f"notify-{run.id}-{run.status}")
+        self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)
 
     def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
@@ -660,7 +713,7 @@ class Conversation:
     def resume(self, socket: Socket, probe: object = None, *, asked: bool = True) -> None:
         """Tell a client what streams, if anything does."""
         stream, active, owner = self.stream, self.stream.active, self._owner
-        about_to = self.turns.running() or next(iter(self.turns.queued()), None)
+        about_to = self.turns.running() or self._first()
         if active is not None:
             if asked and active.continues and owner is not None and owner is not socket and owner.is_open:
                 frame = wire.about_stream(wire.RESUME_NONE, probe=probe, reason="continuation-owned")
@@ -756,6 +809,10 @@ def _answered(message: UIMessage, id: str, kind: str, value: Any) -> UIMessage:
         else:
             part.update(state="output-available", output=value)
     return {**message, "parts": parts}
+
+
+def _is_notice(row: Row) -> bool:
+    return row.id.startswith(NOTICE)
 
 
 def _ids(said: str) -> list[str]:

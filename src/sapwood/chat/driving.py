@@ -30,6 +30,7 @@ from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.chat.wires import Wire
 from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
@@ -39,6 +40,7 @@ from sapwood.runs.contract import doing
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
+from sapwood.runs.stops import Stops
 from sapwood.when import Retry
 from sapwood.wire.chat import recovering
 
@@ -51,8 +53,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
-ASKED_FOR = 0.05
-"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = ("client soon", "run soon")
 """Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
@@ -117,6 +117,8 @@ class Talks(Protocol):
 
     def cut(self, id: str, reason: str) -> None: ...
 
+    async def asked_for(self) -> None: ...
+
     def begin_again(self, number: int, step: int) -> None: ...
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
@@ -132,6 +134,8 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._wire: Wire | None = None
+        """How the model is asked now."""
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
@@ -144,7 +148,9 @@ class Driver:
         """Whether that was cancelled by us."""
 
     def cut_off(self) -> None:
-        """Stop what is going on, at once."""
+        """Stop what is going on, at once. Of a whole tree, no stack unwinds before all are cut off."""
+        if self._wire is not None:
+            self._wire.cut(self._actor.host.shared(Stops).now)
         if self._token is not None:
             self._token.cancel()
         if not self._stopped.done():
@@ -191,7 +197,7 @@ class Driver:
             self._talks.cut(row.id, self._actor.of(Served).why_not(row.run))
         if row.continues:
             await self._actor.leave()
-            await asyncio.sleep(ASKED_FOR)
+            await self._talks.asked_for()
             self._actor.check_live()
         self._talks.stream.begin(row)
         self._note_recovery(row)
@@ -472,8 +478,7 @@ class Driver:
             try:
                 async with limiter.request(self._waits, self._stopped):
                     self._row(row.number)
-                    assert self._token is not None
-                    return await ask(self._token)
+                    return await self._over_wire(ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
                 if wait is None or self._said or failed == PROVIDER.attempts:
@@ -484,6 +489,15 @@ class Driver:
             else:
                 await limiter.pause(wait.seconds, self._waits, self._stopped)
         raise AssertionError
+
+    async def _over_wire(self, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        assert self._token is not None
+        self._wire = wire = Wire()
+        try:
+            with wire.used():
+                return await ask(self._token)
+        finally:
+            self._wire = None
 
     def _waits(self, seconds: float | None) -> None:
         self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})

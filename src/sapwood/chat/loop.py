@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from sapwood.chat import wires
 from sapwood.chat.chunks import json_of
 from sapwood.chat.compaction import SUMMARISE
 from sapwood.chat.tools import Toolbox
@@ -153,6 +154,7 @@ class PydanticLoop:
 
         model = _telling()(turn.model, said) if turn.ready is None else None
         async with self._run(turn, history, model=model, cancellation_token=token) as run:
+            wires.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
             node = run.next_node
             while not Agent.is_model_request_node(node):
                 node = await run.next(node)
@@ -172,6 +174,7 @@ class PydanticLoop:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
+        wires.watch(turn.asked)
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )

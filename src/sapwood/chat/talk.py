@@ -107,7 +107,10 @@ class Talk:
 
     async def request(self, request: Any) -> Any:
         """Answer an HTTP request about the chat; None if it is about something else."""
-        last = request.url.path.rstrip("/").rpartition("/")[2]
+        path: str = request.scope["path"].rstrip("/")
+        last = path.rpartition("/")[2]
+        if path.startswith("/sub/"):
+            return None  # it was for a sub-agent of a class that nobody knows
         if request.method == "GET" and last == "get-messages":
             from starlette.responses import Response
 

@@ -33,6 +33,7 @@ from sapwood.errors import (
     Refused,
     StoredDataError,
     Unavailable,
+    UsageError,
 )
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known, resolve
@@ -43,9 +44,11 @@ from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, RunState, doing
-from sapwood.runs.events import Event, Kind, ears_of, tell
+from sapwood.runs.events import ears_of, tell
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
-from sapwood.runs.served import Served, parent_run
+from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
+from sapwood.runs.watching import ended, started
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +58,13 @@ GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
 GRACE = 5.0
 """Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+PARTS = 10
+"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
 MOST_BACK_OFF = 5.0
-ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
-TOLD_GIVEN_UP, TOLD_OVER = 1, 2
+TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
+MANY_DETACHED = 50
+"""How many runs that nobody waits for are more than somebody may have meant to have at once."""
+ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,11 @@ class Detached:
     on_finish: Callable[[Run], object] | None = None
     """The method of this agent that is called with the `Run` when it is over, and when it is given up."""
     notify: bool = False
-    """Whether it joins the conversation, as something said, when it is over."""
-    budget: timedelta = timedelta(hours=24)
-    """How long it may take before it is given up."""
-    silence: timedelta = timedelta(hours=1)
-    """How long nothing may be heard of it, once something was."""
+    """Whether it joins the conversation, as something said, when it is over, and when it is given up."""
+    budget: timedelta | None = timedelta(hours=24)
+    """How long it may take before it is given up; None: any time."""
+    silence: timedelta | None = timedelta(hours=1)
+    """How long nothing may be heard of it, once something was, before it is given up; None: any time."""
 
 
 @dataclass(slots=True)
@@ -172,6 +179,7 @@ class Runs:
     def give(self, cls: type, input: Any, wish: Wish) -> Row:
         """Store a run, in this slice, and have it begin; one that is known goes on, or is what it became."""
         self._actor.check_use()
+        self._actor.of(Agenda).check_free()  # else there would be a row that nobody follows
         kind, tree = known(cls), self._actor.home
         assert isinstance(tree, Tree)
         tree.kinds[kind.type] = kind
@@ -190,6 +198,8 @@ class Runs:
         self._check_wanted(wish)
         open_runs = self.registry.count_open()
         row = self._add(id, Step(kind.type, id), text, wish)
+        if wish.detached is not None and open_runs >= MANY_DETACHED:
+            self._warn_of_many()
         most = self._agent.max_runs
         if most is not None and open_runs >= most:
             self._end(row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more.")
@@ -218,15 +228,7 @@ class Runs:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
-            chosen = wish.detached
-            calls = self._actor.of(Agenda).calls
-            called = chosen.on_finish and calls.method_of(chosen.on_finish, "Detached(on_finish=…)")
-            options["detached"] = {
-                "on_finish": called.name if called else None,
-                "notify": chosen.notify,
-                "budget": chosen.budget.total_seconds(),
-                "silence": chosen.silence.total_seconds(),
-            }
+            options["detached"] = self._detached(wish.detached)
         within = self._within()
         if within is not None:
             options["within"] = within
@@ -243,8 +245,30 @@ class Runs:
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._clients.tell(row)
-        self._tell(row, "started", 0, msgspec.json.decode(row.input))
+        self._tell(row)
         return row
+
+    def _detached(self, chosen: Detached) -> dict[str, Any]:
+        """Return how to tell of a run that nobody waits for, as it is stored; refuse what could not be told later."""
+        called = None
+        if chosen.on_finish is not None:
+            calls = self._actor.of(Agenda).calls
+            method = calls.method_of(chosen.on_finish, "Detached(on_finish=…)")
+            called = [method.name, *msgspec.msgpack.decode(calls.pack(method, (ANY_RUN,), {}))]
+        if chosen.notify and not self._agent._has_conversation:
+            raise UsageError(f"{type(self._agent).__name__} has no conversation that a run could join.")
+        return {
+            "on_finish": called,
+            "notify": chosen.notify,
+            "budget": None if chosen.budget is None else chosen.budget.total_seconds(),
+            "silence": None if chosen.silence is None else chosen.silence.total_seconds(),
+        }
+
+    def _warn_of_many(self) -> None:
+        live = sum("detached" in _options(row) for row in self.registry.open())
+        if live == MANY_DETACHED + 1:
+            where = {"address": str(self._actor.address)}
+            log.warning("%s has %d detached runs under way", self._actor.address, live, extra=where)
 
     def _within(self) -> str | None:
         """Return the run that this agent itself is doing now."""
@@ -318,8 +342,11 @@ class Runs:
             stop=self._actor.host.loop.create_future(),
             since=self._actor.host.clock.now(),
             again=row.status != "starting" or self._is_again(),
+            given_up=row.status == "interrupted",
         )
         try:
+            if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
+                await self._hook_given_up(row.id)
             if row.status == "starting" and not followed.again:
                 await self._hook(self._agent.on_run_start, shown(row))
             name, links = f"run {row.type}", [row.trace] if followed.again or _options(row).get("detached") else []
@@ -495,9 +522,13 @@ class Runs:
         assert child is not None
         assert isinstance(tree, Tree)
         child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
-        await asyncio.wait({reply}, timeout=GRACE)
+        for _ in range(PARTS):
+            if not reply.done():
+                await asyncio.wait({reply}, timeout=GRACE / PARTS)
         if not reply.done():
             tree.abort(child.address, followed.stopped)
+            # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.
+            tree.forget_aborts(child.address)
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
@@ -506,15 +537,30 @@ class Runs:
         if not followed.given_up:
             heard = self._last_heard(followed)
             if detached is not None:
-                dues.append(row.started_at + detached["budget"])
-                dues.append(None if heard is None else heard + detached["silence"])
+                dues.append(self._budget_ends(followed))
+                if detached["silence"] is not None:
+                    # Nothing yet: if something is heard in between, it is not too late to count from there.
+                    dues.append((self._actor.host.clock.now() if heard is None else heard) + detached["silence"])
             elif followed.again:
                 dues.append(max(heard or 0, followed.since) + self._actor.host.settings.run_silence)
         return min((due for due in dues if due is not None), default=None)
 
+    def _budget_ends(self, followed: Followed) -> float | None:
+        budget = _options(followed.row).get("detached", {}).get("budget")
+        return None if budget is None else followed.row.started_at + budget
+
+    def _is_over_budget(self, followed: Followed) -> bool:
+        ends = self._budget_ends(followed)
+        return ends is not None and self._actor.host.clock.now() >= ends
+
     def _last_heard(self, followed: Followed) -> float | None:
-        child = followed.child
-        return None if child is None else child.of(Served).last_heard.get(followed.row.id)
+        child, id = followed.child, followed.row.id
+        if child is None:
+            return None
+        served = child.of(Served)
+        heard = served.last_heard.get(id)
+        # Of what it said before the process ended, nobody knows when that was.
+        return followed.since if heard is None and followed.again and served.has_spoken(id) else heard
 
     def _is_silent(self, followed: Followed) -> bool:
         heard = max(self._last_heard(followed) or 0, followed.since)
@@ -531,23 +577,27 @@ class Runs:
         if due is None or now < due:
             return  # something was heard meanwhile
         served = None if followed.child is None else followed.child.of(Served)
-        if served is not None and served.worker.waits(row.id):
+        if served is not None and served.worker.waits(row.id) and not self._is_over_budget(followed):
             followed.since = now  # it waits for a person, and that may take any time
             served.last_heard.pop(row.id, None)
             return
         await self._tell_given_up(followed)
 
     async def _tell_given_up(self, followed: Followed) -> None:
-        row, detached = followed.row, _options(followed.row).get("detached")
         reason, text = "no-progress", "Nothing was heard of it for too long."
-        if detached is not None and self._actor.host.clock.now() >= row.started_at + detached["budget"]:
+        if self._is_over_budget(followed):
             reason, text = "budget-exceeded", "It took too long."
         elif followed.child is None and followed.trouble is not None:
             reason, text = "inspect-failed", followed.trouble
         elif followed.child is None:
             reason, text = "inspect-timeout", "Its sub-agent does not start."
         self._give_up(followed, reason, text, still_running=True)
-        await self._hook(self._agent.on_run_finish, self.of(row.id))
+        await self._hook_given_up(followed.row.id)
+
+    async def _hook_given_up(self, id: str) -> None:
+        """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
+        await self._hook(self._agent.on_run_finish, self.of(id))
+        self.registry.set(id, delivered=self._row(id).delivered | HOOK_TOLD_GIVEN_UP)
 
     async def _until(self, due: float | None, *futures: Future[Any]) -> None:
         """Return when one of these is done, or it is this late."""
@@ -577,19 +627,21 @@ class Runs:
         self._end(row, "error", error=text, reason="timed-out", **news)
 
     def _give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
-        followed.given_up = True
         row = self._row(followed.row.id)
         self._end(row, "interrupted", error=text, reason=reason, still_running=int(still_running))
+        followed.given_up = True
 
     def _end(self, row: Row, status: str, **news: Any) -> None:
         """Note, in this slice, how a run ended, and tell everybody."""
+        if "detached" in _options(row):
+            self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self._next_seq(row.id))
         if not self.registry.end(row.id, status, **news):
             return
         row = self._row(row.id)
         self._clients.tell(row)
         run = shown(row)
-        self._tell(row, ENDS[status], row.seq, run.output if run.ok else run.failure())
+        self._tell(row)
         self._deliver(row, run)
         self._changed(row.id)
 
@@ -618,8 +670,8 @@ class Runs:
             return
         self.registry.set(row.id, delivered=row.delivered | slot)
         if detached["on_finish"] is not None:
-            method = getattr(self._agent, detached["on_finish"])
-            self._actor.of(Queue).add(Lane(f"run {row.id}"), method, (run,), {})
+            name, argument = detached["on_finish"]
+            self._actor.of(Queue).call_back(Lane(f"run {row.id}"), name, argument, run)
         if detached["notify"]:
             self._agent._notified(run)
 
@@ -634,11 +686,11 @@ class Runs:
             where = {"address": str(self._actor.address)}
             log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
 
-    def _tell(self, row: Row, kind: Kind, seq: int, body: Any) -> None:
+    def _tell(self, row: Row) -> None:
+        """Tell those who listen that a run has started, or how it has ended."""
         path = (*self._actor.address.steps, Step(row.type, row.name))
         if ears_of(self._actor, path):
-            now = self._actor.host.clock.now()
-            tell(self._actor, Event(path, row.id, parent_run(row), seq, now, kind, body))
+            tell(self._actor, started(path, row) if row.is_open else ended(path, row))
 
     def gave_up(self, id: str, error: str) -> None:
         """Nobody follows a run any more: its fiber was begun again too often, and got nowhere."""
@@ -668,7 +720,8 @@ class Runs:
             return
         followed.stop.set_result(reason)
         if followed.child is not None:
-            followed.child.of(Served).cut(id, reason)
+            with stopping(self._actor):
+                followed.child.of(Served).cut(id, reason)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""

@@ -1,0 +1,39 @@
+// The page of runs-page.js, in jsdom: `node runs.mjs HOST MAJOR together|alone [SCENARIO]…`, where MAJOR is the AI SDK's.
+import { JSDOM } from "jsdom";
+import { host, recorded, run, scenario } from "./recording.mjs";
+import { ALONE, TOGETHER, Tab } from "./runs-scenarios.mjs";
+
+const [major, what, ...only] = process.argv.slice(3);
+const { window } = new JSDOM("<!doctype html>", { url: `http://${host}/` });
+Object.assign(globalThis, { window, document: window.document });
+const QUICK = { minReconnectionDelay: 50, maxReconnectionDelay: 300, minUptime: 100 };
+let opened = 0;
+
+/** A tab: its own copy of every module, and its own part of one document. */
+class Rendered extends Tab {
+  async load() {
+    const { mount } = await import(`./made/runs-${major}.mjs?${++opened}`);
+    this.element = document.body.appendChild(document.createElement("div"));
+    this.page = mount(this.element, { name: this.name, host, WebSocket: recorded(this.label), ...QUICK });
+  }
+
+  async see(look, ...args) {
+    const seen = await look(this.page.view, ...args);
+    return seen === undefined ? undefined : JSON.parse(JSON.stringify(seen));
+  }
+
+  key = (name) => document.activeElement.dispatchEvent(new window.KeyboardEvent("keydown", { key: name, bubbles: true }));
+
+  unload() {
+    this.page.unmount();
+    this.element.remove();
+  }
+}
+
+Tab.make = (label, name) => new Rendered(label, name);
+const end = async ({ tabs = [] }) => {
+  for (const tab of [...tabs]) await tab.close();
+};
+// Who restarts the server does so for everybody: those run alone.
+const options = { end, only, patience: 300_000 };
+await (what === "alone" ? run(ALONE, options) : run(TOGETHER, { ...options, together: 4 }));
