@@ -26,7 +26,7 @@ from tests.faults.workload import EXPECTED
 from sapwood import Agent, App, ChatAgent, Detached, Run, Turn, agent_tool, tool
 from sapwood.address import Address
 from sapwood.chat.conversation import Conversation
-from sapwood.errors import NotFound, Refused
+from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.runs.registry import Registry
 from sapwood.runs.runner import Runs
@@ -65,6 +65,8 @@ def chain(actor: Actor) -> list[str]:
             break
         if row.work is not None:
             found.append(f"{parent.address} {row.work}")
+        if row.work != parent.address.steps[-1].name:
+            break  # it is part of something that the parent does by itself
         actor = parent
     return found
 
@@ -177,8 +179,12 @@ class Speaking(ChatAgent[str], Hearing):
         return FunctionModel(stream_function=self._say, model_name="made-up")
 
     async def before_step(self, turn: Turn, step: int) -> None:
-        place = str(self._actor.address)
-        WORLD.note("q", place, turn.id, step, [f"{place} {turn.id}", *chain(self._actor)])
+        WORLD.note("q", str(self._actor.address), turn.id, step, self._part_of(turn.id))
+
+    def _part_of(self, turn: str) -> list[str]:
+        """Return all that a turn is part of, itself included."""
+        above = chain(self._actor) if turn == self._actor.address.steps[-1].name else []
+        return [f"{self._actor.address} {turn}", *above]
 
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for problem in chat_rules.broken(messages, is_asked=True):
@@ -201,7 +207,8 @@ class Speaking(ChatAgent[str], Hearing):
                 yield {at: DeltaToolCall(name=name, json_args=json.dumps({field: id}), tool_call_id=id)}
 
     def _begins(self, key: str, name: str) -> None:
-        WORLD.note("t", key, name, chain(self._actor))
+        running = self._actor.of(Conversation).turns.running()
+        WORLD.note("t", key, name, [] if running is None else self._part_of(running.id))
 
     def _ends(self, key: str, name: str) -> str:
         value = f"{name} {key} {next(WORLD.numbers)}"
@@ -393,7 +400,9 @@ class Person:
             try:
                 await act(self._random.choice(self._trees))
             except EXPECTED as error:
-                if "sleep" not in str(error) and not (act == self.drill_in and isinstance(error, NotFound)):
+                if (
+                    "sleep" not in str(error) and act != self.drill_in
+                ):  # who has not begun, or was stopped, is not there
                     WORLD.note("e", f"{act.__name__}: {error!r}")
             except Refused as error:
                 WORLD.note("e", f"{act.__name__}: {error!r}")

@@ -70,24 +70,27 @@ class RunClients:
 
     async def _replay_one(self, socket: Socket, run: str) -> None:
         """Tell all there is of a run, at a moment when all of it is kept."""
-        database = self.database_of(run)
-        gate = self._actor.host.gate
-        while (
-            waiting := self._actor.to_leave() or (gate.wait(database) if database is not None else None)
-        ) is not None:
+        gate, outbox = self._actor.host.gate, self._actor.of(Outbox)
+        while True:
+            database = self.database_of(run)  # anew each time: the sub-agent may wake or go to sleep meanwhile
+            # What follows leaves through the outbox of the sub-agent, and must not overtake this: it leaves at once.
+            waiting = self._actor.to_leave() or outbox.until_empty()
+            waiting = waiting or (gate.wait(database) if database is not None else None)
+            if waiting is None:
+                break
             await waiting
         row = self._registry.get(run)
         self._to_come[socket].discard(run)
         if row is None:
             return
-        outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
         frames, following = self._readable(row, database)
         for frame in frames:
             outbox.put(socket, frame)
+        if row.status == "interrupted":  # it may have said more since it was given up
+            row = row._replace(seq=max(row.seq, following))
         if not row.is_open:
-            # One that was given up may have said more since.
-            outbox.put(socket, ended(row._replace(seq=max(row.seq, following)), replay=True))
+            outbox.put(socket, ended(row, replay=True))
 
     def _readable(self, row: Row, database: Database | None) -> tuple[list[str], int]:
         """Return the frames of what a run has said so far, and the next number; none if it cannot be read any more."""

@@ -31,6 +31,7 @@ from sapwood.errors import (
     Aborted,
     InvalidArguments,
     Refused,
+    StoredDataError,
     Unavailable,
     UsageError,
 )
@@ -279,7 +280,8 @@ class Runs:
         if (arrived := self._arrived.pop(row.id, None)) is not None and not arrived.done():
             arrived.set_result(None)
         if row.status == "interrupted":
-            self.registry.set(row.id, status="running", error=None, reason=None, still_running=0, ended_at=None)
+            status = "starting" if self._stored(row.id) is None else "running"
+            self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._row(row.id)
         if (followed := self._followed.get(row.id)) is None:
             self._follow(row.id)
@@ -650,11 +652,15 @@ class Runs:
 
     def _next_seq(self, id: str) -> int:
         """Return the number that follows all that a run has said, as far as anybody still knows."""
-        database, found, followed = self._clients.database_of(id), self._stored(id), self._followed.get(id)
+        followed = self._followed.get(id)
         told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
-        if database is None or found is None:
+        try:
+            database, found = self._clients.database_of(id), self._stored(id)
+            if database is None or found is None:
+                return told + 1
+            return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
+        except (StoredDataError, Unavailable):  # it has to end, also if what it said cannot be read any more
             return told + 1
-        return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
 
     def _deliver(self, row: Row, run: Run) -> None:
         """Have the agent called that a run nobody waits for is over, or given up: each once."""
