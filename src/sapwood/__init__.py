@@ -30,6 +30,7 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.runs.events import Event
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
@@ -60,6 +61,7 @@ __all__ = [
     "DeadLetter",
     "Detached",
     "Durability",
+    "Event",
     "Every",
     "Fiber",
     "FiberFailed",

@@ -7,7 +7,8 @@ import logging
 import sys
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
@@ -35,10 +36,13 @@ from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.events import Depth, Event
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.registry import Run, shown
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
+from sapwood.runs.streaming import Watchers
+from sapwood.runs.watching import Watch
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
 from sapwood.when import After, At, Cron, Every
@@ -72,6 +76,8 @@ SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
 )
 """What a subclass may set."""
+SHOWN = frozenset({"subscribe"})
+"""What stubs show of what `Agent` defines."""
 
 
 class Agent(Generic[S]):
@@ -118,9 +124,9 @@ class Agent(Generic[S]):
     """The framework's own class that a user's class extends."""
     _hooks: ClassVar[frozenset[str]] = HOOKS
     _settings: ClassVar[frozenset[str]] = SETTINGS
-    _shows: ClassVar[frozenset[str]] = frozenset()
+    _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients,)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
@@ -154,8 +160,8 @@ class Agent(Generic[S]):
             cls._base = cls
             cls._hooks = HOOKS | hooks
             cls._settings = SETTINGS | settings
-            cls._shows = shows
-            learn(cls, AgentClass(cls, base=Agent, shown=shows, names={}))
+            cls._shows = SHOWN | shows
+            learn(cls, AgentClass(cls, base=Agent, shown=cls._shows, names={}))
             return
         _check_class(cls)
         names: dict[str, Any] = {}
@@ -492,7 +498,10 @@ class Agent(Generic[S]):
         """Return a run that this agent has given."""
         self._actor.check_use()
         row = self._actor.of(Runs).registry.get(id)
-        return None if row is None else shown(row)
+        if row is None:
+            return None
+        progress, milestones = self._actor.of(RunClients).reported(id)
+        return replace(shown(row), progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""
@@ -526,6 +535,17 @@ class Agent(Generic[S]):
         A `milestone` is kept, and shown to those who come later; the rest passes.
         """
         return self._actor.of(Served).report(Progress(fraction, message, phase, data), milestone)
+
+    async def subscribe(self, depth: Depth = "tree", *, after: str | None = None) -> AsyncGenerator[Event, None]:
+        """Yield what happened in this agent and below it, then what happens, each event once.
+
+        `depth` is `self` for what the agent itself does, `children` for the runs it has given too, `tree`
+        for everything below it. Pass the `cursor` of the last event as `after` to go on there, also after
+        a restart. Whoever stops reading stops nothing else.
+        """
+        async with aclosing(Watch(self._actor, depth, after).events()) as events:
+            async for event in events:
+                yield event
 
     async def follow_run(self, run: str) -> None:
         """Follow a run to its end; the framework's own."""

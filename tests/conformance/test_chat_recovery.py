@@ -604,3 +604,25 @@ async def test_a_turn_whose_end_was_being_told_when_the_process_died_is_told_aga
 
         assert await over(agent) == [(turn.id, "completed")]
         assert told == ["completed"] * 2
+
+
+async def test_a_tool_that_had_returned_is_not_called_again_after_the_second_crash_either() -> None:
+    model = ScriptedModel(calls(call("once", id="o"), call("again", id="a")), text("that is all"))
+    cls = working(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "work")
+        await client.until(lambda frame: "done once" in str(frame.get("body")))
+
+        for runs in (2, 3):
+            await one.world.crash()
+            await one.world.clock.advance(10)
+            await until(lambda runs=runs: cls.log.count("again") == runs)
+        cls.gate.set()
+        await idle(one)
+
+        assert cls.log.count("once") == 1
+        agent = await one.world.get_agent(cls, "t")
+        _, answer = await agent.transcript()
+        assert parts_of(answer, "o")["state"] == "output-available"
+        assert "interrupted" not in await agent.seen_by_model()

@@ -26,7 +26,7 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import Agent, ChatAgent, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -195,14 +195,14 @@ async def test_cancelling_twice_is_cancelling_once_and_the_first_reason_counts()
 
 
 async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_the_same() -> None:
-    class Stubborn(Digger):
+    class StubbornDigger(Digger):
         async def on_run(self, input: Any) -> Any:
             try:
                 await super().on_run("wait")
             except asyncio.CancelledError:
                 return "done all the same"
 
-    async with working(boss(Stubborn)) as (_, agent, bench):
+    async with working(boss(StubbornDigger)) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
@@ -215,7 +215,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
     monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
     gate = asyncio.Event()
 
-    class Deaf(Digger):
+    class DeafDigger(Digger):
         async def on_run(self, input: Any) -> Any:
             self.deps.log.append("begun wait")
             while not gate.is_set():
@@ -224,7 +224,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
                 except asyncio.CancelledError:
                     self.deps.log.append("deaf")
 
-    async with working(boss(Deaf)) as (_, agent, bench):
+    async with working(boss(DeafDigger)) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
@@ -236,7 +236,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
         assert "deaf" in bench.log
 
 
-class Middle(Agent):
+class MiddleAgent(Agent):
     """A plain agent whose run gives one below it."""
 
     deps: Any
@@ -245,9 +245,12 @@ class Middle(Agent):
         run = await self.run_agent(Digger, input, run_id="below")
         return run.output if run.ok else run.failure()
 
+    async def one(self, id: str) -> Run | None:
+        return self.get_run(id)
+
 
 async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
-    async with working(cls := boss(Middle)) as (one, agent, bench):
+    async with working(cls := boss(MiddleAgent)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
         await bench.seen("begun wait")
 
@@ -256,8 +259,8 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
 
         assert (run.status, run.reason) == ("aborted", "enough")
         await bench.seen("cut")
-        below = await one.world.get_agent(cls, "b", sub=((Middle, "r1"), (Digger, "below")))
-        assert below is not None
+        below = await over(await one.world.get_agent(cls, "b", sub=[(MiddleAgent, "r1")]), "below")
+        assert below.status == "aborted"
 
 
 async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
@@ -328,6 +331,8 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
         client = await one.join(CALLER)
         await say(client, "r1", "go")
         await told_text(client, "agent-tool:c1", "a")
+        await running(agent, "agent-tool:c1")
+        await one.world.settled()
 
         one.world.crash_at("committed", 1)
         await asyncio.gather(agent.cancel_turn("r1"), return_exceptions=True)
@@ -340,10 +345,12 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
 
 
 async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after_a_crash(level: str) -> None:
-    async with working(cls := boss(Middle), durability=level) as (one, agent, bench):
+    async with working(cls := boss(MiddleAgent), durability=level) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
         await bench.seen("begun wait")
-        await one.world.settled()  # else the first commit is not that of the cancel
+        await running(agent, "r1")
+        await running(await one.world.get_agent(cls, "b", sub=[(MiddleAgent, "r1")]), "below")
+        await one.world.settled()
 
         one.world.crash_at("committed", 1)
         await asyncio.gather(agent.stop("r1", "enough"), giving, return_exceptions=True)

@@ -149,7 +149,7 @@ async def test_without_runs_nothing_is_replayed() -> None:
         assert frames(client) == []
 
 
-class Telling(Agent):
+class TellingNumbers(Agent):
     """One that says what it is told to, one number after the other."""
 
     deps: Bench
@@ -163,7 +163,7 @@ class Telling(Agent):
 
 
 async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice(level: str) -> None:
-    async with working(boss(Telling), durability=level) as (one, agent, bench):
+    async with working(boss(TellingNumbers), durability=level) as (one, agent, bench):
         first = await one.join(BOSS)
         giving = asyncio.create_task(agent.give(300, run_id="r1"))
         await bench.seen("20")
@@ -179,12 +179,12 @@ async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice
 
 
 async def test_while_old_runs_are_replayed_new_ones_are_told_live() -> None:
-    class Long(Agent):
+    class TellingAtLength(Agent):
         async def on_run(self, input: str) -> AsyncIterator[str]:
             for _ in range(200):
                 yield input * 2000
 
-    class Mixed(boss(Long)):
+    class Mixed(boss(TellingAtLength)):
         async def dig(self) -> Any:
             return await self.run_agent(Digger, "dig", run_id="new")
 
@@ -201,7 +201,7 @@ async def test_while_old_runs_are_replayed_new_ones_are_told_live() -> None:
 
 
 async def test_a_client_that_leaves_disturbs_no_other() -> None:
-    async with working(boss(Telling)) as (one, agent, bench):
+    async with working(boss(TellingNumbers)) as (one, agent, bench):
         leaving, staying = await one.join(BOSS), await one.join(BOSS)
         giving = asyncio.create_task(agent.give(50, run_id="r1"))
         await told_text(leaving, "r1", "0 ")
@@ -217,7 +217,7 @@ async def test_a_client_that_leaves_disturbs_no_other() -> None:
 
 
 async def test_chunks_are_counted_and_kept_whether_anybody_watches_or_not() -> None:
-    async with working(boss(Telling)) as (one, agent, bench):
+    async with working(boss(TellingNumbers)) as (one, agent, bench):
         bench.go.set()
         await agent.give(5, run_id="alone")
         client = await one.join(BOSS)
@@ -276,7 +276,7 @@ async def test_a_helper_that_yields_an_error_fails_and_passes_no_error_on_as_a_c
 
 
 async def test_a_run_whose_helper_is_gone_is_still_replayed_with_its_end() -> None:
-    async with working(boss(Telling)) as (one, agent, bench):
+    async with working(boss(TellingNumbers)) as (one, agent, bench):
         client = await one.join(BOSS)
         bench.go.set()
         await agent.give(3, run_id="r1")
@@ -292,7 +292,7 @@ async def test_a_run_whose_helper_is_gone_is_still_replayed_with_its_end() -> No
 
 
 async def test_chunks_that_cannot_be_read_any_more_cost_nothing_but_themselves() -> None:
-    async with working(cls := boss(Telling)) as (one, agent, bench):
+    async with working(cls := boss(TellingNumbers)) as (one, agent, bench):
         bench.go.set()
         await agent.give(3, run_id="r1")
         await agent.give(3, run_id="r2")

@@ -202,11 +202,11 @@ async def test_the_limit_of_sub_agents_holds_for_runs() -> None:
 
 
 async def test_clearing_forgets_the_runs_and_deletes_those_who_did_them(level: str) -> None:
-    class OtherDigger(Digger): ...
+    class ThirdDigger(Digger): ...
 
     class Mixed(boss()):
         async def give_other(self) -> Run:
-            return await self.run_agent(OtherDigger, "other", run_id="other")
+            return await self.run_agent(ThirdDigger, "other", run_id="other")
 
     cls = type("Boss", (Mixed,), {})
     async with working(cls, durability=level) as (one, agent, _):

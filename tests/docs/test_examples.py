@@ -121,6 +121,16 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["a flight to Oslo", "  tomorrow: Oslo\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
         ["planning\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
     ),
+    "watching.py": (
+        [
+            "Desk / Writer: started {'input': 'bread', 'order': 0}",
+            "Desk / Writer: progress {",
+            "Desk / Writer / Checker: milestone {'name': 'looked it up'",
+            "and now the rest\n",
+            "Desk / Writer: finished All about bread",
+        ],
+        ["Desk / Writer: started", "and now the rest\n", "Desk / Writer: finished All about bread"],
+    ),
     "vault.py": (
         [
             "Emil",

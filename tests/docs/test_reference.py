@@ -34,6 +34,7 @@ PUBLIC_NAMES = [
     "Cron",
     "DeadLetter",
     "Durability",
+    "Event",
     "Every",
     "Fiber",
     "FiberFailed",

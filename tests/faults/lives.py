@@ -84,16 +84,6 @@ def points_of(level: str) -> list[str]:
     return [point for point in POINTS if level == "disk" or not point.endswith("sync")]
 
 
-def death_of(life: int, power: bool, random: Random, points: list[str], longest: float, patience: float) -> Death:
-    """Return how this life ends: every third at some moment, the others at one crash point after the other."""
-    if life % 3 == 2 and len(points) > 1:
-        return Death(None, 0, random.random() * longest, power)
-    turn = life // 3 * 2 + life % 3
-    point = points[turn % len(points)]
-    nth = 1 + turn // len(points) * 11 % NTH[point.rpartition(" ")[2]]
-    return Death(point, nth, patience, power)
-
-
 class Runtime(LocalRuntime):
     """A node that dies on command."""
 
@@ -137,6 +127,8 @@ class Mortal:
     """The file layer, on a disk that can lose power."""
     replied: Callable[[], None]
     """To be called at the first reply."""
+    die: Callable[[], None]
+    """Dies at once, as if at a crash point."""
 
 
 def mortal(place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> Mortal:
@@ -177,7 +169,7 @@ def mortal(place: Place, life: int, image: int, death: Death, random: Random, fi
         signal.setitimer(signal.ITIMER_REAL, death.after)
     if random.random() < 0.3:
         database.CHECKPOINT_FRAMES = random.randint(12, 60)
-    return Mortal(points, below, replied)
+    return Mortal(points, below, replied, lambda: die("point"))
 
 
 def settings_of(place: Place, image: int, random: Random) -> Settings:
@@ -225,8 +217,7 @@ class Runner:
 
     longest = LONGEST
     patience = PATIENCE
-    unreached: tuple[str, ...] = ()
-    """Crash points that this kind of life never passes, by their last words."""
+    nth = NTH
 
     def __init__(self, level: str, seed: str, where: Path, mutant: str | None, only: str | None) -> None:
         self._level = level
@@ -271,10 +262,20 @@ class Runner:
         shutil.rmtree(place.home)
         return count
 
+    def points_of(self, level: str) -> list[str]:
+        """Return the crash points at which lives of this kind die, one after the other."""
+        return points_of(level)
+
     def _death(self, life: int, random: Random) -> Death:
+        """Return how this life ends: every third at some moment, the others at one crash point after the other."""
         power = self._level == "disk" and random.random() < 0.7
-        points = [point for point in points_of(self._level) if not point.endswith(self.unreached)]
-        return death_of(life, power, random, [self._only] if self._only else points, self.longest, self.patience)
+        if life % 3 == 2 and self._only is None:
+            return Death(None, 0, random.random() * self.longest, power)
+        points = self.points_of(self._level) if self._only is None else [self._only]
+        turn = life // 3 * 2 + life % 3
+        point = points[turn % len(points)]
+        nth = 1 + turn // len(points) * 11 % self.nth[point.rpartition(" ")[2]]
+        return Death(point, nth, self.patience, power)
 
     def begin(self, place: Place) -> None:
         """A new folder: nothing is known of it."""
@@ -359,9 +360,9 @@ def fork(run: Callable[[], None], stderr: Path) -> int:
         os._exit(code)
 
 
-def wait(pid: int) -> int | None:
+def wait(pid: int, seconds: float = HUNG) -> int | None:
     """Return the status of a process when it has ended; None if it had to be ended."""
-    end = time.monotonic() + HUNG
+    end = time.monotonic() + seconds
     pause = 0.0005
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults import time_mutants
+from tests.faults import chat_mutants, time_mutants
 from tests.faults.disk import Disk, DiskFiles
 
 from sapwood.kernel.actor import Actor
@@ -120,6 +120,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no-tombstone-first": no_tombstone_first,
     "no-order": no_order,
     **time_mutants.MUTANTS,
+    **chat_mutants.MUTANTS,
 }
 
 

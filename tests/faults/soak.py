@@ -1,6 +1,6 @@
 """Kills again and again, both levels side by side, and prints a line of JSON for every thousand lives.
 
-Of each level so many lives that write, and as many that wait for the clock.
+Of each level so many lives that write, as many that wait for the clock, and as many that talk.
 
 python -m tests.faults.soak --lives 5000
 """
@@ -18,7 +18,7 @@ from tests.faults.running import run_lives
 
 AT_ONCE = 1000
 LEVELS = ("process", "disk")
-KINDS = ("lives", "time_lives")
+KINDS = ("lives", "time_lives", "chat_lives")
 
 
 def soak(level: str, lives: int, seed: str) -> list[dict[str, Any]]:

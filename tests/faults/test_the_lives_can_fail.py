@@ -41,3 +41,23 @@ def test_time_broken_on_purpose_is_found_out(level: str, mutant: str, only: str 
     result = run_lives(level, LIVES, "mutants", of="time_lives", mutant=mutant, only=only, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
+
+
+@pytest.mark.parametrize(
+    ("level", "mutant", "only", "sentence"),
+    [
+        ("process", "no-results", "committed", "returned"),
+        ("process", "no-calls", "committed", "ran in life"),
+        ("process", "kept-chunks", None, "and the model said"),
+        ("process", "numbers-again", None, "used before"),
+        ("process", "lost-queue", None, "is gone"),
+        ("process", "next-apart", None, "nobody will begin it"),
+        ("disk", "sent-first", None, "and are not stored"),
+        ("process", "counted-apart", "committed", "steps and used"),
+        ("process", "no-returns", None, "did not return"),
+    ],
+)
+def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
+    result = run_lives(level, LIVES, "mutants", of="chat_lives", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

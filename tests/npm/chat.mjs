@@ -546,6 +546,23 @@ async function approved(name) {
   expect("words", count(messages[1]), 20);
 }
 
+/** Whoever approves asks late for what follows, and gets all of it nevertheless. */
+async function approved_and_asked_late(name) {
+  const ann = await open("ann", name);
+  await say(ann, "delete 20 5 @w4");
+  await until("ann is asked", () => isIdle(ann) && requested(ann).length);
+  ann.chat.addToolApprovalResponse({ id: requested(ann)[0].approval.id, approved: true });
+  ann.sockets.held = [];
+  await until("ann asks for what follows", () => ann.sockets.held.length);
+  await sleep(300);
+  ann.sockets.release();
+  await midway(ann, 5);
+  await letGo(ann, "w4");
+  const messages = await agree("after", ann);
+  expect("tool", toolParts(messages[1]), [["output-available", "all is gone"]]);
+  expect("words", count(messages[1]), 20);
+}
+
 async function denied(name) {
   const ann = await open("ann", name);
   const bob = await open("bob", name);
@@ -788,7 +805,7 @@ const TOGETHER = {
   ...{ stalled, stalled_after_client_tool },
   ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited, crossed, crossed_with_clear },
   ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
-  ...{ client_tool_reloaded, approved, denied, approved_and_denied, unanswered },
+  ...{ client_tool_reloaded, approved, approved_and_asked_late, denied, approved_and_denied, unanswered },
   ...{ error, error_while_away, queue, latest, merge, drop, debounce, interrupt },
   crossed_from_another: from_another(crossed),
   queue_from_another: from_another(queue),

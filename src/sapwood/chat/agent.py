@@ -19,6 +19,7 @@ from sapwood.chat.transcript import UIMessage
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
 from sapwood.runs.registry import Run
+from sapwood.runs.streaming import Watchers
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
@@ -75,7 +76,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     concurrency: ClassVar[str] = "queue"
     """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk, RunClients)
+    _speaks = (Talk, RunClients, Watchers)
     _runs_as = ChatRuns
     _has_conversation = True
 

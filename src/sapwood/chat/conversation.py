@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.chunks import Chunk, assembled, closed, closing
 from sapwood.chat.driving import CANCELLED, CLEARED, Driver
 from sapwood.chat.fitting import over
@@ -26,18 +27,23 @@ from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.contract import UNWANTED
-from sapwood.runs.registry import Run
+from sapwood.runs.events import ENDS, Feed
+from sapwood.runs.registry import Run, failure, shown
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.when import After
 from sapwood.wire import chat as wire
+from sapwood.wire import helix
 
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 SETTLED = 0.03
 """Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
 the last words before an error."""
@@ -302,6 +308,11 @@ class Conversation:
         if returns:
             self.transcript.add(row.message, ModelRequest(parts=returns))
 
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        if self._owner is not None:
+            await self.stream.waited_for(self._owner, ASKED_FOR)
+
     def begin_again(self, number: int, step: int) -> None:
         """Forget what a step of a turn has said. Clients cannot unsay it, so they are offered all that is left."""
         row = self._of(number)
@@ -339,6 +350,8 @@ class Conversation:
         else:
             self.turns.end(row.number, status, error)
             self._end_run(row, status, error)
+        if row.run is None:
+            self._tell_watchers(row.number, status)
         self._tell_all()
         self._tell_done(row, "completed" if status == "waiting" else status, error, says_nothing=not says)
         if status in BROKEN_OFF:
@@ -371,6 +384,15 @@ class Conversation:
             reason=why if status == "aborted" else None,
             usage=msgspec.json.encode(turn.usage).decode(),
         )
+
+    def _tell_watchers(self, number: int, status: str) -> None:
+        """Tell those who watch the agent how a turn of its own ended."""
+        turn, feed, seq = self.shown(self._of(number)), self._actor.of(Feed), self.stream.next_seq + 1
+        if status == "completed":
+            feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
+        else:
+            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            feed.end(ENDS.get(status), seq, told)
 
     def _tell_again(self, row: Row) -> None:
         """Tell what became of an answer that was broken off: until a stream ends, clients keep what they had of it."""
@@ -502,6 +524,16 @@ class Conversation:
             "messages": self.transcript.messages(),
             "model_messages": self.transcript.exported(),
             "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "helix": self._in_words_of_helix(),
+        }
+
+    def _in_words_of_helix(self) -> dict[str, Any]:
+        """Return the conversation and its runs for tools that were written for Helix."""
+        agents = {one.name: known(one.cls).type for one in self._agent.tools if isinstance(one, AgentTool)}
+        runs = self._actor.of(Runs).registry.all()
+        return {
+            "messages": helix.recorded(self.transcript.exported(), agents),
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
         }
 
     def cancel(self, id: str | None = None) -> bool:

@@ -51,8 +51,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
-ASKED_FOR = 0.05
-"""Seconds until a continuation streams: whoever answered asks for it meanwhile, and gets all of it in one way."""
 SOON = ("client soon", "run soon")
 """Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
@@ -116,6 +114,8 @@ class Talks(Protocol):
     def is_cut(self, number: int) -> bool: ...
 
     def cut(self, id: str, reason: str) -> None: ...
+
+    async def asked_for(self) -> None: ...
 
     def begin_again(self, number: int, step: int) -> None: ...
 
@@ -191,7 +191,7 @@ class Driver:
             self._talks.cut(row.id, self._actor.of(Served).why_not(row.run))
         if row.continues:
             await self._actor.leave()
-            await asyncio.sleep(ASKED_FOR)
+            await self._talks.asked_for()
             self._actor.check_live()
         self._talks.stream.begin(row)
         self._note_recovery(row)

@@ -17,6 +17,7 @@ from sapwood.chat.turns import Row, Turns
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.events import Feed, OwnTurn, ears_of
 from sapwood.runs.kept import SERVED
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
@@ -49,6 +50,8 @@ class ChatStream:
         """Clients that were offered a replay and have not taken it."""
         self.parked: dict[Socket, object] = {}
         """Clients that wait for a stream to begin, with what they want to be answered by."""
+        self._awaited: dict[Socket, asyncio.Future[None]] = {}
+        """Who is expected to wait for a stream to begin."""
         self._told: dict[Socket, float] = {}
         """When each client was last told all messages; an agent that slept does not know it."""
         self._made_at = self._now()
@@ -61,6 +64,8 @@ class ChatStream:
         self.active = row
         self._forget("stream < ?", row.number)
         self._seq = max(row.next_seq, self._last(row.number) + 1)
+        if row.run is None:
+            self._actor.of(Feed).begin(OwnTurn(row.id, row.number, row.created_at))
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
 
@@ -106,8 +111,8 @@ class ChatStream:
         texts = [msgspec.json.encode(chunk) for chunk in closing(unfinished)]
         if texts:
             first, self._seq = self._seq, self._seq + len(texts)
-            self._store(number, first, -1, texts)
-            self._actor.of(Served).said(run, first, texts)
+            at = self._store(number, first, -1, texts)
+            self._actor.of(Served).said(run, first, texts, at)
 
     def begin_again(self, step: int) -> None:
         """Forget what a step said, and offer every client what there is, from the beginning.
@@ -147,12 +152,15 @@ class ChatStream:
         gathered, self._gathered = self._gathered, []
         if not gathered or self.active is None or self._actor.dropped is not None:
             return
-        texts = [msgspec.json.encode(chunk) for chunk in merged(gathered)]
+        chunks = merged(gathered)
+        texts = [msgspec.json.encode(chunk) for chunk in chunks]
         first, self._seq = self._seq, self._seq + len(texts)
         row = self.active
-        self._store(row.number, first, self._step, texts)
+        at = self._store(row.number, first, self._step, texts)
         if row.run is not None:
-            self._actor.of(Served).said(row.run, first, texts)
+            self._actor.of(Served).said(row.run, first, texts, at)
+        elif ears_of(self._actor, self._actor.address.steps):
+            self._actor.of(Feed).say(first, chunks, at)
         continues = bool(row.continues)
         for listener in self._listeners.get(row.number, ()):
             for text in texts:
@@ -160,9 +168,11 @@ class ChatStream:
         for at, text in enumerate(texts):
             self.tell_live(wire.chunk(row.stream, text, first + at, continuation=continues))
 
-    def _store(self, number: int, first: int, step: int, texts: Sequence[bytes]) -> None:
-        body = (b"[" + b",".join(texts) + b"]").decode()
-        self._db.execute("INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?)", number, first, step, body)
+    def _store(self, number: int, first: int, step: int, texts: Sequence[bytes]) -> float:
+        """Store chunks; return when that was."""
+        body, now = (b"[" + b",".join(texts) + b"]").decode(), self._actor.host.clock.now()
+        self._db.execute("INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?, ?)", number, first, step, now, body)
+        return now
 
     def drop(self) -> None:
         """Forget what was gathered: nobody is to hear of it."""
@@ -261,7 +271,20 @@ class ChatStream:
     def park(self, socket: Socket, id: str, probe: object = None) -> None:
         """Have a client wait for a stream that is about to begin."""
         self.parked[socket] = probe
+        self._no_longer_await(socket)
         self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
+
+    async def waited_for(self, socket: Socket, seconds: float) -> None:
+        """Return when a client waits for a stream to begin, has left, or does neither for so long."""
+        if socket.is_open and socket not in self.parked:
+            self._awaited[socket] = parked = self._actor.host.loop.create_future()
+            await asyncio.wait({parked}, timeout=seconds)
+            self._awaited.pop(socket, None)
+
+    def _no_longer_await(self, socket: Socket) -> None:
+        waiting = self._awaited.pop(socket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def release_parked(self) -> None:
         """Nothing will be streamed: tell those who wait for it."""
@@ -290,3 +313,4 @@ class ChatStream:
         self._offered.discard(socket)
         self.parked.pop(socket, None)
         self._told.pop(socket, None)
+        self._no_longer_await(socket)

@@ -196,9 +196,9 @@ class Turns:
         return ToolCall(*rows[0]) if rows else None
 
     def begin_call(self, id: str, turn: int, name: str, input: str) -> None:
-        """Note that a tool is about to run."""
+        """Note that a tool is about to run, unless it is known how it ended: that has to survive the next crash too."""
         self._put_call(id, turn, name, input)
-        self._db.execute("UPDATE sapwood_tool_calls SET status = 'running' WHERE id = ?", id)
+        self._db.execute("UPDATE sapwood_tool_calls SET status = 'running' WHERE id = ? AND status IS NULL", id)
 
     def ask_about(self, id: str, turn: int, name: str, input: str, whom: str) -> None:
         """Note that somebody has to be asked."""

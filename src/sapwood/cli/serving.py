@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import json
@@ -27,6 +28,7 @@ from sapwood.app import App
 from sapwood.cli.loading import load
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
+from sapwood.runs.streaming import OpenStreams
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
 from sapwood.web.server import WebSockets
@@ -173,6 +175,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
+        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+            self._app.node.shared(OpenStreams).end()  # they would keep the server from ending
         await super().shutdown(sockets=sockets)
         log.info("sapwood has stopped")
 

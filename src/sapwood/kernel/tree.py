@@ -184,7 +184,8 @@ class Tree:
             self.ledger.reload()
         for actor in list(self.actors.values()):
             if actor.database is database:
-                if self.host.sockets.number_of(actor.address):
+                # Also without clients of its own: those of its parent are told by way of it.
+                if self.host.sockets.number_of(actor.address) or actor.found(Outbox) is not None:
                     actor.of(Outbox).lose()
                 self.drop(actor, Unavailable(f"{actor.address} lost a transaction and restarts: {error}"))
                 # What it had done by the clock may be undone, and due again.

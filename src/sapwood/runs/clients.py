@@ -12,15 +12,14 @@ from typing import Any
 
 import msgspec
 
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import resolve
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
-from sapwood.runs.registry import RUNS, Registry, Row
+from sapwood.runs.registry import RUNS, Registry, Row, types_of
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
 
@@ -101,13 +100,11 @@ class RunClients:
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
             return []
-        chunks = kept.said(database, found)
-        frames = [wire.chunk(seq + 1, row.id, text, tool_call=row.tool_call, replay=True) for seq, text in chunks]
-        following = chunks[-1][0] + 2 if chunks else 1
-        for milestone in msgspec.json.decode(found.milestones):
-            text = msgspec.json.encode(kept.milestone_chunk(milestone))
-            frames.append(wire.chunk(following, row.id, text, tool_call=row.tool_call, replay=True))
-        return frames
+        told = [(one.number + 1, 1, one.text) for one in kept.said(database, found.stream, length=found.length)]
+        for seq, milestone in kept.milestones(found):
+            told.append((seq, 0, msgspec.json.encode(kept.milestone_chunk(milestone))))
+        told.sort(key=lambda one: one[:2])  # where they happened; of one number, the chunk is the last
+        return [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
 
     def database_of(self, run: str) -> Database | None:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
@@ -118,15 +115,23 @@ class RunClients:
             return None
         return tree.database(child_stem(self._actor.stem, child.generation), self._actor.limits)
 
+    def reported(self, run: str) -> tuple[Any, tuple[Any, ...]]:
+        """Return how far a run says it is, and which milestones it has reached."""
+        database = self.database_of(run)
+        try:
+            found = kept.find(database, run) if database is not None else None
+        except Unavailable:  # it is busy with long_sql
+            found = None
+        if found is None:
+            return None, ()
+        progress = None if found.progress is None else msgspec.json.decode(found.progress)
+        return progress, tuple(milestone for _, milestone in kept.milestones(found))
+
     def types_of(self, row: Row) -> tuple[str, ...]:
         """Return what the class of the sub-agent that does a run is called, and was: it may have been renamed."""
         tree = self._actor.home
         assert isinstance(tree, Tree)
-        try:
-            kind = tree.kinds.get(row.type) or resolve(row.type)
-        except UsageError:  # it is no more
-            return (row.type,)
-        return (kind.type, *kind.aliases)
+        return types_of(row.type, tree.kinds)
 
     def hear(self, socket: Socket, data: str) -> None:
         """Clients say nothing about runs."""

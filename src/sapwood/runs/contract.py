@@ -51,6 +51,8 @@ class RunState:
     reason: str | None = None
     usage: str = "{}"
     """JSON: tokens and cost, by model."""
+    progress: str | None = None
+    """JSON: how far it last said it is."""
 
     @property
     def is_over(self) -> bool:

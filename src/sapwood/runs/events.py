@@ -6,20 +6,25 @@ looks on a wire is another matter: projections make frames of it.
 
 from __future__ import annotations
 
-from asyncio import Queue
-from collections.abc import Callable
+import asyncio
+from asyncio import Future
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sapwood.address import Step
+from sapwood.address import Address, Step
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 
 Kind = Literal["started", "chunk", "progress", "milestone", "finished", "error", "aborted", "interrupted"]
+ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
+"""What is told of a run, or turn, that has this status."""
 Depth = Literal["self", "children", "tree"]
 LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}
 """How many levels below the agent its listeners hear of."""
+MOST = 4096
+"""Events that may wait for a listener; one that is slower reads what it missed from where it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +44,113 @@ class Event:
     kind: Kind
     """What happened."""
     body: Any = None
-    """What there is to tell: for a chunk, the chunk; for a start, the input; for an end, how it ended."""
+    """What there is to tell: for a chunk, the chunk; for a start, what was given; for an end, how it ended."""
+    cursor: str | None = None
+    """Where to go on after it, with `subscribe(after=…)`. None now and then, while very much goes on at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTurn:
+    """A turn that an agent takes for nobody, and that goes on."""
+
+    id: str
+    stream: int
+    """What its chunks are stored by."""
+    began_at: float
+
+    def started(self, path: tuple[Step, ...]) -> Event:
+        return Event(path, None, None, 0, self.began_at, "started", {"turn": self.id})
 
 
 class Ear:
     """One listener. An agent's outbox takes it for a socket, so what it hears has passed the gate, in order."""
 
-    is_open = True
-
-    def __init__(self, depth: Depth, heard: Callable[[Event], None]) -> None:
-        self.levels = LEVELS[depth]
-        self._heard = heard
-        self.lost: Callable[[], None] = lambda: None
-        """Called when what was written is lost: whoever listens has to come again."""
+    def __init__(self, address: Address, levels: float) -> None:
+        self.address = address
+        self.levels = levels
+        self.heard: deque[Event] = deque()
+        """What happened since it last was not behind."""
+        self.is_behind = True
+        """Whether something happened that it has not heard."""
+        self.is_over = False
+        self._waiting: Future[None] | None = None
 
     def send(self, event: Any) -> None:
-        if self.is_open:
-            self._heard(event)
+        if len(self.heard) >= MOST:
+            self._miss()
+        elif not self.is_behind:
+            self.heard.append(event)
+            self._wake()
 
     def close(self, code: int, reason: str) -> None:
-        if self.is_open:
-            self.is_open = False
-            self.lost()
+        """Something that was written is lost, and what was about to be told of it."""
+        self._miss()
+
+    def _miss(self) -> None:
+        self.is_behind = True
+        self.heard.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def end(self) -> None:
+        """It is to hear no more."""
+        self.is_over = True
+        self._wake()
+
+    async def news(self, patience: float | None = None) -> bool:
+        """Return when there is something to hear, or something was missed; False if nothing was for so many seconds."""
+        if self.heard or self.is_behind or self.is_over:
+            return True
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        timer = None if patience is None else loop.call_later(patience, self._wake)
+        try:
+            await waiting
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return bool(self.heard or self.is_behind or self.is_over)
 
 
 class Feed:
-    """Who listens at one agent."""
+    """Who listens at one agent, and what it does for nobody."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.ears: set[Ear] = set()
+        self.turn: OwnTurn | None = None
+        """The turn of its own that goes on."""
+        self.last: Event | None = None
+        """How the last turn of its own ended, in this life."""
 
-    def listen(self, depth: Depth, heard: Queue[Event | None]) -> Ear:
-        """Have what happens from now on put into a queue; None says that no more will come."""
-        ear = Ear(depth, heard.put_nowait)
-        ear.lost = lambda: heard.put_nowait(None)
+    def listen(self, levels: float) -> Ear:
+        """Have what happens from now on be heard; whoever listens is behind until it has read what is stored."""
+        ear = Ear(self._actor.address, levels)
         self.ears.add(ear)
         return ear
+
+    def begin(self, turn: OwnTurn) -> None:
+        """A turn of the agent's own begins, or goes on."""
+        self.turn = turn
+        tell(self._actor, turn.started(self._actor.address.steps))
+
+    def say(self, first: int, chunks: list[Any], at: float) -> None:
+        """Tell what the turn says."""
+        path = self._actor.address.steps
+        for number, chunk in enumerate(chunks, first + 1):
+            tell(self._actor, Event(path, None, None, number, at, "chunk", chunk))
+
+    def end(self, kind: Kind | None, seq: int, body: dict[str, Any]) -> None:
+        """The turn is over, or (None) waits for somebody."""
+        turn, self.turn = self.turn, None
+        if turn is not None and kind is not None:
+            now = self._actor.host.clock.now()
+            told = {"turn": turn.id, **body}
+            self.last = Event(self._actor.address.steps, None, None, seq, now, kind, told)
+            tell(self._actor, self.last)
 
 
 def ears_of(actor: Actor, path: tuple[Step, ...]) -> list[Ear]:
@@ -93,5 +168,16 @@ def ears_of(actor: Actor, path: tuple[Step, ...]) -> list[Ear]:
 
 def tell(actor: Actor, event: Event) -> None:
     """Tell everybody who listens, once what this agent wrote is kept."""
-    for ear in ears_of(actor, event.path):
+    _put(actor, ears_of(actor, event.path), event)
+
+
+def tell_here(actor: Actor, event: Event) -> None:
+    """Tell those who listen at this agent: those above it hear the same from its parent."""
+    feed = actor.found(Feed)
+    if feed is not None and feed.ears:
+        _put(actor, list(feed.ears), event)
+
+
+def _put(actor: Actor, ears: list[Ear], event: Event) -> None:
+    for ear in ears:
         actor.of(Outbox).put(cast("Socket", ear), cast("Any", event))

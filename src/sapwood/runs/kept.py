@@ -12,20 +12,21 @@ from sapwood.storage.migrations import Schema
 SERVED = Schema("sapwood.runs", "served")
 CHUNKS = Schema("sapwood.runs", "chunks")
 ALL = (
-    "SELECT number, id, status, input, stream, length, output, summary, error, reason, usage, progress,"
+    "SELECT number, id, status, stream, length, output, summary, error, reason, usage, progress,"
     " milestones, trace, started_at, ended_at FROM sapwood_served_runs "
 )
+PLACE = "seq"
+"""What of a stored milestone says where it stands among the chunks; nobody is told."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Row(NamedTuple):
-    """One run, as the agent that does it has stored it."""
+    """One run, as the agent that does it has stored it; without its input, which may be large."""
 
     number: int
     id: str
     status: str
-    input: str
     stream: int
     length: int | None
     output: str | None
@@ -48,15 +49,50 @@ def find(database: Database, run: str) -> Row | None:
     return Row(*rows[0]) if rows else None
 
 
-def said(database: Database, row: Row, after: int = -1) -> list[tuple[int, bytes]]:
-    """Return the chunks of a run beyond this number, each with its own, asleep or awake."""
-    segments = database.execute("SELECT first, body FROM sapwood_chunks WHERE stream = ? ORDER BY first", row.stream)
+def input_of(database: Database, run: str) -> str:
+    """Return what a run was given, as JSON."""
+    ((text,),) = database.execute("SELECT input FROM sapwood_served_runs WHERE id = ?", run)
+    return text
+
+
+def numbers(database: Database, after: int) -> list[tuple[int, str]]:
+    """Return the numbers and ids of the runs that an agent does or did, beyond this one."""
+    if not (database.exists and database.has(SERVED)):
+        return []
+    return list(database.execute("SELECT number, id FROM sapwood_served_runs WHERE number > ? ORDER BY number", after))
+
+
+class Said(NamedTuple):
+    """One chunk that was said."""
+
+    number: int
+    at: float
+    text: bytes
+
+
+def said(database: Database, stream: int, *, after: int = -1, length: int | None = None) -> list[Said]:
+    """Return the chunks of a run or turn beyond this number, asleep or awake."""
+    segments = database.execute(
+        "SELECT first, at, body FROM sapwood_chunks WHERE stream = ?1 AND first >= coalesce("
+        "(SELECT max(first) FROM sapwood_chunks WHERE stream = ?1 AND first <= ?2), 0) ORDER BY first",
+        stream,
+        after + 1,
+    )
     return [
-        (first + at, bytes(text))
-        for first, body in segments
-        for at, text in enumerate(_segment.decode(body))
-        if first + at > after and (row.length is None or first + at < row.length)
+        Said(first + place, at, bytes(text))
+        for first, at, body in segments
+        for place, text in enumerate(_segment.decode(body))
+        if first + place > after and (length is None or first + place < length)
     ]
+
+
+def milestones(row: Row) -> list[tuple[int, dict[str, Any]]]:
+    """Return the milestones of a run, each with the number of the event that follows it."""
+    found: list[tuple[int, dict[str, Any]]] = []
+    for told in msgspec.json.decode(row.milestones):
+        seq = told.pop(PLACE)
+        found.append((seq, told))
+    return found
 
 
 def length(database: Database, stream: int) -> int:

@@ -84,7 +84,7 @@ class MethodRuns:
                 sapwood__address=str(actor.address),
                 sapwood__run__id=run,
             ):
-                value = await self._worked(run, row.input)
+                value = await self._worked(run, served.input(run))
             actor.check_live()
             if run in self._cut:  # it was told to stop, and did not listen
                 served.ended(run, "aborted", reason=self._cut[run])

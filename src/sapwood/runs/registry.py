@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -11,13 +11,15 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.clock import Clock
+from sapwood.errors import UsageError
+from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 RUNS = Schema("sapwood.runs", "runs")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at"
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode, remote"
     " FROM sapwood_runs "
 )
 OPEN = ("starting", "running")
@@ -58,6 +60,8 @@ class Row(NamedTuple):
     deadline_at: float | None
     started_at: float
     ended_at: float | None
+    mode: str
+    remote: str | None
 
     @property
     def is_open(self) -> bool:
@@ -96,6 +100,10 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    progress: Any = None
+    """How far it last said it is; `get_run` knows, `list_runs` does not."""
+    milestones: tuple[Any, ...] = ()
+    """What it has reached; `get_run` knows, `list_runs` does not."""
 
     @property
     def ok(self) -> bool:
@@ -114,17 +122,50 @@ class Run:
 
     def failure(self) -> dict[str, Any]:
         """Return what a model is told of a run that was not completed."""
-        told: dict[str, Any] = {
-            "ok": False,
-            "status": self.status,
-            "error": self.error or self.reason or f"{self.agent.type} did not complete.",
-            "retryable": self.retryable,
-        }
-        if self.reason is not None:
-            told["reason"] = self.reason
-        if self.still_running:
-            told["childStillRunning"] = True
-        return told
+        return failure(
+            self.agent.type, self.status, error=self.error, reason=self.reason, still_running=self.still_running
+        )
+
+
+def failure(
+    agent: str, status: str, *, error: str | None, reason: str | None, still_running: bool = False
+) -> dict[str, Any]:
+    """Return what a model is told of a run that was not completed."""
+    told: dict[str, Any] = {
+        "ok": False,
+        "status": status,
+        "error": error or reason or f"{agent} did not complete.",
+        "retryable": status == "interrupted",
+    }
+    if reason is not None:
+        told["reason"] = reason
+    if still_running:
+        told["childStillRunning"] = True
+    return told
+
+
+def types_of(type_: str, kinds: Mapping[str, AgentClass]) -> tuple[str, ...]:
+    """Return what the class of an agent of this type is called, and was: it may have been renamed."""
+    try:
+        kind = kinds.get(type_) or resolve(type_)
+    except UsageError:  # it is no more
+        return (type_,)
+    return (kind.type, *kind.aliases)
+
+
+def parent_run(row: Row) -> str | None:
+    """Return the run in which a run was given."""
+    return msgspec.json.decode(row.options).get("within")
+
+
+def given_with(row: Row) -> dict[str, Any]:
+    """Return what is told of how a run was given."""
+    told: dict[str, Any] = {"input": msgspec.json.decode(row.input), "order": row.place}
+    if row.tool_call is not None:
+        told["toolCallId"] = row.tool_call
+    if row.display is not None:
+        told["display"] = msgspec.json.decode(row.display)
+    return told
 
 
 class Registry:

@@ -43,9 +43,10 @@ from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, RunState, doing
-from sapwood.runs.events import Event, Kind, ears_of, tell
+from sapwood.runs.events import ears_of, tell
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
-from sapwood.runs.served import Served, parent_run
+from sapwood.runs.served import Served
+from sapwood.runs.watching import ended, started
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,6 @@ GIVEN_AGAIN = 5.0
 GRACE = 5.0
 """Seconds a sub-agent has to stop a run by itself; then it is aborted."""
 MOST_BACK_OFF = 5.0
-ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
 TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
@@ -241,7 +241,7 @@ class Runs:
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._clients.tell(row)
-        self._tell(row, "started", 0, msgspec.json.decode(row.input))
+        self._tell(row)
         return row
 
     def _detached(self, chosen: Detached) -> dict[str, Any]:
@@ -632,7 +632,7 @@ class Runs:
         row = self._row(row.id)
         self._clients.tell(row)
         run = shown(row)
-        self._tell(row, ENDS[status], row.seq, run.output if run.ok else run.failure())
+        self._tell(row)
         self._deliver(row, run)
         self._changed(row.id)
 
@@ -673,11 +673,11 @@ class Runs:
             where = {"address": str(self._actor.address)}
             log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
 
-    def _tell(self, row: Row, kind: Kind, seq: int, body: Any) -> None:
+    def _tell(self, row: Row) -> None:
+        """Tell those who listen that a run has started, or how it has ended."""
         path = (*self._actor.address.steps, Step(row.type, row.name))
         if ears_of(self._actor, path):
-            now = self._actor.host.clock.now()
-            tell(self._actor, Event(path, row.id, parent_run(row), seq, now, kind, body))
+            tell(self._actor, started(path, row) if row.is_open else ended(path, row))
 
     def gave_up(self, id: str, error: str) -> None:
         """Nobody follows a run any more: its fiber was begun again too often, and got nowhere."""

@@ -19,9 +19,9 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Worker
-from sapwood.runs.events import Event, Kind, ears_of, tell
-from sapwood.runs.kept import CHUNKS, SERVED, Row, find, length, milestone_chunk
-from sapwood.runs.registry import HARD, Registry
+from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
+from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
+from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
 from sapwood.wire import runs as wire
 
@@ -50,6 +50,10 @@ class Served:
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
+
+    def input(self, run: str) -> str:
+        """Return what a run was given, as JSON."""
+        return input_of(self._db, run)
 
     def given(self, run: str) -> Given | None:
         """Return how the parent has stored a run."""
@@ -97,6 +101,7 @@ class Served:
         )
         stream = self.worker.start(run, msgspec.json.decode(input))
         self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
+        self._tell_here(run)
 
     def inspect(self, run: str) -> RunState | None:
         """Return how a run stands; None if nothing is known of it."""
@@ -113,6 +118,7 @@ class Served:
             error=row.error,
             reason=row.reason,
             usage=row.usage,
+            progress=row.progress,
         )
 
     def has_spoken(self, run: str) -> bool:
@@ -170,6 +176,7 @@ class Served:
             self._actor.host.clock.now(),
             run,
         )
+        self._tell_here(run)
         for what in (self._given, self.last_heard, self.told, self._reports):
             what.pop(run, None)
         for waiting in self._over.pop(run, ()):
@@ -180,30 +187,32 @@ class Served:
         """Store chunks of a run that is no turn, and tell them."""
         row = self.row(run)
         assert row is not None
-        first = self.next_seq(row)
+        first, now = self.next_seq(row), self._actor.host.clock.now()
         texts = [msgspec.json.encode(chunk) for chunk in chunks]
         self._db.execute(
-            "INSERT INTO sapwood_chunks VALUES (?, ?, 0, ?)",
+            "INSERT INTO sapwood_chunks VALUES (?, ?, 0, ?, ?)",
             row.stream,
             first,
+            now,
             (b"[" + b",".join(texts) + b"]").decode(),
         )
-        self.said(run, first, texts)
+        self.said(run, first, texts, now)
 
-    def said(self, run: str, first: int, texts: Sequence[bytes]) -> None:
+    def said(self, run: str, first: int, texts: Sequence[bytes], at: float) -> None:
         """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
-        self.last_heard[run] = self._actor.host.clock.now()
+        self.last_heard[run] = at
         self.told[run] = first + len(texts)
         given = self.given(run)
         self._to_clients(
             run,
             lambda: [
-                wire.chunk(first + at + 1, run, text, tool_call=_tool_call(given)) for at, text in enumerate(texts)
+                wire.chunk(number, run, text, tool_call=_tool_call(given))
+                for number, text in enumerate(texts, first + 1)
             ],
         )
         if ears_of(self._actor, self._actor.address.steps):
-            for at, text in enumerate(texts):
-                self._tell("chunk", run, first + at + 1, msgspec.json.decode(text))
+            for number, text in enumerate(texts, first + 1):
+                self._tell("chunk", run, number, msgspec.json.decode(text), at)
 
     def _to_clients(self, run: str, frames: Callable[[], Sequence[str]]) -> None:
         """Send frames to the clients of the parent."""
@@ -215,18 +224,42 @@ class Served:
             for frame in told:
                 outbox.put(socket, frame)
 
-    def _tell(self, kind: Kind, run: str, seq: int, body: Any) -> None:
+    def _tell(self, kind: Kind, run: str, seq: int, body: Any, at: float) -> None:
+        tell(self._actor, self.event(kind, run, seq, body, at))
+
+    def event(self, kind: Kind, run: str, seq: int, body: Any, at: float) -> Event:
+        """Return something that happened in a run this agent does."""
         given = self.given(run)
-        event = Event(
+        return Event(
             path=self._actor.address.steps,
             run_id=run,
             parent_run_id=None if given is None else parent_run(given),
             seq=seq,
-            at=self._actor.host.clock.now(),
+            at=at,
             kind=kind,
             body=body,
         )
-        tell(self._actor, event)
+
+    def _tell_here(self, run: str) -> None:
+        """Tell those who listen here that a run has begun or ended: those above hear it from who gave it."""
+        row = self.row(run)
+        if row is not None and (feed := self._actor.found(Feed)) is not None and feed.ears:
+            tell_here(self._actor, self.started(row) if row.status == "running" else self.over(row))
+
+    def started(self, row: Row) -> Event:
+        """Return that a run has begun."""
+        given = self.given(row.id)
+        body = given_with(given) if given is not None else {"input": preview(msgspec.json.decode(self.input(row.id)))}
+        return self.event("started", row.id, 0, body, row.started_at)
+
+    def over(self, row: Row) -> Event:
+        """Return how a run has ended, as far as the agent that did it knows."""
+        at, seq = row.ended_at or row.started_at, self.next_seq(row) + 1
+        if row.status == "completed":
+            output = None if row.output is None else msgspec.json.decode(row.output)
+            return self.event("finished", row.id, seq, output, at)
+        told = failure(self._actor.address.type, row.status, error=row.error, reason=row.reason)
+        return self.event(ENDS[row.status], row.id, seq, told, at)
 
     def report(self, progress: Progress, milestone: str | None) -> bool:
         """Tell how far the run is that the code belongs to; a milestone is kept, and told to whoever comes later."""
@@ -287,7 +320,7 @@ class Served:
         }
         self._db.execute(
             "UPDATE sapwood_served_runs SET milestones = ? WHERE id = ?",
-            msgspec.json.encode([*reached, told]).decode(),
+            msgspec.json.encode([*reached, {**told, PLACE: self.next_seq(row) + 1}]).decode(),
             run,
         )
         self._tell_aside("milestone", row, milestone_chunk(told))
@@ -297,12 +330,7 @@ class Served:
         seq = self.next_seq(row) + 1
         text, tool_call = msgspec.json.encode(chunk), _tool_call(self.given(row.id))
         self._to_clients(row.id, lambda: [wire.chunk(seq, row.id, text, tool_call=tool_call)])
-        self._tell(kind, row.id, seq, chunk["data"])
-
-
-def parent_run(given: Given) -> str | None:
-    """Return the run in which a run was given."""
-    return msgspec.json.decode(given.options).get("within")
+        self._tell(kind, row.id, seq, chunk["data"], self._actor.host.clock.now())
 
 
 def _tool_call(given: Given | None) -> str | None:

@@ -1,0 +1,87 @@
+"""What happens in an agent's tree, over HTTP: `GET …/events`, as lines of JSON or as server-sent events.
+
+The reader sets the pace: what it has not taken yet is not read from where it is stored.
+That it leaves ends nothing but the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from sapwood.clock import Clock
+from sapwood.errors import InvalidArguments
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.sockets import Socket
+from sapwood.runs.watching import Watch
+from sapwood.settings import Settings
+from sapwood.wire import events as wire
+from sapwood.wire.helix import Helix
+
+PATH = "/events"
+FORMATS: dict[str, type[wire.Events | Helix]] = {"events": wire.Events, "helix": Helix}
+QUIET = 15.0
+"""Seconds of silence after which a sign of life is sent."""
+
+
+class OpenStreams:
+    """The readers by HTTP of one node: they would keep a server from ending."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.watches: set[Watch] = set()
+
+    def end(self) -> None:
+        """End every stream in good order; whoever reads comes again, with its cursor."""
+        for watch in self.watches:
+            watch.end()
+
+
+class Watchers:
+    """Those who watch one agent over HTTP."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def greet(self, socket: Socket) -> None:
+        """Clients with a socket are told of runs by `RunClients`."""
+
+    def hear(self, socket: Socket, data: str) -> None:
+        """Whoever watches says nothing."""
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+
+    async def request(self, request: Any) -> Any:
+        """Answer a request for what happens; None if it is for something else."""
+        if request.method != "GET" or request.scope["path"] != PATH:
+            return None
+        from starlette.responses import StreamingResponse
+
+        asked = request.query_params
+        depth, format = asked.get("depth", "tree"), asked.get("format", "events")
+        if format not in FORMATS:
+            raise InvalidArguments(f"A format is {', '.join(FORMATS)}; not {format!r}.")
+        # A browser that comes back names what it saw last, and the URL is still the one of its first visit.
+        watch = Watch(self._actor, depth, request.headers.get("last-event-id") or asked.get("after"))
+        media = wire.SSE if wire.SSE in request.headers.get("accept", "") else wire.NDJSON
+        return StreamingResponse(
+            _lines(self._actor.host.shared(OpenStreams), watch, FORMATS[format](), media),
+            media_type=media,
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+
+async def _lines(
+    streams: OpenStreams, watch: Watch, projection: wire.Events | Helix, media: str
+) -> AsyncGenerator[bytes, None]:
+    streams.watches.add(watch)
+    try:
+        async with aclosing(watch.events_or_silence(QUIET)) as events:
+            async for event in events:
+                if event is None:
+                    yield wire.QUIET[media]
+                elif sent := wire.encoded(projection.of(event), event.cursor, media):
+                    yield sent
+    finally:
+        streams.watches.discard(watch)

@@ -1,0 +1,405 @@
+"""What happens in a tree, for one reader: everything that is stored, then everything that follows, each once.
+
+A reader knows how far it is in every run. What it hears live is told if it is the very
+next thing; if anything lies between, or the reader was too slow to hear it, it is read
+from where it is stored. So nothing is told twice, nothing is left out, and a reader that
+takes its time holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from sapwood.address import Address, Step
+from sapwood.errors import InvalidArguments
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.deletion import child_stem, until_free
+from sapwood.kernel.registry import CHILDREN
+from sapwood.kernel.registry import Registry as ChildRegistry
+from sapwood.kernel.tree import Tree
+from sapwood.runs import kept
+from sapwood.runs.cursor import OWN, Cursor, Place, Shelf, TurnPlace
+from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
+from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
+from sapwood.runs.served import Served
+from sapwood.storage.database import Database
+
+log = logging.getLogger(__name__)
+
+PER_EVENT = 1024
+"""Characters of a cursor that each event may carry; of a longer one, not every event has it."""
+PAGE = 256
+
+Path = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One agent, asleep or awake."""
+
+    path: Path
+    key: str
+    """The numbers of those on the way down to it, from the agent that is watched."""
+    stem: str
+    database: Database
+
+
+class Watch:
+    """One reader of what happens in an agent, and below it."""
+
+    def __init__(self, actor: Actor, depth: str, after: str | None) -> None:
+        if depth not in LEVELS:
+            raise InvalidArguments(f"A depth is {', '.join(LEVELS)}; not {depth!r}.")
+        tree = actor.home
+        assert isinstance(tree, Tree)
+        self._actor, self._tree = actor, tree
+        self._levels = LEVELS[depth]
+        self._top = Node(actor.address.steps, "", actor.stem, actor.database)
+        self._cursor = Cursor(actor.address, actor.stem)
+        if after:
+            self._cursor.read(after)
+        self._ear: Ear | None = None
+        self._known: dict[tuple[Path, str], tuple[Shelf, Place]] = {}
+        """Where the reader is in the runs that go on."""
+        self._keys: dict[Path, str] = {}
+        """Which agents take turns for nobody."""
+        self._without = self._size = 0
+        """How many events went without a cursor, and how long the last one was."""
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield all that is stored and was not told yet, then what happens, for as long as somebody reads."""
+        async with aclosing(self.events_or_silence(None)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    async def events_or_silence(self, quiet: float | None) -> AsyncGenerator[Event | None, None]:
+        """Yield events, and None whenever nothing has happened for so many seconds."""
+        feed = self._actor.of(Feed)
+        ear = self._ear = feed.listen(self._levels)
+        try:
+            while not ear.is_over:
+                if ear.is_behind:
+                    ear.is_behind = False  # before it reads: what happens meanwhile is heard
+                    async for event in self._everything():
+                        yield self._marked(event)
+                elif ear.heard:
+                    event = ear.heard.popleft()
+                    if self._is_next(event):
+                        yield self._marked(event)
+                    else:
+                        async for missed in self._missed(event):
+                            yield self._marked(missed)
+                elif not await ear.news(quiet):
+                    yield None
+        finally:
+            feed.ears.discard(ear)
+
+    def end(self) -> None:
+        """Have no further event be told."""
+        if self._ear is not None:
+            self._ear.end()
+
+    def _marked(self, event: Event) -> Event:
+        """Return an event with where to go on after it."""
+        self._without += 1
+        if self._without * PER_EVENT < self._size:
+            return event
+        cursor = self._cursor.text()
+        self._without, self._size = 0, len(cursor)
+        # Not by dataclasses.replace, which costs more than all the rest.
+        return Event(event.path, event.run_id, event.parent_run_id, event.seq, event.at, event.kind, event.body, cursor)
+
+    def _is_next(self, event: Event) -> bool:
+        """Return whether an event is what the reader is to be told next, and note it if so."""
+        if event.run_id is None:
+            return self._is_next_of_turn(event)
+        found = self._known.get((event.path, event.run_id))
+        if found is None or found[1].seq != event.seq:
+            return False
+        place = found[1]
+        if event.kind == "chunk":
+            place.seq += 1
+            return True
+        if event.kind == "milestone" and event.body["sequence"] == place.milestones + 1:
+            place.milestones += 1
+            return True
+        # Starts and ends are read from where they are stored: with the end, all has to be there.
+        return event.kind == "progress"
+
+    def _is_over(self, key: tuple[Path, str], shelf: Shelf, place: Place) -> None:
+        place.over = True
+        shelf.shrink()
+        self._known.pop(key, None)
+
+    def _is_next_of_turn(self, event: Event) -> bool:
+        turn = self._cursor.turns.get(self._keys.get(event.path, "?"))
+        if turn is None or turn.seq != event.seq or turn.over:
+            return False
+        turn.seq += 1
+        turn.over = event.kind != "chunk"
+        return True
+
+    async def _missed(self, event: Event) -> AsyncGenerator[Event, None]:
+        """Yield what is to be told now that an event was heard that is not the next one: perhaps nothing."""
+        if event.run_id is None:
+            async for missed in self._missed_of_turn(event):
+                yield missed
+        elif not self._was_told(event):
+            is_own = event.path == self._top.path
+            node = self._top if is_own else self._find(event.path[:-1])
+            if node is not None:
+                async for missed in self._own_run(event.run_id) if is_own else self._run(node, event.run_id):
+                    yield missed
+
+    def _was_told(self, event: Event) -> bool:
+        """Return whether an event surely was told already, or is too old to be told."""
+        if event.kind in ("chunk", "progress"):
+            found = self._known.get((event.path, event.run_id or ""))
+            return event.kind == "progress" or (found is not None and event.seq < found[1].seq)
+        return False
+
+    async def _everything(self) -> AsyncGenerator[Event, None]:
+        """Yield what is stored and was not told yet."""
+        await self._kept(self._top.database)
+        shelf = self._cursor.shelf(OWN)
+        own = kept.numbers(self._top.database, shelf.done)
+        _forget_gone(shelf, [number for number, _ in own])
+        for _, id in own:
+            async for event in self._own_run(id):
+                yield event
+        async for event in self._below(self._top, 0):
+            yield event
+
+    async def _below(self, node: Node, level: int) -> AsyncGenerator[Event, None]:
+        """Yield what an agent does for nobody, and what those below it did and do."""
+        async for event in self._turn(node):
+            yield event
+        if level + 1 > self._levels or not await self._kept(node.database):
+            return
+        registry = Registry(node.database, self._actor.host.clock)
+        visited: set[int] = set()
+        if registry.exists:
+            shelf = self._cursor.shelf(node.key)
+            rows = registry.find("WHERE number > ? ORDER BY number", shelf.done)
+            _forget_gone(shelf, [row.number for row in rows])
+            for id in [row.id for row in rows]:
+                async for event in self._run(node, id, level=level, visited=visited):
+                    yield event
+        after = 0
+        while page := self._children(node, after):
+            for generation, child in page:
+                if generation not in visited:
+                    async for event in self._below(child, level + 1):
+                        yield event
+            after = page[-1][0]
+            await asyncio.sleep(0)
+            await self._kept(node.database)
+
+    def _children(self, node: Node, after: int) -> list[tuple[int, Node]]:
+        database = node.database
+        if not (database.exists and database.has(CHILDREN)):
+            return []
+        found = ChildRegistry(database, self._actor.host.clock).page(None, after, PAGE)
+        return [(one.generation, self._child(node, Step(one.type, one.name), one.generation)) for one in found]
+
+    def _child(self, node: Node, step: Step, generation: int) -> Node:
+        stem = child_stem(node.stem, generation)
+        database = self._tree.database(stem, self._actor.limits)
+        key = f"{node.key}.{generation}" if node.key else str(generation)
+        return Node((*node.path, step), key, stem, database)
+
+    def _find(self, path: Path) -> Node | None:
+        """Return the agent at a path, if it is still there."""
+        node = self._top
+        for step in path[len(node.path) :]:
+            if not (node.database.exists and node.database.has(CHILDREN)):
+                return None
+            found = ChildRegistry(node.database, self._actor.host.clock).find(
+                types_of(step.type, self._tree.kinds), step.name
+            )
+            if found is None:
+                return None
+            node = self._child(node, step, found.generation)
+        return node
+
+    async def _run(
+        self, node: Node, id: str, *, level: int | None = None, visited: set[int] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield what is stored of a run and was not told yet; with `level`, what happened below it too."""
+        registry = Registry(node.database, self._actor.host.clock)
+        row, child = None, None
+        if await self._kept(node.database) and (row := registry.get(id)) is not None:
+            child = self._doing(node, row)
+            if child is not None and not await self._kept(node.database, child.database):
+                child = None
+            row = registry.get(id)
+        shelf = self._cursor.shelf(node.key)
+        if row is None or shelf.is_done(row.number):
+            return
+        path, place = (*node.path, Step(row.type, row.name)), shelf.place(row.number)
+        self._known[path, id] = shelf, place
+        if place.seq == 0:
+            place.seq = 1
+            yield started(path, row)
+        end = row if row.status == "interrupted" and row.seq != place.given_up else None
+        for event in [] if child is None else self._readable(path, row, child.database, place):
+            if end is not None and event.seq >= end.seq and event.kind == "chunk":
+                place.given_up, end = end.seq, None
+                yield ended(path, row)
+            _note(place, event)
+            yield event
+        if child is not None and level is not None:
+            if visited is not None:
+                visited.add(int(child.key.rpartition(".")[2]))
+            async for event in self._below(child, level + 1):
+                yield event
+        if end is not None:
+            place.given_up = end.seq
+            yield ended(path, end)
+        if row.status in HARD:
+            self._is_over((path, id), shelf, place)
+            yield ended(path, row)
+
+    def _readable(self, path: Path, row: Row, database: Database, place: Place) -> list[Event]:
+        """Return what a run has said and was not told yet; nothing if it cannot be read any more."""
+        try:
+            found = kept.find(database, row.id)
+            return [] if found is None else _said(path, row.id, parent_run(row), database, found, place)
+        except Exception:
+            self._actor.check_live()
+            where = {"address": str(self._actor.address)}
+            log.exception("what the run %s of %s said cannot be read", row.id, path[-2], extra=where)
+            return []
+
+    def _doing(self, node: Node, row: Row) -> Node | None:
+        """Return who does a run, if it was made and is still there."""
+        if not node.database.has(CHILDREN):
+            return None
+        found = ChildRegistry(node.database, self._actor.host.clock).find(
+            types_of(row.type, self._tree.kinds), row.name
+        )
+        return None if found is None else self._child(node, Step(row.type, row.name), found.generation)
+
+    async def _own_run(self, id: str) -> AsyncGenerator[Event, None]:
+        """Yield what is stored of a run that the agent itself does, and was not told yet."""
+        await self._kept(self._top.database)
+        served = self._actor.of(Served)
+        row, shelf, path = served.row(id), self._cursor.shelf(OWN), self._top.path
+        if row is None or shelf.is_done(row.number):
+            return
+        place = shelf.place(row.number)
+        self._known[path, id] = shelf, place
+        first = served.started(row)
+        if place.seq == 0:
+            place.seq = 1
+            yield first
+        for event in _said(path, id, first.parent_run_id, self._top.database, row, place):
+            _note(place, event)
+            yield event
+        if row.status != "running":
+            self._is_over((path, id), shelf, place)
+            yield served.over(row)
+
+    async def _turn(self, node: Node) -> AsyncGenerator[Event, None]:
+        """Yield what is stored of the turn that an agent takes for nobody, if one goes on."""
+        feed = self._feed(node.path)
+        if feed is None:
+            return
+        place, turn = self._cursor.turns.get(node.key), feed.turn
+        last = feed.last
+        if place is not None and not place.over and last is not None and last.body["turn"] == place.id:
+            place.over = True
+            yield last
+        if turn is None or not await self._kept(node.database):
+            return
+        self._keys[node.path] = node.key
+        if place is None or place.id != turn.id:
+            place = self._cursor.turns[node.key] = TurnPlace(turn.id)
+        if place.seq == 0 or place.over:
+            place.seq, place.over = max(place.seq, 1), False
+            yield turn.started(node.path)
+        for one in kept.said(node.database, turn.stream, after=place.seq - 2):
+            place.seq = one.number + 2
+            yield Event(node.path, None, None, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text))
+
+    async def _missed_of_turn(self, event: Event) -> AsyncGenerator[Event, None]:
+        node = self._find(event.path)
+        if node is None:
+            return
+        self._keys[node.path] = node.key
+        if event.kind == "started":
+            place = self._cursor.turns.get(node.key)
+            if place is None or place.id != event.body["turn"] or place.over:
+                is_new = place is None or place.id != event.body["turn"]
+                seq = 1 if place is None or is_new else place.seq
+                self._cursor.turns[node.key] = TurnPlace(event.body["turn"], seq)
+                yield event
+            return
+        async for missed in self._turn(node):
+            yield missed
+        place = self._cursor.turns.get(node.key)
+        if place is None or place.over or event.seq < place.seq:
+            return
+        # What lies between was said again after a crash, or is whole by now and forgotten.
+        if event.kind == "chunk" or event.body["turn"] == place.id:
+            place.seq, place.over = event.seq + 1, event.kind != "chunk"
+            yield event
+
+    def _feed(self, path: Path) -> Feed | None:
+        actor = self._tree.actors.get(Address(path))
+        return None if actor is None else actor.found(Feed)
+
+    async def _kept(self, *databases: Database) -> bool:
+        """Return when all that these hold may be told; whether they are there."""
+        gate = self._actor.host.gate
+        while True:
+            await until_free(*databases)
+            waiting = self._actor.to_leave()
+            for database in databases:
+                waiting = waiting or (gate.wait(database) if database.exists else None)
+            if waiting is None:
+                return all(database.exists for database in databases)
+            await waiting
+
+
+def started(path: Path, row: Row) -> Event:
+    """Return that a run has started, as whoever gave it has stored it."""
+    return Event(path, row.id, parent_run(row), 0, row.started_at, "started", given_with(row))
+
+
+def ended(path: Path, row: Row) -> Event:
+    """Return how a run has ended, as whoever gave it has stored it."""
+    run, at = shown(row), row.ended_at or row.started_at
+    return Event(path, row.id, parent_run(row), row.seq, at, ENDS[row.status], run.output if run.ok else run.failure())
+
+
+def _said(path: Path, id: str, parent: str | None, database: Database, row: kept.Row, place: Place) -> list[Event]:
+    """Return the chunks and milestones of a run that were not told yet, in order."""
+    found = [
+        (one.number + 1, 1, Event(path, id, parent, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text)))
+        for one in kept.said(database, row.stream, after=place.seq - 2, length=row.length)
+    ]
+    for seq, told in kept.milestones(row)[place.milestones :]:
+        found.append((seq, 0, Event(path, id, parent, seq, told["at"] / 1000, "milestone", told)))
+    found.sort(key=lambda one: one[:2])  # of one number, the chunk is the last
+    return [event for _, _, event in found]
+
+
+def _note(place: Place, event: Event) -> None:
+    if event.kind == "chunk":
+        place.seq = event.seq + 1
+    else:
+        place.milestones += 1
+
+
+def _forget_gone(shelf: Shelf, numbers: list[int]) -> None:
+    """Forget runs that were cleared away."""
+    for number in set(shelf.places) - set(numbers):
+        del shelf.places[number]

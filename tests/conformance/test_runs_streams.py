@@ -1,0 +1,442 @@
+"""Events over HTTP: lines of JSON and server-sent events, gone on with, paced, and asked for like everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+from tests.conformance.served import Served, served
+from tests.conformance.serving import Site
+
+from sapwood import Agent, App, ChatAgent, Detached, agent_tool
+from sapwood.runs.events import Feed
+from sapwood.testing import ScriptedModel, call, text
+
+ROOT = "/agents/stream-root/r"
+SSE = {"accept": "text/event-stream"}
+
+gates: dict[str, asyncio.Event] = {}
+
+
+class StreamLeaf(Agent):
+    """Says what it is given; waits where it is told to."""
+
+    async def on_run(self, input: list[str]) -> AsyncGenerator[str, None]:
+        for word in input:
+            if word.startswith("gate:"):
+                await gates.setdefault(word, asyncio.Event()).wait()
+            elif word == "many":
+                for number in range(1500):
+                    yield f"{number:06}" + "x" * 4000
+            elif word == "fail":
+                raise RuntimeError("Max steps exceeded")
+            else:
+                yield word
+
+
+class StreamRoot(Agent):
+    """Gives runs."""
+
+    async def give(self, id: str, *words: str) -> str:
+        return (await self.run_agent(StreamLeaf, list(words), run_id=id)).status
+
+    async def begin(self, id: str, *words: str) -> None:
+        await self.run_agent(StreamLeaf, list(words), run_id=id, detached=Detached())
+
+    async def listeners(self) -> int:
+        return len(self._actor.of(Feed).ears)
+
+    async def on_request(self, request: Any) -> Any:
+        return PlainTextResponse(f"its own {request.scope['path']}")
+
+
+class Lines:
+    """A response that goes on, read line by line."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._rest = b""
+        self.status, self.headers = 0, dict[str, str]()
+
+    async def begin(self) -> None:
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        self.status = int(head[0].split()[1])
+        self.headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in head[1:-2])}
+
+    async def line(self) -> str:
+        async with asyncio.timeout(10):
+            while b"\n" not in self._rest:
+                size = int(await self._reader.readline() or b"0", 16)
+                if size == 0:
+                    raise EOFError
+                self._rest += await self._reader.readexactly(size)
+                await self._reader.readline()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
+
+    async def json(self) -> dict[str, Any]:
+        return json.loads(await self.line())
+
+    async def sse(self) -> tuple[str | None, Any]:
+        """Return the id and the data of the next server-sent event."""
+        id = None
+        while line := await self.line():
+            if line.startswith("id: "):
+                id = line.removeprefix("id: ")
+            else:
+                data = json.loads(line.removeprefix("data: "))
+        return id, data
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def reading(site: Site, target: str, **headers: str) -> AsyncGenerator[Lines, None]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    sent = {"host": f"127.0.0.1:{site.port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    writer.write(
+        "\r\n".join([f"GET {target} HTTP/1.1", *(f"{k}: {v}" for k, v in sent.items()), "", ""]).encode("latin-1")
+    )
+    lines = Lines(reader, writer)
+    await lines.begin()
+    try:
+        yield lines
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def streamed(**settings: Any) -> AsyncGenerator[Served, None]:
+    gates.clear()
+    async with served(App(agents=[StreamRoot], **settings)) as one:
+        yield one
+
+
+async def root_of(one: Served) -> StreamRoot:
+    return await one.world.get_agent(StreamRoot, "r")
+
+
+async def no_listeners(root: StreamRoot, count: int = 0) -> None:
+    async with asyncio.timeout(5):
+        while await root.listeners() != count:  # noqa: ASYNC110 - the other end of a connection, nobody tells
+            await asyncio.sleep(0.005)
+
+
+async def test_events_come_as_lines_of_json_what_was_and_what_happens() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        await root.give("past", "a")
+        async with reading(one.site, f"{ROOT}/events") as lines:
+            assert (lines.status, lines.headers["content-type"]) == (200, "application/x-ndjson")
+            past = [await lines.json() for _ in range(5)]
+            await root.give("now", "b")
+            now = [await lines.json() for _ in range(5)]
+
+        assert [event["kind"] for event in past] == ["started", "chunk", "chunk", "chunk", "finished"]
+        assert {event["runId"] for event in past} == {"past"}
+        assert {event["runId"] for event in now} == {"now"}
+        assert past[0] == {
+            "path": [{"type": "StreamRoot", "name": "r"}, {"type": "StreamLeaf", "name": "past"}],
+            "runId": "past",
+            "parentRunId": None,
+            "seq": 0,
+            "at": past[0]["at"],
+            "kind": "started",
+            "body": {"input": ["a"], "order": 0},
+            "cursor": past[0]["cursor"],
+        }
+
+
+async def test_events_come_as_server_sent_events_and_go_on_behind_the_last_id() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        await root.give("past", "a", "b")
+        async with reading(one.site, f"{ROOT}/events", **SSE) as lines:
+            assert lines.headers["content-type"].startswith("text/event-stream")
+            seen = [await lines.sse() for _ in range(6)]
+
+        for at, (id, _) in enumerate(seen[:-1]):
+            assert id is not None
+            async with reading(one.site, f"{ROOT}/events", last_event_id=id, **SSE) as lines:
+                assert [await lines.sse() for _ in range(5 - at)] == seen[at + 1 :]
+            async with reading(one.site, f"{ROOT}/events?after={id}") as lines:
+                assert (await lines.json())["seq"] == seen[at + 1][1]["seq"]
+        async with reading(
+            one.site, f"{ROOT}/events?after={seen[0][0]}", last_event_id=str(seen[3][0]), **SSE
+        ) as lines:
+            assert await lines.sse() == seen[4]
+
+
+async def test_a_reader_that_was_cut_off_by_a_restart_goes_on_where_it_was() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        await root.give("past", "a", "b")
+        async with reading(one.site, f"{ROOT}/events", **SSE) as lines:
+            seen = [await lines.sse() for _ in range(3)]
+        await one.world.crash()
+
+        root = await root_of(one)
+        await root.give("next", "c")
+        async with reading(one.site, f"{ROOT}/events", last_event_id=str(seen[-1][0]), **SSE) as lines:
+            rest = [(await lines.sse())[1] for _ in range(8)]
+
+        assert [(event["runId"], event["seq"]) for event in rest] == [
+            *(("past", number) for number in range(3, 6)),
+            *(("next", number) for number in range(5)),
+        ]
+
+
+async def test_the_depth_is_chosen_in_the_url_and_nonsense_is_refused() -> None:
+    async with streamed() as one:
+        await (await root_of(one)).give("past", "a")
+        async with reading(one.site, f"{ROOT}/events?depth=children") as lines:
+            assert (await lines.json())["kind"] == "started"
+        for query in ("depth=deep", "format=xml", "after=nonsense"):
+            assert (await one.site.http(f"{ROOT}/events?{query}")).status == 400
+        assert (await one.site.http(f"{ROOT}/events/more")).text == "its own /events/more"
+        assert (await one.site.http(f"{ROOT}/events", method="POST")).text == "its own /events"
+
+
+async def test_events_are_asked_for_like_everything_else() -> None:
+    def user_of(conn: Any) -> Any:
+        return conn.headers.get("authorization")
+
+    def may(user: Any, address: Any, action: str) -> bool:
+        return user == "ann"
+
+    async with streamed(authenticate=user_of, authorize=may) as one:
+        await (await root_of(one)).give("past", "a")
+        assert (await one.site.http(f"{ROOT}/events")).status == 401
+        assert (await one.site.http(f"{ROOT}/events", headers={"authorization": "bob"})).status == 403
+        async with reading(one.site, f"{ROOT}/events", authorization="ann") as lines:
+            assert (await lines.json())["runId"] == "past"
+
+
+async def test_a_reader_that_leaves_ends_nothing_but_its_reading() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        async with reading(one.site, f"{ROOT}/events") as other:
+            async with reading(one.site, f"{ROOT}/events") as lines:
+                await root.begin("one", "a", "gate:go", "b")
+                assert (await lines.json())["kind"] == "started"
+                await no_listeners(root, 2)
+            await no_listeners(root, 1)
+            gates["gate:go"].set()
+            while (event := await other.json())["kind"] != "finished":
+                pass
+
+        assert event["body"] == "ab"
+        await no_listeners(root)
+
+
+async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        async with reading(one.site, f"{ROOT}/events") as lines:
+            await root.begin("one", "many")
+            assert (await root.give("two", "quick")) == "completed"
+            async with reading(one.site, f"{ROOT}/events?depth=children") as other:
+                while (event := await other.json())["runId"] != "one" or event["kind"] != "finished":
+                    pass
+
+            heard: list[str] = []
+            while (event := await lines.json())["runId"] != "one" or event["kind"] != "finished":
+                if event["runId"] == "one" and event["kind"] == "chunk":
+                    heard.append(event["body"].get("delta", ""))
+
+        assert [text[:6] for text in heard if text] == [f"{number:06}" for number in range(1500)]
+
+
+async def test_silence_is_told_now_and_then(monkeypatch: Any) -> None:
+    monkeypatch.setattr("sapwood.runs.streaming.QUIET", 0.01)
+    async with streamed() as one:
+        async with reading(one.site, f"{ROOT}/events", **SSE) as lines:
+            assert (await lines.line()).startswith(":")
+        async with reading(one.site, f"{ROOT}/events") as lines:
+            assert not await lines.line()
+
+
+async def test_streams_end_in_good_order_when_the_server_does() -> None:
+    from sapwood.runs.streaming import OpenStreams
+
+    async with streamed() as one:
+        await (await root_of(one)).give("past", "a")
+        async with reading(one.site, f"{ROOT}/events") as lines:
+            for _ in range(5):
+                await lines.json()
+            one.world.node.shared(OpenStreams).end()
+            try:
+                await lines.line()
+                raise AssertionError("more came")
+            except EOFError:
+                pass
+
+
+async def test_a_child_that_does_a_run_has_events_of_its_own() -> None:
+    async with streamed() as one:
+        await (await root_of(one)).give("past", "a")
+        async with reading(one.site, f"{ROOT}/sub/stream-leaf/past/events?depth=self") as lines:
+            kinds = [(await lines.json())["kind"] for _ in range(5)]
+
+        assert kinds == ["started", "chunk", "chunk", "chunk", "finished"]
+        assert (await one.site.http(f"{ROOT}/sub/stream-leaf/nobody/events")).status == 404
+
+
+async def test_helix_says_that_a_sub_agent_starts_speaks_and_ends() -> None:
+    async with streamed() as one:
+        root = await root_of(one)
+        await root.give("good", "Summarizing...")
+        await root.give("bad", "fail")
+        async with reading(one.site, f"{ROOT}/events?format=helix") as lines:
+            told = [await lines.json() for _ in range(5)]
+
+        for event in told:
+            assert isinstance(event.pop("timestamp"), int)
+            assert isinstance(event.pop("cursor"), str)
+        assert told == [
+            {
+                "type": "subagent_start",
+                "subAgentId": "good",
+                "agentType": "StreamLeaf",
+                "input": ["Summarizing..."],
+                "parentSessionId": "r",
+            },
+            {"type": "text_delta", "delta": "Summarizing...", "agentId": "good", "agentType": "StreamLeaf"},
+            {
+                "type": "subagent_end",
+                "subAgentId": "good",
+                "agentType": "StreamLeaf",
+                "result": "Summarizing...",
+                "success": True,
+                "parentSessionId": "r",
+            },
+            {
+                "type": "subagent_start",
+                "subAgentId": "bad",
+                "agentType": "StreamLeaf",
+                "input": ["fail"],
+                "parentSessionId": "r",
+            },
+            {
+                "type": "subagent_end",
+                "subAgentId": "bad",
+                "agentType": "StreamLeaf",
+                "success": False,
+                "error": "RuntimeError: Max steps exceeded",
+                "parentSessionId": "r",
+            },
+        ]
+
+
+class StreamHelper(ChatAgent[str]):
+    """Helps."""
+
+    model = ScriptedModel(text("I help"), each=True)
+
+
+class StreamChat(ChatAgent[str]):
+    """Talks, and has helpers."""
+
+    model = ScriptedModel(call("helper", id="c1", message="help me"), text("done"), each=True)
+    tools = (agent_tool(StreamHelper, name="helper"),)
+
+
+async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not_close() -> None:
+    async with served(App(agents=[StreamChat])) as one:
+        chat = await one.world.get_agent(StreamChat, "r")
+        async with reading(one.site, "/agents/stream-chat/r/events?format=helix", **SSE) as lines:
+            await chat.send("go")
+            told: list[Any] = []
+            while not told or told[-1]["type"] != "output":
+                told.append((await lines.sse())[1])
+
+        kinds = [event["type"] for event in told]
+        assert kinds.index("subagent_start") < kinds.index("subagent_end") < kinds.index("output")
+        child = next(event for event in told if event["type"] == "subagent_start")
+        assert child["input"] == "help me"
+        words: dict[tuple[str, str], str] = {}
+        for event in told:
+            if event["type"] == "text_delta":
+                who = (event["agentId"], event["agentType"])
+                words[who] = words.get(who, "") + event["delta"]
+        assert words == {
+            ("agent-tool:c1", "StreamHelper"): "I help",
+            ("r", "StreamChat"): "done",
+        }
+        tools = [event for event in told if event["type"].startswith("tool_")]
+        assert [(event["type"], event["toolCallId"], event["toolName"]) for event in tools] == [
+            ("tool_start", "c1", "helper"),
+            ("tool_end", "c1", "helper"),
+        ]
+        assert tools[1]["result"] == "I help"
+
+
+class StreamFailing(ChatAgent[str]):
+    """Fails."""
+
+    async def respond(self, turn: Any) -> Any:
+        raise RuntimeError("Max steps exceeded")
+        yield ""
+
+
+class StreamTwo(ChatAgent[str]):
+    """Has one helper that helps, and one that fails."""
+
+    model = ScriptedModel(
+        call("helper", id="c1", message="help me"), call("failing", id="c2", message="fail"), text("done"), each=True
+    )
+    tools = (agent_tool(StreamHelper, name="helper"), agent_tool(StreamFailing, name="failing"))
+
+
+async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_and_refers_to_the_runs() -> None:
+    async with served(App(agents=[StreamTwo])) as one:
+        chat = await one.world.get_agent(StreamTwo, "r")
+        await chat.send("go")
+
+        told = (await chat.export())["helix"]
+        assistant = [message for message in told["messages"] if "toolCalls" in message]
+        assert [message["toolCalls"][0] for message in assistant] == [
+            {"id": "c1", "name": "subagent__StreamHelper", "arguments": {"message": "help me"}},
+            {"id": "c2", "name": "subagent__StreamFailing", "arguments": {"message": "fail"}},
+        ]
+        results = [message for message in told["messages"] if message["role"] == "tool"]
+        assert results == [
+            {"role": "tool", "toolCallId": "c1", "toolName": "subagent__StreamHelper", "content": '"I help"'},
+            {
+                "role": "tool",
+                "toolCallId": "c2",
+                "toolName": "subagent__StreamFailing",
+                "content": results[1]["content"],
+            },
+        ]
+        assert "Max steps exceeded" in json.loads(results[1]["content"])["error"]
+        references = told["subSessionRefs"]
+        assert [(one["toolCallId"], one["agentType"], one["status"]) for one in references] == [
+            ("c1", "StreamHelper", "completed"),
+            ("c2", "StreamFailing", "failed"),
+        ]
+        assert references[0]["output"] == "I help"
+
+
+class StreamGuard(ChatAgent[str]):
+    """Has a helper that it shows to nobody."""
+
+    model = ScriptedModel(call("helper", id="c1", message="help me"), text("done"), each=True)
+    tools = (agent_tool(StreamHelper, name="helper"),)
+
+    async def on_before_sub_agent(self, request: Any, child: Any) -> Any:
+        return PlainTextResponse(f"not {child.name}", 403)
+
+
+async def test_opening_a_run_is_asked_for_like_any_child() -> None:
+    async with served(App(agents=[StreamGuard])) as one:
+        await (await one.world.get_agent(StreamGuard, "r")).send("go")
+        helper = "/agents/stream-guard/r/sub/stream-helper/agent-tool%3Ac1"
+
+        assert (await one.site.http(f"{helper}/events")).text == "not agent-tool:c1"
+        assert await one.site.refused(helper) == 4403

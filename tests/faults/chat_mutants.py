@@ -1,0 +1,122 @@
+"""Ways to break conversations on purpose, so that the tests can show that they would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.chat.conversation import Conversation
+from sapwood.chat.stream import ChatStream
+from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.sockets import Socket
+
+
+def no_results() -> None:
+    """What a tool returned is not written down."""
+
+    def ended(self: CallJournal, id: str, *, result: str | None = None, error: str | None = None) -> None:
+        pass
+
+    CallJournal.ended = ended
+
+
+def no_calls() -> None:
+    """That a tool begins is not written down."""
+
+    def begin_call(self: Turns, id: str, turn: int, name: str, input: str) -> None:
+        pass
+
+    Turns.begin_call = begin_call
+
+
+def kept_chunks() -> None:
+    """What an interrupted step had said is not forgotten when the model is asked again."""
+
+    def forget_from(self: ChatStream, step: int) -> None:
+        pass
+
+    ChatStream.forget_from = forget_from
+
+
+def numbers_again() -> None:
+    """The numbers of what is forgotten are used again."""
+    forget_from = ChatStream.forget_from
+
+    def forget(self: ChatStream, step: int) -> None:
+        forget_from(self, step)
+        assert self.active is not None
+        self._seq = self._last(self.active.number) + 1
+        self._turns.set(self.active.number, next_seq=self._seq)
+
+    ChatStream.forget_from = forget
+
+
+def lost_queue() -> None:
+    """A turn that begins takes the place of all that are queued."""
+    begin = Conversation._begin
+
+    def begin_alone(self: Conversation, row: Row, sender: Socket | None = None) -> None:
+        self._actor.database.execute("DELETE FROM sapwood_turns WHERE status = 'queued' AND number > ?", row.number)
+        begin(self, row, sender)
+
+    Conversation._begin = begin_alone
+
+
+def next_apart() -> None:
+    """A turn ends in one commit, and the next begins in another."""
+    begin_next = Conversation.begin_next
+
+    def begin_later(self: Conversation) -> None:
+        self._actor.host.loop.call_later(0.003, lambda: None if self._actor.detached else begin_next(self))
+
+    Conversation.begin_next = begin_later
+
+
+def sent_first() -> None:
+    """Frames leave before what they say is kept."""
+
+    def put(self: Outbox, socket: Socket, frame: str | bytes) -> None:
+        socket.send(frame)
+
+    Outbox.put = put
+
+
+def counted_apart() -> None:
+    """An answer is stored in one commit, and counted in another."""
+    make, count = Conversation.__init__, Turns.count
+    commits: dict[Turns, Callable[[], None]] = {}
+
+    def made(self: Conversation, actor: Actor) -> None:
+        make(self, actor)
+        commits[self.turns] = actor.home.slices.commit
+
+    def count_later(self: Turns, row: Row, *used: Any) -> None:
+        self._db.keep()
+        commits[self]()
+        count(self, row, *used)
+
+    Conversation.__init__, Turns.count = made, count_later
+
+
+def no_returns() -> None:
+    """What a turn had called when it was broken off is left as it is."""
+
+    def return_calls(self: Conversation, row: Row, otherwise: str) -> None:
+        pass
+
+    Conversation._return_calls = return_calls
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "no-results": no_results,
+    "no-calls": no_calls,
+    "kept-chunks": kept_chunks,
+    "numbers-again": numbers_again,
+    "lost-queue": lost_queue,
+    "next-apart": next_apart,
+    "sent-first": sent_first,
+    "counted-apart": counted_apart,
+    "no-returns": no_returns,
+}

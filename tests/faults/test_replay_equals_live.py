@@ -1,0 +1,18 @@
+"""Promise 8: replay equals live. Killed in the middle of answers, conversations lose nothing and say nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+from tests.faults.lives import points_of
+from tests.faults.running import LIVES, run_lives
+
+
+@pytest.mark.parametrize("level", ["process", "disk"])
+def test_whatever_ends_a_process_its_conversations_go_on_as_everybody_has_heard_them(level: str) -> None:
+    result = run_lives(level, LIVES, "talks", of="chat_lives")
+
+    assert result["violations"] == [], f"seed {result['seed']}, kept in {result['kept']}"
+    assert result["lives"] == LIVES
+    assert result["replies"] > LIVES
+    if LIVES >= 100:
+        assert {point for point in points_of(level) if not point.endswith(("rename", "remove"))} <= {*result["points"]}
