@@ -2,6 +2,10 @@
 venv := env("SAPWOOD_VENV", justfile_directory() / ".venv")
 export VIRTUAL_ENV := venv
 export PATH := venv / "bin:" + env("PATH")
+# Hundreds of tests start a Python of their own: without kept bytecode each would compile everything again.
+export PYTHONDONTWRITEBYTECODE := ""
+# Twice as many tests at once as a small machine has cores: most of the time they wait.
+beside := "-n 4 --dist worksteal --inline-snapshot disable -m 'not alone'"
 
 # List the recipes.
 default:
@@ -14,7 +18,7 @@ setup:
     uv pip install --quiet --no-deps --no-build-isolation --editable .
 
 # Everything a change must pass before it lands, cheapest first.
-check: format-check lint layers types test docs ledger
+check: format-check lint layers types docs ledger test
 
 # Everything slow: processes are killed, disks fill up, real servers and clients.
 test-all:
@@ -49,9 +53,18 @@ types:
     pyright
     bash tests/typing/check.sh
 
-# Fast tests: no server, no network. Pass any pytest argument on.
+# Fast tests: no server, no network. All of them beside each other; with any pytest arguments, those in one process.
 test *args:
-    pytest tests/unit tests/conformance tests/docs {{args}}
+    pytest {{ if args == "" { beside } else { args } }}
+    {{ if args == "" { "pytest -m alone" } else { "" } }}
+
+# Build the pages of the examples from examples/pages. Needs Node; running an example does not.
+pages *names:
+    cd examples/pages && npm install --no-audit --no-fund --ignore-scripts --loglevel=error && npm run check && npm run build -- {{names}}
+
+# Take new pictures of the pages for the documentation, and put all of them into a folder to look at.
+pictures folder:
+    SAPWOOD_PICTURES="{{folder}}" pytest tests/npm/test_examples.py
 
 # Build the documentation; a warning is an error.
 docs:

@@ -44,6 +44,22 @@ LIMITS = """## What limits what
   guard against statements that run too long: together as much as the row itself.
 - **A schedule among a million** costs what it costs among none if it is due near others, as most are. Due at any time
   of a year, each one changes a page of the index of its own, and every changed page goes into the log whole.
+- **A token of an answer** costs less than where Pydantic AI is used by itself, because it goes a shorter way: in an
+  agent's stream each event takes four locks, and a turn of the event loop for each. We hear it where the model says it,
+  and hand on only where parts begin and end. What we add is a row and a frame for all that came in 30 ms. With a model
+  that speaks as fast as it is read these are dozens of tokens, so neither the row nor 20 watchers weigh much.
+- **Tokens at 50 a second** come one or two at a time, so each row and frame is for one or two tokens: they cost a
+  little more than the shorter way saves, in short answers with what it takes to begin and to end a turn. Each watcher
+  more costs another frame each time, about 10 µs.
+- **Many conversations on one core** wait for that core, and for nothing else: a token is late by the 30 ms for which it
+  is gathered, and by what others of the process do meanwhile. The measured time counts from when the token was due, and
+  turns end and begin all the while. Where other programs have the core for part of the time, as the note says, tokens
+  are late by that too.
+- **Reopening a long conversation** reads its messages as they are stored, as text, and sends them without looking into
+  them. Copies of the whole text on its way into the socket are most of the rest.
+- **The first answer in a long conversation** has to read what the model is to see, and check it: about 15 µs a message,
+  with pauses for everybody else. Then Pydantic AI goes through all of it several times, in one go: `compact_above`
+  keeps that short.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 

@@ -26,10 +26,11 @@ from page import page
 HERE = Path(__file__).parent
 LAST = HERE / "last.jsonl"
 PAGE = HERE.parent / "docs/explanation/measured.md"
-PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "costs.py")
+PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "chat.py", "costs.py")
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
     "time.py": ("--small", "grow", "storm", "restart", "step"),
+    "chat.py": ("--small", "token", "reopen"),
     "costs.py": (),
 }
 """What is measured with `--quick`: all metrics of a program, or these."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 PING, CLOSE = 9, 8
 GONE = 1006
@@ -61,12 +61,16 @@ class Client(asyncio.Protocol):
             if buffer[at] & 8:
                 self._control(buffer[at] & 15, payload)
             else:
-                self.last = payload
-                self.frames += 1
+                self.heard(payload)
             at += head + length
         del buffer[:at]
         if self._waiter is not None and self.frames >= self._wanted and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def heard(self, payload: bytes) -> None:
+        """A frame has come."""
+        self.last = payload
+        self.frames += 1
 
     def _control(self, kind: int, payload: bytes) -> None:
         if kind == PING:
@@ -104,9 +108,12 @@ def handshake(port: int, path: str) -> bytes:
     ).encode()
 
 
-async def connect(port: int, path: str, frames: int) -> Client:
+C = TypeVar("C", bound=Client)
+
+
+async def connect(port: int, path: str, frames: int, kind: type[C] = Client) -> C:
     """Return a client that has seen the greeting."""
-    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+    _, client = await asyncio.get_running_loop().create_connection(kind, "127.0.0.1", port)
     client.transport.write(handshake(port, path))
     await client.until(frames)
     return client

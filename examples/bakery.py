@@ -77,6 +77,8 @@ async def main(data: str) -> None:
         for wish in await shop.approvals():
             print("the baker is asked:", wish.tool, wish.arguments)
             await shop.approve(wish.id)
+        turn = await shop.turn(turn.id)
+        print(f"{turn.status}: {turn.text}")
 
         await shop.send("Thank you.")
         for message in await shop.transcript():

@@ -35,6 +35,7 @@ async def test_nothing_is_sold_before_the_baker_agrees(
         await world.crash()  # it waits on
         shop = await world.get_agent(Bakery, "corner")
         await shop.approve("c1")
-        await shop.send("Thank you.")
+        turn = await shop.turn(turn.id)
 
+        assert (turn.status, turn.text) == ("completed", "Here you are.")
         assert await shop.look("rye") == 9

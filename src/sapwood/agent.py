@@ -59,6 +59,8 @@ HOOKS = frozenset(
     | {"on_fiber_recovered"}
 )
 """What a subclass may override of what `Agent` defines."""
+MAY_BE_PLAIN = "_sapwood_may_be_plain"
+"""What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset({"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity"})
 """What a subclass may set."""
 
@@ -512,7 +514,7 @@ def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) ->
     plain = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
     if name == "on_start" and not inspect.iscoroutinefunction(function):
         raise UsageError(f"{cls.__name__}.on_start has to be `async def`.")
-    if plain and name not in hooks and not name.startswith("_"):
+    if plain and name not in hooks and not name.startswith("_") and not getattr(function, MAY_BE_PLAIN, False):
         warnings.warn(
             f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
             f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself.",

@@ -47,6 +47,10 @@ class App:
     An app is also an ASGI application. `authenticate` is given every request and socket
     and returns who it is, or None to refuse it; `authorize` is given that user, the address
     of a root and "request" or "connect", and returns whether it may go on. Both may be async.
+
+    `pages` is a folder of files, such as a page and its script. They are served at `/`, for everybody, wherever no
+    agent is. A relative one is looked for in the current folder; write `Path(__file__).with_name("page")` for one
+    that lies beside your program. If the app is mounted in another one, serve them there.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class App:
         deps: Deps = None,
         authenticate: Callable[[HTTPConnection], Any] | None = None,
         authorize: Callable[[Any, Address, str], Any] | None = None,
+        pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: LocalRuntime | None = None,
     ) -> None:
@@ -63,11 +68,14 @@ class App:
             raise UsageError(f"App(agents=…) takes a list of agent classes. Write agents=[{agents.__name__}].")
         if settings is not None and not isinstance(cast(object, settings), Settings):
             raise UsageError(f"App(settings=…) takes Settings(…), and was given a {type(settings).__name__}.")
+        if pages is not None and not Path(pages).is_dir():
+            raise UsageError(f"App(pages=…) takes a folder, and there is none at {str(pages)!r}.")
         self.agents = tuple(agents)
         self.settings = settings or Settings()
         self.deps = deps
         self.authenticate = authenticate
         self.authorize = authorize
+        self.pages = Path(pages).resolve() if pages is not None else None
         self._given_runtime = runtime
         self._runtime = runtime or LocalRuntime(self.settings)
         self._node: Node | None = None
@@ -96,6 +104,7 @@ class App:
     async def __aenter__(self) -> Self:
         if self._node is not None:
             raise UsageError("The app is running already.")
+        self._check_pages()
         stack = AsyncExitStack()
         async with stack:
             deps = self.deps
@@ -114,6 +123,13 @@ class App:
             self._node = node
             self._stack = stack.pop_all()
         return self
+
+    def _check_pages(self) -> None:
+        if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):
+            raise UsageError(
+                f"The data folder {str(self.settings.data)!r} is in the folder of the pages, {str(self.pages)!r}, and "
+                "everybody could read it. Give the pages a folder of their own."
+            )
 
     async def __aexit__(self, *exc: object) -> None:
         self._node = self._door = None
@@ -174,6 +190,7 @@ class App:
                     lambda actor: actor.of(Connections),
                     authenticate=self.authenticate,
                     authorize=self.authorize,
+                    pages=None if self.pages is None else str(self.pages),
                 )
         return self._door
 

@@ -237,7 +237,7 @@ async def cancel(client: Client, id: str) -> None:
 
 async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
     """Wait until this many turns are over; return how each ended."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(ends := await agent.ends()) < turns:  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.01)
     return ends
@@ -246,7 +246,7 @@ async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
 async def idle(one: Served, path: str = TALKER) -> Client:
     """Wait until nothing streams and nothing is about to; return the client who was told so, and heard what came."""
     client = await one.join(path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await resume(client, uuid4().hex)).get("reason") != "idle":
             await one.world.clock.advance(1)
             await asyncio.sleep(0.01)

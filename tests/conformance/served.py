@@ -39,7 +39,7 @@ class Client:
 
     async def until(self, fits: Any) -> Any:
         """Return the first frame that fits, waiting for it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 for frame in self.frames:
                     if fits(frame):
@@ -55,7 +55,7 @@ class Client:
         return self
 
     async def ended(self) -> tuple[int, str]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self._reading
         assert self.closed is not None
         return self.closed

@@ -117,7 +117,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 async def closed(client: ClientConnection) -> int:
     """Read a socket to its end; return its close code."""
     with contextlib.suppress(ConnectionClosed):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 await client.recv()
     assert client.close_code is not None
@@ -127,7 +127,7 @@ async def closed(client: ClientConnection) -> int:
 async def frames_until(client: ClientConnection, type: str) -> list[dict[str, Any]]:
     """Read frames up to the first of this type."""
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not found or found[-1].get("type") != type:
             frame = await client.recv()
             with contextlib.suppress(ValueError):
@@ -159,7 +159,7 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
     server = _Server(uvicorn.Config(app, **{**options, "timeout_graceful_shutdown": 2, **config}))
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not server.started:
                 if task.done():
                     await task  # it says why

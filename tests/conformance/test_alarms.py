@@ -639,7 +639,7 @@ async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_repl
         await child.after(0.3, "later")
     probe.log.clear()
 
-    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(5):
+    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):
         while "grandchild: later" not in probe.log:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
 

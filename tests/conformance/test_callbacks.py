@@ -323,7 +323,7 @@ async def test_a_callback_runs_in_the_context_of_the_one_who_passed_it(run: Run)
 
 
 async def test_a_callback_may_call_the_agent_that_called_it(run: Run) -> None:
-    async with run(Streamer) as world, asyncio.timeout(5):
+    async with run(Streamer) as world, asyncio.timeout(60):
         streamer = await world.get_agent(Streamer, "s")
 
         async def question() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.conformance.chats import (
@@ -26,12 +26,13 @@ from tests.conformance.chats import (
     talker,
     talking,
     text_of,
+    tool_result,
     user,
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, until
 
-from sapwood import Approval, tool
+from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -75,6 +76,39 @@ async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
         assert text_of(answer) == "paid it"
         assert await agent.ends() == [(turn.id, "completed")]
         check_history(json.loads(await agent.seen_by_model()))
+
+
+async def test_python_waits_for_what_comes_of_an_approval(run: Run) -> None:
+    cls = paying(call("pay", id="p", amount=5), call("pay", id="q", amount=6), text("paid both"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        turn = await agent.send("pay")
+        assert (await agent.turn(turn.id)).status == "waiting"
+
+        await agent.approve("p")
+        assert (await agent.turn(turn.id)).status == "waiting"
+        await agent.approve("q")
+
+        turn = await agent.turn(turn.id)
+        assert (turn.status, turn.text) == ("completed", "paid both")
+        assert await agent.turn(turn.id) == turn
+        with pytest.raises(Refused, match="no turn 'x'"):
+            await agent.turn("x")
+
+
+async def test_whoever_only_waits_for_a_turn_does_not_cancel_it(run: Run) -> None:
+    gate = asyncio.Event()
+    cls = paying(call("pay", id="p", amount=5), text("paid it", gate=gate))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        turn = await agent.send("pay")
+        await agent.approve("p")
+
+        with pytest.raises(TimedOut), deadline(0.1):
+            await agent.turn(turn.id)
+        gate.set()
+
+        assert (await agent.turn(turn.id)).text == "paid it"
 
 
 async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> None:
@@ -178,6 +212,33 @@ async def test_a_client_answers_and_the_answer_is_shown_to_all_and_after_a_reloa
         assert stored["approval"]["approved"] is approved
 
 
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_person_answers_over_http_and_hears_how_the_turn_goes_on(approved: bool) -> None:
+    cls = paying(calls(call("pay", id="p", amount=5), call("beep", id="b")), text("done with it"))
+    async with talking(cls) as one:
+        body: dict[str, Any] = {"messages": [user("pay", "u1")], "clientTools": [{"name": "beep"}]}
+        asked = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+        assert "tool-approval-request" in asked.text
+        said, answer = (await one.site.http(f"{TALKER}/get-messages")).json()
+        part = parts_of(answer, "p")
+        part.update(state="approval-responded", approval={"id": "p", "approved": approved, "reason": "No!"})
+
+        body["messages"] = [said, answer]
+        half = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+        assert half.text == "data: [DONE]\n\n"
+        parts_of(answer, "b").update(state="output-available", output="beep!")
+        whole = await one.site.http(f"{TALKER}/chat", method="POST", body=json.dumps(body).encode())
+
+        chunks = [json.loads(line[6:]) for line in whole.text.split("\n\n")[:-2]]
+        assert (chunks[0], chunks[-1]) == ({"type": "start"}, {"type": "finish"})
+        assert cls.log == ([5] if approved else [])
+        stored = (await one.site.http(f"{TALKER}/get-messages")).json()
+        assert [message["role"] for message in stored] == ["user", "assistant"]
+        assert text_of(stored[1]) == "done with it"
+        agent = await one.world.get_agent(cls, "t")
+        assert ("No!" in await agent.seen_by_model()) is not approved
+
+
 async def test_an_approval_without_going_on_waits_until_somebody_wants_it() -> None:
     cls = paying(calls(call("pay", id="p", amount=1), call("pay", id="q", amount=2)), text("ok"))
     async with talking(cls) as one:
@@ -259,6 +320,50 @@ async def test_what_was_asked_and_never_answered_is_closed_when_the_user_says_so
         assert first.id != turn.id
 
 
+async def test_only_a_call_that_waits_for_a_person_can_be_approved() -> None:
+    cls = paying(call("beep", id="c1"), text("fine"))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "beep", clientTools=[{"name": "beep"}])
+        await done(client, "r1")
+
+        assert not await agent.approve("c1")
+        await tool_result(client, "c1", "beep!")
+
+        assert (await done(client, "r1-1"))["outcome"] == "completed"
+
+
+async def test_a_turn_that_somebody_else_runs_for_cannot_be_waited_for_by_way_of_another_agent(run: Run) -> None:
+    class Gossip(Talking):
+        @tool
+        async def ask_around(self) -> str:
+            """Ask somebody who asks this agent."""
+            friend = await self.sub_agent(GossipFriend, "f")
+            return await friend.pass_on()
+
+    cls = talker(ScriptedModel(call("ask_around", id="g"), text("nobody knows")), base=Gossip)
+    GossipFriend.asks = cls
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        async with asyncio.timeout(5):
+            turn = await agent.send("ask")
+
+        assert turn.text == "nobody knows"
+        assert "cannot wait" in await agent.seen_by_model()
+
+
+class GossipFriend(Agent):
+    """Asks whoever asks it."""
+
+    asks: ClassVar[Any]
+
+    async def pass_on(self) -> str:
+        agent = await self.parent_agent(self.asks)
+        return (await agent.send("do you know?")).text
+
+
 async def test_what_ran_beside_a_call_that_waits_is_kept_also_after_a_turn_that_was_broken_off(run: Run) -> None:
     cls = paying(
         call("pay", id="p1", amount=1),
@@ -274,6 +379,6 @@ async def test_what_ran_beside_a_call_that_waits_is_kept_also_after_a_turn_that_
         assert turn.status == "waiting"
         await agent.approve("p2")
 
-        assert await over(agent) == [(turn.id, "completed")]
+        assert await over(agent, 2) == [(first.id, "aborted"), (turn.id, "completed")]
         assert cls.log == ["looked", 2]
         assert open_calls(json.loads(await agent.seen_by_model())) == set()

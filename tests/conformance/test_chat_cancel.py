@@ -410,3 +410,127 @@ async def test_a_continuation_cancelled_just_as_it_is_about_to_wait_again_does_n
         assert not open_calls(json.loads(await agent.seen_by_model()))
         assert (await agent.transcript() == []) is clears
         assert (await agent.send("more")).status == "completed"
+
+
+async def test_a_cancel_does_not_wait_for_a_hook_that_takes_its_time() -> None:
+    for hook in ("before_turn", "before_step", "compact"):
+        began, ended = asyncio.Event(), list[str]()
+
+        async def wait(self: Any, *_: Any, began: asyncio.Event = began, ended: list[str] = ended) -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("ended")
+
+        model = ScriptedModel(text("first"), text("never"))
+        hooked = type("Hooked", (Talking,), {hook: wait} if hook != "compact" else {})
+        cls = talker(model, base=hooked, compact_above=1 if hook == "compact" else None)
+        async with talking(cls) as one:
+            client = await one.join(TALKER)
+            if hook == "compact":
+                await say(client, "r0", user("a", "u0"))
+                await done(client, "r0")
+                cls.compact = wait
+            await say(client, "r1", user("a", "u0"), user("b", "u1"))
+            await began.wait()
+
+            await cancel(client, "r1")
+
+            assert (await done(client, "r1"))["outcome"] == "aborted", hook
+            assert (ended, len(model.asked)) == (["ended"], int(hook == "compact"))
+
+
+async def test_an_own_loop_cancelled_at_any_moment_ends_and_holds_up_nobody(run: Run) -> None:
+    class Own(Talking):
+        async def respond(self, turn: Turn) -> AsyncIterator[str]:
+            await asyncio.Event().wait()
+            yield "never"
+
+    cls = talker(base=Own)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        for moments in range(0, 40, 3):
+            asking = asyncio.create_task(agent.send("tell"))
+            for _ in range(moments):
+                await asyncio.sleep(0)
+
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+        accepted = sum(1 for message in await agent.transcript() if message["role"] == "user")
+        assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
+
+
+async def test_a_cancel_from_outside_counts_at_every_moment(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("never more", gate=gate))
+    cls = talker(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        for moments in range(0, 60, 2):
+            asking = asyncio.create_task(agent.send("tell"))
+            for _ in range(moments):
+                await asyncio.sleep(0)
+
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+        accepted = sum(1 for message in await agent.transcript() if message["role"] == "user")
+        assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
+        assert len(model.asked) == model.cancelled
+
+
+async def test_python_cancels_a_turn_that_waits_in_the_queue(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("slow answer", gate=gate))
+    cls = talker(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        first = asyncio.create_task(agent.send("one"))
+        await until(lambda: len(model.asked) == 1)
+        second = asyncio.create_task(agent.send("two"))
+        await asyncio.sleep(0.02)
+        queued = next(turn for turn in (await agent.export())["turns"] if turn["status"] == "queued")
+
+        assert await agent.cancel_turn(queued["id"])
+
+        assert (await second).status == "aborted"
+        gate.set()
+        assert (await first).text == "slow answer"
+        assert (len(model.asked), model.cancelled) == (1, 0)
+        assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("way", ["cancel", "answer", "say"])
+async def test_what_waits_behind_a_turn_that_asks_somebody_begins_when_nobody_goes_on_with_it(way: str) -> None:
+    gate = asyncio.Event()
+
+    class Careful(Talking):
+        async def before_step(self, turn: Turn, step: int) -> None:
+            await gate.wait()
+
+    model = ScriptedModel(call("beep", id="c1"), text("second"), text("third"))
+    cls = talker(model, base=Careful)
+    async with talking(cls) as one:
+        client, other = await one.join(TALKER), await one.join(TALKER)
+        await say(client, "r1", user("a", "u1"), clientTools=BEEP)
+        await say(client, "r2", user("a", "u1"), user("b", "u2"))
+        await other.until(lambda frame: len(frame.get("messages", ())) == 2)
+        gate.set()
+        await done(client, "r1")
+        assert not dones(client, "r2")
+
+        if way == "cancel":
+            await cancel(client, "r1")
+        elif way == "answer":
+            await tool_result(client, "c1", 1, go_on=False)
+        else:
+            await say(client, "r3", user("a", "u1"), user("b", "u2"), user("c", "u3"))
+
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        agent = await one.world.get_agent(cls, "t")
+        assert not open_calls(json.loads(await agent.seen_by_model()))
+        assert ("r1", "aborted" if way == "cancel" else "completed") in await over(agent, 2)

@@ -37,6 +37,7 @@ ONE, TWO, THREE = user("one", "u1"), user("two", "u2"), user("three", "u3")
 async def busy(one: Served, model: Any) -> Client:
     """Have a first turn run, and two more things said meanwhile."""
     client = await one.join(TALKER)
+    await one.world.clock.advance(60)
     await say(client, "r1", ONE)
     await streamed(client, "r1", "first")
     await say(client, "r2", ONE, TWO)
@@ -94,7 +95,7 @@ async def test_what_waits_for_its_turn_is_shown_to_everybody_and_is_in_every_tra
         await done(client, "r3")
 
 
-async def test_latest_answers_only_the_last_and_skips_the_rest() -> None:
+async def test_latest_has_one_turn_for_the_last_and_keeps_what_was_said_before_it() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("last"))
     cls = talker(model, concurrency="latest")
@@ -103,11 +104,11 @@ async def test_latest_answers_only_the_last_and_skips_the_rest() -> None:
         gate.set()
 
         assert await outcomes(client) == ["completed", "skipped", "completed"]
-        assert await texts(one, cls) == ["one", "first answer", "three", "last"]
-        assert len(model.asked) == 2
+        assert await texts(one, cls) == ["one", "first answer", "two", "three", "last"]
+        assert asked(model) == [["one"], ["one", "two", "three"]]
 
 
-async def test_merge_answers_everything_that_waited_at_once() -> None:
+async def test_merge_answers_everything_that_waited_as_if_it_was_said_at_once() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("both"))
     cls = talker(model, concurrency="merge")
@@ -117,7 +118,7 @@ async def test_merge_answers_everything_that_waited_at_once() -> None:
 
         assert await outcomes(client) == ["completed", "skipped", "completed"]
         assert await texts(one, cls) == ["one", "first answer", "two", "three", "both"]
-        assert asked(model) == [["one"], ["one", "two", "three"]]
+        assert asked(model) == [["one"], ["one", "two\n\nthree"]]
 
 
 async def test_drop_ignores_what_is_said_meanwhile_and_gives_the_sender_the_transcript_back() -> None:
@@ -172,6 +173,34 @@ async def test_debounce_waits_for_silence_and_answers_everything_at_once() -> No
         assert await texts(one, cls) == ["one", "two", "all of it"]
 
 
+async def test_debounce_waits_for_silence_also_when_a_turn_ends_meanwhile() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("all of it"))
+    cls = talker(model, concurrency="debounce", debounce=2.0)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await client.call("nothing")
+        await one.world.clock.advance(2)
+        await streamed(client, "r1", "first")
+        await say(client, "r2", ONE, TWO)
+        await client.call("nothing")
+        await one.world.clock.advance(1)
+        gate.set()
+        await done(client, "r1")
+        await one.world.clock.advance(0.5)
+        await say(client, "r3", ONE, TWO, THREE)
+        await done(client, "r2")
+        await one.world.clock.advance(1.5)
+        assert len(model.asked) == 1
+
+        await one.world.clock.advance(1)
+        await done(client, "r3")
+
+        assert [frame["outcome"] for frame in dones(client)] == ["completed", "skipped", "completed"]
+        assert await texts(one, cls) == ["one", "first answer", "two", "three", "all of it"]
+
+
 async def test_a_debounced_turn_begins_also_if_the_process_dies_before() -> None:
     model = ScriptedModel(text("all of it"))
     cls = talker(model, concurrency="debounce", debounce=2.0)
@@ -202,6 +231,63 @@ async def test_a_question_that_is_asked_again_always_waits_for_its_turn() -> Non
 
         assert (await done(client, "r2"))["outcome"] == "completed"
         assert await texts(one, cls) == ["one", "again"]
+
+
+async def test_a_question_that_is_asked_again_is_not_skipped_for_what_is_said_after_it() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("again"), text("second"))
+    cls = talker(model, concurrency="latest")
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await streamed(client, "r1", "first")
+
+        await say(client, "r2", ONE, trigger="regenerate-message")
+        await say(client, "r3", ONE, TWO)
+        gate.set()
+
+        assert await outcomes(client) == ["completed"] * 3
+        assert await texts(one, cls) == ["one", "again", "two", "second"]
+
+
+@pytest.mark.parametrize("policy", ["queue", "interrupt"])
+async def test_what_is_changed_during_a_turn_is_what_the_next_one_answers(policy: str) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("better"))
+    cls = talker(model, concurrency=policy)
+    async with talking(cls) as one:
+        client, other = await one.join(TALKER), await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await streamed(client, "r1", "first")
+
+        await say(client, "r2", user("changed", "u1"))
+        shown = await other.until(lambda frame: "changed" in str(frame.get("messages")))
+        gate.set()
+
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert await texts(one, cls) == ["changed", "better"]
+        assert asked(model) == [["one"], ["changed"]]
+        assert [text_of(message) for message in shown["messages"]] == ["changed"]
+
+
+@pytest.mark.parametrize("part", [{"type": "file"}, {"type": "nonsense"}, {"type": "tool-x", "state": "no"}])
+async def test_what_no_model_could_be_told_is_refused_and_holds_up_nobody(part: dict[str, Any]) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first answer", gate=gate), text("second"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", ONE)
+        await streamed(client, "r1", "first")
+
+        await say(client, "bad", ONE, {"id": "bad", "role": "user", "parts": [part]})
+        await say(client, "r2", ONE, TWO)
+        gate.set()
+
+        refused = await done(client, "bad")
+        assert (refused["outcome"], refused["error"]) == ("error", True)
+        assert (await done(client, "r2"))["outcome"] == "completed"
+        assert await texts(one, cls) == ["one", "first answer", "two", "second"]
 
 
 async def test_python_is_told_of_turns_that_are_skipped(run: Run) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from tests.conformance.chats import (
     MESSAGES,
     RECOVERING,
@@ -24,6 +25,7 @@ from tests.conformance.chats import (
     dones,
     idle,
     open_calls,
+    over,
     parts_of,
     resume,
     said,
@@ -233,7 +235,7 @@ async def killed_until_hopeless(one: Served, model: Any) -> None:
     await streamed(client, "r1", "never")
     for time in range(2, 7):
         await one.world.crash()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(model.asked) < time:
                 await one.world.clock.advance(400)
                 await asyncio.sleep(0.01)
@@ -297,7 +299,7 @@ async def test_progress_gives_a_turn_new_attempts() -> None:
         for number in range(8):
             await until(lambda: len(model.asked) == 2 * number + 1)  # noqa: B023
             await one.world.crash()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while len(model.asked) < 2 * number + 3:
                     await one.world.clock.advance(5)
                     await asyncio.sleep(0.01)
@@ -492,6 +494,116 @@ async def test_a_crash_while_an_approval_is_asked_for_asks_for_it_again() -> Non
             await client.until(lambda frame: type_of(frame) == RESPONSE and frame["done"])
             assert cls.log == [1]
             assert text_of((await agent.transcript())[-1]) == "paid it"
+
+
+class Paying(Talking):
+    """One whose model asks, looks, and asks once more."""
+
+    log: list[str]
+
+    @tool(requires_approval=True)
+    async def pay(self) -> str:
+        """Pay."""
+        self.log.append("paid")
+        return "paid"
+
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        self.log.append("looked")
+        return "found"
+
+
+async def test_a_continuation_killed_just_before_it_waits_again_waits_and_asks_the_model_nothing() -> None:
+    model = ScriptedModel(call("pay", id="p"), calls(call("look", id="l"), call("pay", id="q")), text("paid it"))
+    cls = talker(follows(model), base=Paying, log=[])
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "pay")
+        await done(client, "r1")
+        await approval(client, "p", approved=True)
+        await client.until(lambda frame: "tool-approval-request" in str(frame) and frame["id"] == "r1-1")
+
+        await one.world.crash()
+        late = await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert [one.id for one in await agent.approvals()] == ["q"]
+        assert len(model.asked) == 2
+        await approval(late, "q", approved=True)
+        await done(late, "r1-2")
+        assert cls.log == ["paid", "looked", "paid"]
+        assert text_of((await agent.transcript())[-1]) == "paid it"
+
+
+@pytest.mark.parametrize("output", [{"n": 3}, "all paid"])
+async def test_a_continuation_killed_just_before_its_end_ends_and_asks_the_model_nothing(output: Any) -> None:
+    last = text(output) if isinstance(output, str) else call("final_result", id="f", **output)
+    model = ScriptedModel(call("pay", id="p"), last, text("asked once too often"))
+    cls = talker(follows(model), base=Paying, log=[], output_type=str if isinstance(output, str) else Counted)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "pay")
+        await done(client, "r1")
+        await approval(client, "p", approved=True)
+        await client.until(lambda frame: '"finish"' in str(frame.get("body")) and frame["id"] == "r1-1")
+
+        await one.world.crash()
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        (turn,) = (await agent.export())["turns"]
+        assert (turn["status"], turn["output"], len(model.asked)) == ("completed", output, 2)
+
+
+class Counted(BaseModel):
+    n: int
+
+
+async def test_an_own_loop_killed_just_before_the_end_of_its_continuation_does_not_answer_twice() -> None:
+    class Own(Talking):
+        async def respond(self, turn: Turn) -> AsyncIterator[str]:
+            yield "a word "
+
+    cls = talker(base=Own)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send("hi")
+        going_on = asyncio.create_task(agent.continue_last_turn())
+        await client.until(lambda frame: '"finish"' in str(frame.get("body")) and frame.get("continuation"))
+
+        await one.world.crash()
+        with contextlib.suppress(Unavailable):
+            await going_on
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert text_of((await agent.transcript())[-1]) == "a word a word "
+        assert (await agent.seen_by_model()).count("a word") == 2
+
+
+async def test_a_turn_whose_end_was_being_told_when_the_process_died_is_told_again() -> None:
+    gate, told = asyncio.Event(), list[str]()
+
+    class Telling(Talking):
+        async def on_turn_end(self, turn: Turn) -> None:
+            told.append(turn.status)
+            await gate.wait()
+            await super().on_turn_end(turn)
+
+    cls = talker(ScriptedModel(text("hello")), base=Telling)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        turn = await agent.send("hi")
+        await until(lambda: told == ["completed"])
+
+        await one.world.crash()
+        gate.set()
+        agent = await one.world.get_agent(cls, "t")
+
+        assert await over(agent) == [(turn.id, "completed")]
+        assert told == ["completed"] * 2
 
 
 async def test_a_tool_that_had_returned_is_not_called_again_after_the_second_crash_either() -> None:

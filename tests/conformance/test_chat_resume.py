@@ -331,7 +331,7 @@ async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_an
         assert (await resume(owner, "p2"))["type"] == RESUMING
 
         await owner.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             probe = 0
             while (await resume(other, f"q{probe}"))["type"] != RESUMING:
                 probe += 1

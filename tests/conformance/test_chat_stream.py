@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -45,12 +46,14 @@ async def test_a_turn_streams_start_steps_parts_and_finish_and_ends_after_its_tr
     cls = talker(ScriptedModel(call("look", id="c1", at="sky"), text("It is blue.")), base=Looking)
     async with talking(cls) as one:
         client = await one.join(TALKER)
+        await one.world.clock.advance(60)
         before = len(client.frames)
 
         await say(client, "r1", user("look", "u1"))
         end = await done(client, "r1")
 
-        assert kinds(client, "r1") == [
+        # How many deltas a text comes in depends on how busy the machine is.
+        assert [kind for kind, _ in groupby(kinds(client, "r1"))] == [
             "start",
             "start-step",
             "tool-input-start",
@@ -99,6 +102,7 @@ async def test_a_message_is_shown_to_the_others_before_it_is_answered_and_not_to
     cls = talker(model)
     async with talking(cls) as one:
         sender, other = await one.join(TALKER), await one.join(TALKER)
+        await one.world.clock.advance(60)
         seen = len(sender.of_type(MESSAGES))
 
         await say(sender, "r1", user("hi", "u1"))
@@ -110,6 +114,40 @@ async def test_a_message_is_shown_to_the_others_before_it_is_answered_and_not_to
         assert len(sender.of_type(MESSAGES)) == seen
         gate.set()
         await done(sender, "r1")
+
+
+async def test_who_speaks_just_as_the_messages_are_told_is_told_its_own_too_before_it_is_answered() -> None:
+    model = ScriptedModel(text("one"), text("two"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        sender, other = await one.join(TALKER), await one.join(TALKER)
+        await say(other, "r1", user("hi", "u1"))
+        # Both are told what there is; what is said now was said before that was heard.
+        await done(sender, "r1")
+        seen = len(sender.frames)
+
+        await say(sender, "r2", user("hi", "u1"), user("more", "u2"))
+        await done(sender, "r2")
+
+        told, *_ = [frame for frame in sender.frames[seen:] if type_of(frame) in (MESSAGES, RESPONSE)]
+        assert type_of(told) == MESSAGES
+        assert [message["role"] for message in told["messages"]] == ["user", "assistant", "user"]
+        assert told["messages"][-1]["id"] == "u2"
+
+
+async def test_who_speaks_just_as_another_clears_the_conversation_is_told_that_it_was_heard() -> None:
+    model = ScriptedModel(text("one"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        sender, other = await one.join(TALKER), await one.join(TALKER)
+        await one.world.clock.advance(60)
+        await other.send({"type": CLEAR})
+        await sender.until(lambda frame: type_of(frame) == CLEAR)
+
+        await say(sender, "r1", user("hi", "u1"))
+        await done(sender, "r1")
+
+        assert [message["id"] for message in sender.of_type(MESSAGES)[1]["messages"]] == ["u1"]
 
 
 async def test_every_client_gets_the_same_stream() -> None:
@@ -208,13 +246,13 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         await until(lambda: len(model.asked) == 1)
         body = json.dumps({"messages": [user("two", "u2")]}).encode()
         skipped = asyncio.create_task(one.site.http(f"{TALKER}/chat", method="POST", body=body))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(await agent.transcript()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
                 await asyncio.sleep(0.01)
 
         last = asyncio.create_task(agent.send("three"))
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert "[DONE]" in (await skipped).text
         gate.set()
         await first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import warnings
 from typing import Any
 
 from tests.conformance.chats import (
@@ -103,6 +104,22 @@ async def test_tools_are_methods_and_functions_and_the_model_is_told_what_they_r
         assert threads
         assert threads[0] != threading.get_ident()
         check_history(json.loads(await agent.seen_by_model()))
+
+
+def test_a_plain_method_may_be_a_tool_and_nobody_is_warned() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        class PlainTools(Talking):
+            @tool
+            def today(self) -> str:
+                """Return the date."""
+                return "today"
+
+            @tool(name="shout", idempotent=True)
+            def loud(self, text: str) -> str:
+                """Shout."""
+                return text.upper()
 
 
 async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(run: Run) -> None:

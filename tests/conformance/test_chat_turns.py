@@ -89,6 +89,25 @@ async def test_usage_is_counted_by_model_and_a_price_nobody_knows_is_none(run: R
         assert turn.usage["scripted"]["output_tokens"] > 0
 
 
+async def test_an_answer_that_was_cancelled_and_a_summary_are_counted_too(run: Run) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("hello " * 40), text("a summary"), text("once upon a time", gate=gate))
+    cls = talker(model, compact_above=20)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("one")
+        second = asyncio.create_task(agent.send("two"))
+        await until(lambda: len(model.asked) == 3)
+        await asyncio.sleep(0.05)
+
+        await agent.cancel_turn()
+
+        turn = await second
+        assert (turn.status, turn.steps) == ("aborted", 0)
+        assert turn.usage["scripted"]["requests"] == 2
+        assert turn.usage["scripted"]["output_tokens"] >= 3
+
+
 class Looking(Talking):
     @tool
     async def look(self) -> str:

@@ -255,7 +255,7 @@ async def test_an_agent_may_be_deleted_at_its_own_request_or_in_its_own_start(ru
         async def children(self) -> int:
             return len(self.list_sub_agents())
 
-    async with run(Merciful) as world, asyncio.timeout(5):
+    async with run(Merciful) as world, asyncio.timeout(60):
         merciful = await world.get_agent(Merciful, "m")
 
         for name in ("weary", "stillborn"):

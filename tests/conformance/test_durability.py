@@ -137,7 +137,7 @@ async def test_what_cannot_be_synced_for_want_of_descriptors_is_told_and_shown_t
         return opens(self, path)
 
     monkeypatch.setattr(CountingFiles, "open", open_)
-    async with asyncio.timeout(10), running(App(agents=[Tally]), slow_slices="allow", durability="disk") as world:
+    async with asyncio.timeout(60), running(App(agents=[Tally]), slow_slices="allow", durability="disk") as world:
         tally = await world.get_agent(Tally, "t")
 
         with pytest.raises(Unavailable, match="Too many open files"):

@@ -288,7 +288,7 @@ async def test_how_often_to_try_is_stored_with_the_call(run: Run, probe: Probe) 
 
 async def test_in_real_time_the_queue_is_done_at_once(tmp_path: Any, probe: Probe) -> None:
     settings = Settings(data=tmp_path, durability="disk")
-    async with App(agents=[Planner], deps=probe, settings=settings) as app, asyncio.timeout(5):
+    async with App(agents=[Planner], deps=probe, settings=settings) as app, asyncio.timeout(60):
         owner = await app.get_agent(Planner, "root")
         for number in range(5):
             await owner.enqueue(str(number))

@@ -306,7 +306,7 @@ async def test_the_steps_of_a_hook_are_not_those_of_the_fiber(run: Run, bench: B
 
         await world.crash()
         bench.go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             result = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
 
         assert result == "the fiber's"

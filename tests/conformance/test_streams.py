@@ -419,7 +419,7 @@ async def test_an_error_in_a_stream_is_the_agent_s_last_error(run: Run, probe: P
 
 
 async def test_a_stream_is_read_by_one_task_at_a_time(run: Run, probe: Probe) -> None:
-    async with run(Spring, deps=probe) as world, asyncio.timeout(5):
+    async with run(Spring, deps=probe) as world, asyncio.timeout(60):
         spring = await world.get_agent(Spring, "s")
         stream = spring.forever()
         await anext(stream)

@@ -58,7 +58,7 @@ async def troubled(world: World) -> Troubled:
 
 async def does(agent: Troubled, what: list[str]) -> None:
     """Return once the agent did this; long_sql takes real time."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sorted(await agent.did()) != what:  # noqa: ASYNC110 - nobody can tell us
             await asyncio.sleep(0.01)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -29,11 +30,11 @@ class Probe:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; fail if it does not come to hold."""
-    for _ in range(200_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("It did not happen.")
+    rounds, end = 0, time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "It did not happen."
+        rounds += 1
+        await asyncio.sleep(0 if rounds < 1000 else 0.0005)
 
 
 async def happens(condition: Callable[[], bool]) -> None:

@@ -142,7 +142,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
 def run(*arguments: str | Path, cwd: Path) -> str:
     """Run Python with warnings as errors; return what it printed."""
     command = [sys.executable, "-W", "error", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -160,17 +160,18 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
-    for expected in SAID[name]:
+    first, again = SAID[name]
+
+    printed = run(EXAMPLES / name, cwd=tmp_path)
+
+    assert [text for text in first if text not in printed] == []
+    if name == "inbox.py":  # as short as can be: it takes no folder
         printed = run(EXAMPLES / name, cwd=tmp_path)
-        for text in expected:
-            assert text in printed
-
-
-@pytest.mark.parametrize("name", [name for name in SAID if name != "inbox.py"])
-def test_an_example_keeps_its_data_in_the_folder_it_is_given(name: str, tmp_path: Path) -> None:
-    run(EXAMPLES / name, tmp_path / "elsewhere", cwd=tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    else:
+        (left,) = tmp_path.iterdir()
+        printed = run(EXAMPLES / name, left.rename(tmp_path / "elsewhere"), cwd=tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    assert [text for text in again if text not in printed] == []
 
 
 SHOWN = {
@@ -227,6 +228,7 @@ def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+@pytest.mark.alone  # what holds up the loop fails these tests, as it does a user's
 @pytest.mark.parametrize("beside", [[], ["tests/unit/test_address.py"]], ids=["as the README says", "beside others"])
 def test_the_tests_among_the_examples_pass(beside: list[str]) -> None:
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", *beside, cwd=ROOT)

@@ -412,7 +412,7 @@ class Model:
                 self._problem(f"{place}: {turn} was shown as {shown.message}, and is stored as {stored}")
 
     def _check_kept(self, left: Left, row: Row, messages: list[str], said: list[str]) -> None:
-        dropped = row.status == "aborted" or (row.status == "skipped" and _policy(left.place) in ("Last", "Dropped"))
+        dropped = row.status == "aborted" or (row.status == "skipped" and _policy(left.place) == "Dropped")
         others = [one for one in left.turns if one.number > row.number and one.status == "aborted"]
         if dropped or (row.status == "skipped" and others) or left.place in self._ever["once more"]:
             return

@@ -8,15 +8,19 @@ const TIMES = { UTC: "12:00", CET: "13:00" };
 const execute = async ({ zone }) => TIMES[zone];
 const TOOLS = { getTime: { description: "What time it is", parameters: { type: "object", properties: { zone: { type: "string" } } }, execute } };
 
+const asked = new URLSearchParams(location.search);
+const ends = [];
+
 function Chat() {
-  const agent = useAgent({ agent: "Chat", name: new URLSearchParams(location.search).get("name"), host: location.host, maxReconnectionDelay: 500 });
+  const agent = useAgent({ agent: asked.get("agent"), name: asked.get("name"), host: location.host, maxReconnectionDelay: 500 });
   const chat = useAgentChat({
     agent,
     tools: TOOLS,
+    onTurnEnd: ({ outcome }) => ends.push(outcome),
     onToolCall: async ({ toolCall, addToolOutput }) => addToolOutput({ toolCallId: toolCall.toolCallId, output: await execute(toolCall.input) }),
   });
   const isBusy = ["streaming", "submitted"].includes(chat.status) || chat.isStreaming || chat.isToolContinuation;
-  window.chat = { agent, chat, isBusy, error: chat.error?.message ?? null };
+  window.chat = { agent, chat, isBusy, ends, error: chat.error?.message ?? null };
   return createElement("pre", { id: "messages" }, JSON.stringify(chat.messages, null, 1));
 }
 

@@ -2,7 +2,9 @@
 
     sapwood serve chat_server.py:site --data DATA
 
-What is said to them says what they answer: `say 40 20` is forty words, one every 20 ms.
+What is said to them says what they answer: `say 40 20` is forty words, one every 20 ms. After a
+word that is named, as in `say 40 20 @w9`, the model says nothing until `POST …/go-on/w9` lets it:
+then a test decides what happens in the middle of an answer, and not how busy the machine is.
 What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
 """
 
@@ -10,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -24,6 +29,30 @@ from sapwood.testing.scripted import Line
 
 LIFE = f"[life {os.getpid()}]"
 """What every answer begins with: after a crash, no word of the old process may be left."""
+
+
+GATES: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
+"""What answers wait for, by the agent's name and the word they wait after; in another process they wait again."""
+
+
+async def pause(name: str, word: str) -> None:
+    """Wait until somebody lets it go on, once."""
+    await GATES[name, word].wait()
+    del GATES[name, word]
+
+
+def held(model: Any, name: str, after: Collection[str]) -> Any:
+    """Have a model wait after these words."""
+    say = model.stream_function
+
+    async def slowly(messages: Any, info: Any) -> AsyncIterator[Any]:
+        async for said in say(messages, info):
+            yield said
+            if isinstance(said, str) and (word := said.strip()) in after:
+                await pause(name, word)
+
+    model.stream_function = slowly
+    return model
 
 
 def words(count: int, delay_ms: int, word: str = "w") -> Line:
@@ -68,7 +97,11 @@ SCRIPTS: dict[str, Callable[..., list[Line]]] = {
 
 
 class Watched(ChatAgent):
-    """Says whether it has anything to do."""
+    """Says whether it has anything to do, and lets its model go on."""
+
+    async def on_request(self, request: Request) -> Response:
+        GATES[self.name, request.url.path.rpartition("/")[2]].set()
+        return PlainTextResponse("")
 
     @expose
     async def is_idle(self) -> bool:
@@ -83,9 +116,10 @@ class Chat(Watched):
         history = self.messages()
         asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and _prompt(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
-        what, *numbers = _prompt(history[asked[-1]]).split()
-        lines = SCRIPTS[what](*map(int, numbers))
-        return ScriptedModel(*lines[done:] or lines[-1:])
+        what, *rest = _prompt(history[asked[-1]]).split()
+        lines = SCRIPTS[what](*[int(one) for one in rest if not one.startswith("@")])
+        after = {one[1:] for one in rest if one.startswith("@")}
+        return held(ScriptedModel(*lines[done:] or lines[-1:]), self.name, after)
 
     @tool
     async def look(self, what: str) -> str:
@@ -105,7 +139,7 @@ class Chat(Watched):
 
 def _prompt(message: Any) -> str:
     texts = [str(part.content) for part in message.parts if isinstance(part, UserPromptPart)]
-    return texts[-1] if texts else ""
+    return texts[-1].rpartition("\n")[2] if texts else ""
 
 
 class Latest(Chat):
@@ -122,23 +156,30 @@ class Drop(Chat):
 
 class Debounce(Chat):
     concurrency = "debounce"
-    debounce = 0.4
+    debounce = 2.0
 
 
 class Interrupt(Chat):
     concurrency = "interrupt"
 
 
+class Hurried(Chat):
+    """Does not wait long for its model."""
+
+    stall_timeout = 2.0
+
+
 class Own(Watched):
-    """Answers by itself, and falls over in the middle."""
+    """Answers by itself, waits in the middle, and falls over at the end."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str]:
         for number in range(8):
-            await asyncio.sleep(0.04)
             yield f" w{number}"
+            if number == 3:
+                await pause(self.name, "w3")
         raise RuntimeError("It fell over.")
 
 
-app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Own])
+app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Hurried, Own])
 pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
 site = Starlette(routes=[Mount("/pages", pages), Mount("/", app)], lifespan=app.lifespan)

@@ -7,7 +7,8 @@ import { WebSocket } from "ws";
 
 export const host = process.argv[2];
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
-const PATIENCE = 5000;
+// A machine may have a lot to do: this is how long a test takes to fail.
+const PATIENCE = 60_000;
 const orders = createInterface({ input: process.stdin });
 const scenarios = new AsyncLocalStorage();
 
@@ -65,7 +66,17 @@ export function recorded(client) {
     }
   };
   const sockets = (clients[client] ??= []);
-  return class extends WebSocket {
+  return class Recorded extends WebSocket {
+    /** What is being held back of what the client sends; null: nothing. */
+    static held = null;
+
+    /** Send what was held back, and hold nothing back from now on. */
+    static release() {
+      const held = Recorded.held;
+      Recorded.held = null;
+      for (const send of held) send();
+    }
+
     constructor(url, protocols) {
       // As in a browser: every message is a task of its own, however fast they come.
       super(url, protocols, { allowSynchronousEvents: false });
@@ -88,7 +99,8 @@ export function recorded(client) {
 
     send(data) {
       this.record.sent.push(frame(typeof data === "string" ? data : new Uint8Array(data), typeof data !== "string"));
-      super.send(data);
+      if (Recorded.held) Recorded.held.push(() => super.send(data));
+      else super.send(data);
     }
   };
 }
@@ -117,7 +129,7 @@ async function play(name, work, { end, patience }) {
 }
 
 /** Run scenarios, or `only` these: one after the other, or so many side by side. */
-export async function run(all, { end, only = process.argv.slice(3), patience = 20_000, together = 1, finish = () => {} }) {
+export async function run(all, { end, only = process.argv.slice(3), patience = 120_000, together = 1, finish = () => {} }) {
   const transcript = {};
   const waiting = Object.entries(all).filter(([name]) => !only.length || only.includes(name));
   const playing = Array.from({ length: together }, async () => {

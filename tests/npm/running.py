@@ -20,8 +20,8 @@ PACKAGES = ("package.json", "package-lock.json", ".npmrc")
 WORKER = ("worker.js", "wrangler.jsonc")
 
 
-def _key(names: tuple[str, ...]) -> str:
-    return hashlib.sha256(b"".join((HERE / name).read_bytes() for name in names)).hexdigest()[:16]
+def _key(names: tuple[str, ...], folder: Path = HERE) -> str:
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:16]
 
 
 def _cache() -> Path:
@@ -30,13 +30,13 @@ def _cache() -> Path:
     return folder
 
 
-def install() -> Path:
+def install(source: Path = HERE) -> Path:
     """Return the folder the packages are installed in; install them the first time."""
-    home = _cache() / _key(PACKAGES)
+    home = _cache() / _key(PACKAGES, source)
     if not home.exists():
         with tempfile.TemporaryDirectory(dir=_cache()) as folder:
             for name in PACKAGES:
-                shutil.copy(HERE / name, folder)
+                shutil.copy(source / name, folder)
             quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
             # Not `npm ci`: it wants the packages of all platforms in the lock, and not every registry has them.
             subprocess.run(["npm", "install", *quiet], cwd=folder, check=True, stdout=sys.stderr, timeout=600)
@@ -107,7 +107,7 @@ class Server:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self.command(), cwd=self._work, stdout=log, stderr=log)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end and self._process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sqlite3
@@ -12,11 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.npm.running import MAJORS, SapwoodChat, built, drive
-
-pytestmark = pytest.mark.skipif(
-    "SAPWOOD_NPM_CHAT" not in os.environ,
-    reason="each scenario passed, all of them in one run not yet: SAPWOOD_NPM_CHAT=1 runs them",
-)
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>chat</title><div id="root"></div><script src="chat.js"></script>'
 
@@ -79,13 +73,14 @@ def test_tabs_of_a_real_browser_show_what_is_stored(home: Path, work: Path, tmp_
     built(home, work, "chat-page.js", f"{pages}/chat.js", major, "--format=iife")
     server = SapwoodChat(work, tmp_path / "data")
     try:
-        seen = drive("chat-browser.mjs", server, home, work, str(shutil.which("chromium")), str(tmp_path / "profile"))
+        browser = ("chat-browser.mjs", server, home, work, str(shutil.which("chromium")), str(tmp_path / "profile"))
+        seen = drive(*browser, "together") | drive(*browser, "alone")
     finally:
         server.end(signal.SIGTERM)
 
     failures = failures_of(seen)
     assert not failures, "\n\n".join(failures)
-    assert len(seen) == 7
+    assert len(seen) == 17
 
 
 def failures_of(scenarios: dict[str, Any]) -> list[str]:

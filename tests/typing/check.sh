@@ -3,9 +3,8 @@
 # package itself, what is still to come against the signatures in draft/.
 set -euo pipefail
 cd "$(dirname "$0")"
-built=(programs/inbox.py programs/remote.py)
-to_come=(programs/desk.py programs/test_desk.py)
-[ -f refused.py ] && python refused.py
+built=(programs/inbox.py programs/remote.py programs/desk.py programs/test_desk.py)
+to_come=(programs/research.py)
 if [ -f ../../src/sapwood/py.typed ]; then
     pyright --project built.json
     MYPYPATH=../../src:programs mypy --strict --no-error-summary --cache-dir=../../.mypy_cache "${built[@]}"

@@ -15,7 +15,7 @@ from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
 from sapwood.chat.talk import Talk
 from sapwood.chat.transcript import UIMessage
-from sapwood.errors import UsageError
+from sapwood.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
@@ -30,10 +30,10 @@ HOOKS = frozenset(
 )
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages"}
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
 )
 SHOWN = frozenset(
-    {"send", "save_messages", "continue_last_turn", "cancel_turn", "clear", "transcript", "search", "export"}
+    {"send", "save_messages", "continue_last_turn", "turn", "cancel_turn", "clear", "transcript", "search", "export"}
     | {"approvals", "approve", "deny"}
 )
 
@@ -63,6 +63,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
     max_retries: ClassVar[int] = 3
     """How often in a row the model may be asked to mend what it said."""
+    stall_timeout: ClassVar[float | None] = None
+    """Seconds of silence after which a model that answers is cut off, and asked again; None: it may take for ever."""
     max_messages: ClassVar[int | None] = None
     """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
     debounce: ClassVar[float] = 1.0
@@ -80,7 +82,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
-        return self.model or getattr(self._actor.host, "model", None)
+        return self.model
 
     def get_instructions(self) -> Any:
         """Return what the model is told before everything else. Override it to have it change."""
@@ -102,7 +104,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Called when a tool has returned. Override it."""
 
     async def on_turn_end(self, turn: Turn) -> None:
-        """Called when a turn is over. Override it."""
+        """Called when a turn is over; again if the process died in it. Override it."""
 
     async def on_agent_start(self, turn: Turn) -> None:
         """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
@@ -137,6 +139,16 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
         return await talk.over(talk.continue_last().number)
+
+    async def turn(self, id: str) -> Turn:
+        """Return a turn when it is over, or waits for somebody: after `approve`, how it went on."""
+        talk = self._actor.of(Conversation)
+        row = talk.turns.get(id)
+        if row is None:
+            raise Refused(f"There is no turn {id!r}.")
+        if row.status in ("queued", "running"):
+            talk.check_may_wait()
+        return await talk.over(row.number, cancels=False)
 
     async def cancel_turn(self, id: str | None = None) -> bool:
         """Cancel the turn that runs, or the one of this id; return whether there was one."""
@@ -184,12 +196,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Conversation).begin_next()
+        self._actor.of(Conversation).begin_next(is_silent=True)
 
 
 def _have_pydantic_ai(name: str) -> None:
-    """Import it now, and not in the middle of the first turn."""
+    """Import it now, and have it build what it puts off, and not in the middle of the first turn."""
     try:
-        importlib.import_module("pydantic_ai")
+        messages = importlib.import_module("pydantic_ai.messages")
     except ImportError as error:
         raise UsageError(f"{name} is a chat agent, which needs Pydantic AI: pip install 'sapwood[chat]'.") from error
+    messages.ModelMessagesTypeAdapter.validate_json("[]")

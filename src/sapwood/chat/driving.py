@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -20,13 +21,14 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.steps import Work
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
-from sapwood.chat.loop import Acted, Asked, PydanticLoop, in_words, retry_after
+from sapwood.chat.loop import Acted, PydanticLoop, Used, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
@@ -36,7 +38,7 @@ from sapwood.wire.chat import recovering
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ModelResponse
 
 T = TypeVar("T")
 
@@ -65,6 +67,37 @@ class Cancelled(Exception):
     """The turn was cancelled."""
 
 
+class Stalled(Exception):
+    """The model stopped answering."""
+
+
+class Silence:
+    """Cuts off what has said nothing for so many seconds."""
+
+    def __init__(self, clock: Clock, seconds: float, cut: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._cut = cut
+        self._heard_at = clock.now()
+        self.is_too_long = False
+        self._timer = clock.call_at(self._heard_at + seconds, self._look)
+
+    def broken(self) -> None:
+        """Something was said."""
+        self._heard_at = self._clock.now()
+
+    def _look(self) -> None:
+        due = self._heard_at + self._seconds
+        if self._clock.now() < due:
+            self._timer = self._clock.call_at(due, self._look)
+        else:
+            self.is_too_long = True
+            self._cut()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
 class Talks(Protocol):
     """What a driver asks of the conversation its turn belongs to."""
 
@@ -73,6 +106,8 @@ class Talks(Protocol):
     stream: ChatStream
 
     def shown(self, row: Row) -> Any: ...
+
+    def begin_again(self, number: int, step: int) -> None: ...
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
 
@@ -87,12 +122,16 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._silence: Silence | None = None
+        """Notes how long nothing has come of what the model is asked for now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
         """Done when the turn is cancelled; ends its waiting for a provider."""
         self._said = 0
         """How many events have come of what the model is asked for now."""
-        self._responding: asyncio.Task[Any] | None = None
-        """What runs `respond`, which knows nothing of tokens."""
+        self._in_own_code: asyncio.Task[Any] | None = None
+        """What runs code of the agent's own, which knows nothing of tokens."""
+        self._is_cut = False
+        """Whether that was cancelled by us."""
 
     def cut_off(self) -> None:
         """Stop what is going on, at once."""
@@ -100,8 +139,32 @@ class Driver:
             self._token.cancel()
         if not self._stopped.done():
             self._stopped.set_result(None)
-        if self._responding is not None and self._responding is not asyncio.current_task():
-            self._responding.cancel()
+        self._cut_own_code()
+
+    def _cut_own_code(self) -> None:
+        task = self._in_own_code
+        if task is not None and task is not asyncio.current_task() and not self._is_cut:
+            self._is_cut = True
+            task.cancel()
+
+    @contextmanager
+    def _own_code(self, number: int) -> Generator[None, None, None]:
+        """Run code of the agent's own, and be cut off in it as in a request to the model."""
+        self._row(number)
+        self._in_own_code = task = asyncio.current_task()
+        assert task is not None
+        try:
+            yield
+        except CancelledError:
+            if self._actor.dropped is not None or not self._is_cut:
+                raise
+            raise Cancelled from None
+        finally:
+            self._in_own_code = None
+            if self._is_cut:
+                self._is_cut = False
+                task.uncancel()
+        self._row(number)
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
@@ -109,6 +172,7 @@ class Driver:
 
         row = self._talks.turns.of(number)
         if row is None or row.status != "running":
+            await self._tell_end(number)  # the process died while it was told, or nobody had to drive it to its end
             return
         self._token = token = CancellationToken()
         self._stopped = self._actor.host.loop.create_future()
@@ -181,27 +245,41 @@ class Driver:
     async def _go(self, row: Row) -> None:
         talks, number = self._talks, row.number
         self._row(number)
+        if row.output is not None:  # it was about to end when the process died
+            await talks.end(number, "completed")
+            return
         said = talks.stream.stored(number)
         if not row.continues and not row.steps and not said:
-            await self._agent.before_turn(talks.shown(row))
-            await self._agent.on_agent_start(talks.shown(row))
+            with self._own_code(number):
+                await self._agent.before_turn(talks.shown(row))
+                await self._agent.on_agent_start(talks.shown(row))
         if not said:
             talks.stream.begin_step(row.steps)
             talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if self._actor.kind.overrides("respond"):
-            await self._respond(self._row(number))
+            await self._respond_at_last(self._row(number))
             return
         turn = self._loop_turn(row)
+        await talks.transcript.load()
+        self._actor.check_live()
         while True:
             row = self._row(number)
             history = talks.transcript.history()
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
-            if history[-1].kind == "request" and not self._answers(number):
+            if history[-1].kind != "request" or self._answers(number):
+                if await self._act(row, turn, history):
+                    return
+            elif self._is_asking(number):  # it was about to wait
+                await talks.end(number, "waiting")
+                return
+            else:
                 await self._shorten(row, turn, history)
                 await self._ask(self._row(number), turn, talks.transcript.history())
-            elif await self._act(row, turn, history):
-                return
+
+    def _is_asking(self, number: int) -> bool:
+        """Return whether somebody was asked about a tool call and has not answered."""
+        return any(call.is_open and call.asked != SOON for call in self._talks.turns.calls(number))
 
     def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
         """Return what was answered for tool calls that the turn waited for."""
@@ -239,16 +317,17 @@ class Driver:
             raise Refused(f"The turn has asked the model {row.steps} times, and may not ask again (max_steps).")
         talks.stream.forget_from(step)
         talks.stream.begin_step(step)
-        await self._agent.before_step(talks.shown(row), step)
+        with self._own_code(row.number):
+            await self._agent.before_step(talks.shown(row), step)
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         self._row(row.number)
-        asked = await self._asked(row, turn, history, Projection(step))
+        response = await self._asked(row, turn, history, Projection(step))
         row = self._row(row.number)
         self._actor.check_live()
         talks.stream.flush()
-        talks.transcript.add(row.message, asked.response)
-        talks.turns.count(row, asked.model, asked.input_tokens, asked.output_tokens, asked.cost)
+        talks.transcript.add(row.message, response)
+        talks.turns.set(row.number, steps=step)
         self._progressed()
         await self._actor.leave()
 
@@ -258,23 +337,88 @@ class Driver:
         cut = 0 if allowed is None else cut_of(history, allowed)
         if not cut:
             return
-        summary = await self._agent.compact(list(history[:cut]))
+        with self._own_code(row.number):
+            summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
             old = history[:cut]
-            summary = await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token))
+            summary = await self._provided(
+                row, turn, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
+            )
         self._actor.check_live()
         self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
 
-    async def _asked(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection) -> Asked:
+    async def _asked(
+        self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection
+    ) -> ModelResponse:
         """Have the model say something, and everybody hear it."""
         stream = self._talks.stream
 
         def hear(event: Any) -> None:
             self._said += 1
+            if self._silence is not None:
+                self._silence.broken()
             stream.put(*projection.event(event))
 
-        return await self._provided(row, turn, lambda token: LOOP.ask(turn, history, token, hear))
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                return await self._provided(row, turn, lambda token: self._watched(row, turn, history, token, hear))
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._begin_again(row, row.steps + 1)
+                projection = Projection(row.steps + 1)
+                stream.put({"type": "start-step"})
+                await self._actor.leave()
+        raise AssertionError
+
+    async def _watched(
+        self,
+        row: Row,
+        turn: LoopTurn,
+        history: Sequence[ModelMessage],
+        token: CancellationToken,
+        hear: Callable[[Any], None],
+    ) -> ModelResponse:
+        """Ask the model, and no longer if it falls silent."""
+        self._silence = silence = self._listen_for(token.cancel)
+        try:
+            return await LOOP.ask(turn, history, token, hear, self._counting(row))
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            self._silence = None
+            if silence is not None:
+                silence.end()
+
+    def _listen_for(self, cut: Callable[[], object]) -> Silence | None:
+        seconds: float | None = self._agent.stall_timeout
+        return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
+
+    def _begin_again(self, row: Row, step: int) -> None:
+        """Have a step be begun again that fell silent."""
+        from pydantic_ai import CancellationToken
+
+        self._row(row.number)
+        log.warning(
+            "the model of %s was silent for %s s, and is asked again",
+            self._actor.address,
+            self._agent.stall_timeout,
+            extra={"address": str(self._actor.address)},
+        )
+        self._token = CancellationToken()
+        self._talks.begin_again(row.number, step)
+
+    def _counting(self, row: Row) -> Callable[[Used], None]:
+        """Return what counts the use of a model, whatever becomes of its answer."""
+
+        def count(used: Used) -> None:
+            if self._actor.dropped is None:
+                self._talks.turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
+
+        return count
 
     async def _provided(self, row: Row, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
@@ -329,6 +473,7 @@ class Driver:
             self._count_retries(row, acted)
             return False
         talks.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
+        talks.stream.put({"type": "finish"})
         await talks.end(row.number, "completed")
         return True
 
@@ -361,39 +506,54 @@ class Driver:
         talks.stream.put({"type": "finish-step"})
         await talks.end(row.number, "waiting")
 
+    async def _respond_at_last(self, row: Row) -> None:
+        """Let the agent's own `respond` answer; again if it falls silent."""
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                await self._respond(row)
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._begin_again(row, 1)
+            else:
+                return
+
     async def _respond(self, row: Row) -> None:
         """Let the agent's own `respond` answer."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        talks, token = self._talks, self._token
-        assert token is not None
+        talks = self._talks
         talks.stream.forget_from(1)
         talks.stream.begin_step(1)
         talks.stream.put({"type": "start-step"})
         await self._actor.leave()
         texts: list[str] = []
         answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
-        self._responding = task = asyncio.current_task()
+        silence = self._listen_for(self._cut_own_code)
         try:
-            async for said in answer:
-                self._row(row.number)
-                if not isinstance(said, str) and said["type"] == "error":
-                    raise Failed(str(said["errorText"]))
-                talks.stream.put(*_chunks_of(said, first=not texts))
-                if isinstance(said, str):
-                    texts.append(said)
-        except CancelledError:
-            if task is None or self._actor.dropped is not None or not self._is_cancelled(row.number):
+            with self._own_code(row.number):
+                try:
+                    async for said in answer:
+                        self._row(row.number)
+                        if silence is not None:
+                            silence.broken()
+                        if not isinstance(said, str) and said["type"] == "error":
+                            raise Failed(str(said["errorText"]))
+                        talks.stream.put(*_chunks_of(said, first=not texts))
+                        if isinstance(said, str):
+                            texts.append(said)
+                finally:
+                    await answer.aclose()
+        except Cancelled:
+            if silence is None or not silence.is_too_long or self._is_cancelled(row.number):
                 raise
-            task.uncancel()
-            raise Cancelled from None
+            raise Stalled(Stalled.__doc__) from None
         finally:
-            self._responding = None
-            await answer.aclose()
+            if silence is not None:
+                silence.end()
         if texts:
             talks.stream.put({"type": "text-end", "id": "1-0"})
-        talks.stream.put({"type": "finish-step"})
-        talks.stream.flush()
+        talks.stream.put({"type": "finish-step"}, {"type": "finish"})
         self._actor.check_live()
         text = "".join(texts)
         talks.transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))

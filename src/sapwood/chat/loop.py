@@ -6,7 +6,9 @@ what is to be stored next, so whoever drives a turn may be another process every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -31,16 +33,21 @@ SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the model answered."""
+class Used:
+    """What one request to a model has used."""
 
-    response: ModelResponse
     model: str
     """Who answered, as the provider calls it."""
     input_tokens: int
     output_tokens: int
     cost: float | None
-    """In dollars; None if nobody knows the price."""
+    """In dollars; None if nobody knows the price, or the provider was cut off before it said what it had used."""
+
+    @classmethod
+    def of(cls, response: ModelResponse) -> Used:
+        usage = response.usage
+        cost = _cost(response) if usage.has_values() else None
+        return cls(response.model_name or "", usage.input_tokens, usage.output_tokens, cost)
 
 
 @dataclass(slots=True)
@@ -112,7 +119,7 @@ class PydanticLoop:
             agent = self._agents[key] = Agent(None, output_type=turn.output_type, instructions=None)
         return agent
 
-    def _run(self, turn: Turn, history: Sequence[ModelMessage], **more: Any) -> Any:
+    def _run(self, turn: Turn, history: Sequence[ModelMessage], *, model: Any = None, **more: Any) -> Any:
         from pydantic_ai import DeferredToolRequests
 
         agent = self._agent(turn)
@@ -121,7 +128,7 @@ class PydanticLoop:
         return agent.iter(
             None,
             message_history=history,
-            model=turn.model,
+            model=model or turn.model,
             instructions=turn.instructions,
             deps=turn.deps,
             model_settings=_settings(turn, turn.settings),
@@ -132,36 +139,41 @@ class PydanticLoop:
         )
 
     async def ask(
-        self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken, said: Callable[[Any], None]
-    ) -> Asked:
-        """Ask the model to go on; `said` is given every event as it comes."""
+        self,
+        turn: Turn,
+        history: Sequence[ModelMessage],
+        token: CancellationToken,
+        said: Callable[[Any], None],
+        used: Callable[[Used], None],
+    ) -> ModelResponse:
+        """Ask the model to go on; `said` is given every event as it comes, `used` what it cost, whole or not."""
         from pydantic_ai import Agent
 
-        async with self._run(turn, history, cancellation_token=token) as run:
+        model = _telling()(turn.model, said) if turn.ready is None else None
+        async with self._run(turn, history, model=model, cancellation_token=token) as run:
             node = run.next_node
             while not Agent.is_model_request_node(node):
                 node = await run.next(node)
             async with node.stream(run.ctx) as events:
-                async for event in events:
-                    said(event)
+                try:
+                    async for event in events:
+                        said(event)
+                finally:
+                    used(Used.of(events.response))
             response: ModelResponse = run.all_messages()[-1]
         _check_end(response)
-        usage = response.usage
-        return Asked(
-            response,
-            response.model_name or "",
-            usage.input_tokens,
-            usage.output_tokens,
-            _cost(response),
-        )
+        return response
 
-    async def summarise(self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken) -> str:
+    async def summarise(
+        self, turn: Turn, history: Sequence[ModelMessage], token: CancellationToken, used: Callable[[Used], None]
+    ) -> str:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )
+        used(Used.of(result.response))
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:
@@ -181,6 +193,8 @@ class PydanticLoop:
         """Run the tool calls of the last response, each once; what others answered comes with `answers`."""
         from pydantic_ai import Agent, CallToolsNode, DeferredToolRequests
 
+        if not answers and (text := _only_said(turn, history[-1])):
+            return Acted(output=text, is_over=True)
         more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
         if answers:
             more["deferred_tool_results"] = _deferred(answers)
@@ -204,6 +218,58 @@ class PydanticLoop:
         if isinstance(output, DeferredToolRequests):
             return Acted(request=last, approvals=list(output.approvals), client_calls=list(output.calls))
         return Acted(request=last if last is not None and last.kind == "request" else None, output=output, is_over=True)
+
+
+def _only_said(turn: Turn, response: ModelMessage) -> str:
+    """Return what was said in a response that calls for nothing else: with nobody to ask about it, that is the output.
+
+    Pydantic AI would come to the same, after it has gone through the whole conversation once more.
+    """
+    if turn.ready is not None or turn.output_type is not str:
+        return ""
+    if any(part.part_kind not in ("text", "thinking") for part in response.parts):
+        return ""
+    return "".join(part.content for part in response.parts if part.part_kind == "text")
+
+
+@functools.cache
+def _telling() -> Any:
+    """Return the class of models that tell what they say as it comes."""
+    from pydantic_ai.models.wrapper import WrapperModel
+
+    class Telling(WrapperModel):
+        """Tells each word as it comes, and hands on only where parts begin and end.
+
+        Each event that an agent's stream hands on takes four locks, and a turn of the event
+        loop for each of them: most of what a word costs. In our own agents nobody listens on
+        its way. What the model said is whole all the same; models keep it where it comes in.
+        """
+
+        def __init__(self, wrapped: Any, tell: Callable[[Any], None]) -> None:
+            super().__init__(wrapped)
+            self._tell = tell
+
+        @asynccontextmanager
+        async def request_stream(
+            self, messages: Any, model_settings: Any, model_request_parameters: Any, run_context: Any = None
+        ) -> AsyncGenerator[Any]:
+            streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
+            async with streaming as response:
+                # What goes on where an earlier response stopped is counted on from there, above us.
+                if messages[-1].kind == "request":
+                    events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]
+                    cast("Any", response)._get_event_iterator = lambda: self._told(events())
+                # A response that does not come by there is handed on whole.
+                yield response
+
+        async def _told(self, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async for event in events:
+                if event.event_kind == "part_delta":
+                    self._tell(event)
+                else:
+                    yield event
+
+    return Telling
 
 
 def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported

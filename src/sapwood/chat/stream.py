@@ -23,6 +23,9 @@ GATHERED = 0.03
 """Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
+BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
+CROSSED = 10.0
+"""Seconds for which what a client was told may cross with what it says."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -44,9 +47,11 @@ class ChatStream:
         """Clients that were offered a replay and have not taken it."""
         self.parked: dict[Socket, object] = {}
         """Clients that wait for a stream to begin, with what they want to be answered by."""
-        self._beginning: dict[int, list[asyncio.Future[None]]] = {}
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
-        """Those without a socket, who are told from now on."""
+        self._told: dict[Socket, float] = {}
+        """When each client was last told all messages; an agent that slept does not know it."""
+        self._made_at = self._now()
+        self._listeners: dict[int, list[asyncio.Queue[bytes | None]]] = {}
+        """Those without a socket, by the turn that they hear."""
         self.on_chunk: Callable[[Chunk], None] | None = None
 
     def begin(self, row: Row) -> None:
@@ -56,23 +61,10 @@ class ChatStream:
         self._seq = max(row.next_seq, self._last(row.number) + 1)
         for socket, probe in self._take_parked():
             self.offer(socket, row.stream, probe)
-        self.settle(row.number)
-
-    def settle(self, number: int) -> None:
-        """A turn has begun to stream, or never will: tell those who wait for that."""
-        for waiting in self._beginning.pop(number, ()):
-            if not waiting.done():
-                waiting.set_result(None)
 
     def forget(self, number: int) -> None:
         """Forget what a turn has streamed: its message is whole."""
         self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ?", number)
-
-    async def begun(self, number: int) -> None:
-        """Return when a turn begins to stream."""
-        waiting: asyncio.Future[None] = self._actor.host.loop.create_future()
-        self._beginning.setdefault(number, []).append(waiting)
-        await waiting
 
     @property
     def next_seq(self) -> int:
@@ -90,6 +82,19 @@ class ChatStream:
         number = self.active.number
         self._db.execute("DELETE FROM sapwood_chunks WHERE turn = ? AND step >= ?", number, step)
         self._turns.set(number, next_seq=self._seq)
+
+    def begin_again(self, step: int) -> None:
+        """Forget what a step said, and offer every client what there is, from the beginning.
+
+        Who listens without a socket has heard too much, and is told to look elsewhere.
+        """
+        assert self.active is not None
+        self.forget_from(step)
+        for socket in self._clients():
+            self.offer(socket, self.active.stream)
+        for listener in self._listeners.get(self.active.number, ()):
+            listener.put_nowait(msgspec.json.encode({"type": "error", "errorText": BEGUN_AGAIN}))
+        self.settle(self.active.number)
 
     def _last(self, number: int) -> int:
         rows = self._db.execute(
@@ -127,7 +132,7 @@ class ChatStream:
         )
         row = self.active
         continues = bool(row.continues)
-        for listener in self._listeners:
+        for listener in self._listeners.get(row.number, ()):
             for text in texts:
                 listener.put_nowait(text)
         for at, text in enumerate(texts):
@@ -141,23 +146,28 @@ class ChatStream:
     def end(self) -> None:
         """The turn streams no more."""
         self.flush()
-        self.active = None
+        ended, self.active = self.active, None
         self._offered.clear()
-        for listener in self._listeners:
-            listener.put_nowait(None)
+        if ended is not None:
+            self.settle(ended.number)
 
-    async def listen(self, number: int) -> AsyncIterator[bytes]:
-        """Yield all that a turn streams, from its beginning, as JSON."""
+    def listen(self, number: int) -> AsyncIterator[bytes]:
+        """Hear all that a turn streams, from now on and its beginning, as JSON, until it streams no more."""
         heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         for chunk in self.stored(number):
             heard.put_nowait(msgspec.json.encode(chunk))
-        self._listeners.add(heard)
-        try:
-            while (text := await heard.get()) is not None:
-                await self._actor.leave()
-                yield text
-        finally:
-            self._listeners.discard(heard)
+        self._listeners.setdefault(number, []).append(heard)
+        return self._heard(heard)
+
+    async def _heard(self, heard: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        while (text := await heard.get()) is not None:
+            await self._actor.leave()
+            yield text
+
+    def settle(self, number: int) -> None:
+        """A turn streams no more, or never will: tell those who hear it."""
+        for listener in self._listeners.pop(number, ()):
+            listener.put_nowait(None)
 
     def stored(self, number: int) -> list[Chunk]:
         """Return what a turn has streamed so far."""
@@ -173,9 +183,40 @@ class ChatStream:
         self._tell_but(frame, self._offered)
 
     def _tell_but(self, frame: str, left_out: Container[Socket]) -> None:
-        for socket in self._actor.host.sockets.of(self._actor.address):
-            if socket.is_protocol and socket not in left_out:
+        for socket in self._clients():
+            if socket not in left_out:
                 self.tell_one(socket, frame)
+
+    def tell_messages(self, text: Callable[[], str], *, sender: Socket | None = None) -> None:
+        """Tell every client all messages, as JSON; whoever said the last of them has it already.
+
+        Unless it spoke while a telling of what was there before was on its way: clients show what they
+        are told and nothing else, so it has forgotten what it said.
+        """
+        crossed = sender is not None and self._now() - self._told.get(sender, self._made_at) < CROSSED
+        without = None if crossed else sender
+        if any(socket is not without for socket in self._clients()):  # they may be many: not for nobody
+            self._tell_all(wire.messages(text()), without=without)
+
+    def tell_cleared(self, *, without: Socket | None) -> None:
+        """Tell every client that there are no messages any more."""
+        self._tell_all(wire.cleared(), without=without)
+
+    def _tell_all(self, frame: str, *, without: Socket | None) -> None:
+        for socket in self._clients():
+            if socket is not without:
+                self.tell_one(socket, frame)
+                self.knows(socket)
+
+    def knows(self, socket: Socket) -> None:
+        """A client is told all messages, now."""
+        self._told[socket] = self._now()
+
+    def _now(self) -> float:
+        return self._actor.host.clock.now()
+
+    def _clients(self) -> list[Socket]:
+        return [socket for socket in self._actor.host.sockets.of(self._actor.address) if socket.is_protocol]
 
     def tell_one(self, socket: Socket, frame: str) -> None:
         self._actor.of(Outbox).put(socket, frame)
@@ -215,3 +256,4 @@ class ChatStream:
         """A client has left."""
         self._offered.discard(socket)
         self.parked.pop(socket, None)
+        self._told.pop(socket, None)

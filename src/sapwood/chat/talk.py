@@ -35,6 +35,7 @@ class Talk:
         conversation.resume(socket, asked=False)
         if conversation.stream.active is None and conversation.turns.running() is None:
             conversation.stream.tell_one(socket, wire.messages(conversation.text(), connect=True))
+            conversation.stream.knows(socket)
 
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""
@@ -123,17 +124,25 @@ class Talk:
             body = msgspec.json.decode(await request.body(), type=dict[str, Any])
         except msgspec.DecodeError as error:
             return PlainTextResponse(f"The body has to be JSON: {error}", 400)
-        row = self._accept(body, None, None)
+        said: Any = body.get("messages")
+        row = self._conversation.answer_with(said) if _ends_with_answer(said) else None
+        row = row or self._accept(body, None, None)
         return StreamingResponse(
-            self._events(row.number),
+            _events(self._conversation.listen(row)),
             media_type="text/event-stream",
             headers={"x-vercel-ai-ui-message-stream": "v1", "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
-    async def _events(self, number: int) -> AsyncIterator[bytes]:
-        async for chunk in self._conversation.listen(number):
-            yield b"data: " + chunk + b"\n\n"
-        yield b"data: [DONE]\n\n"
+
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        yield b"data: " + chunk + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _ends_with_answer(said: Any) -> bool:
+    last = cast("list[Any]", said)[-1] if isinstance(said, list) and said else None
+    return isinstance(last, dict) and cast("dict[str, Any]", last).get("role") == "assistant"
 
 
 def _are_tools(value: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from sapwood.agent import MAY_BE_PLAIN
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 
@@ -54,6 +55,7 @@ def tool(
 
     def mark(function: Any) -> Any:
         setattr(function, MARK, options)
+        setattr(function, MAY_BE_PLAIN, True)  # whoever calls it is a model
         return function
 
     return mark if method is None else mark(method)

@@ -7,6 +7,7 @@ that what is taken back there is taken back here.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,10 @@ UIMessage = dict[str, Any]
 """A message as the AI SDK has it: id, role, parts, perhaps metadata."""
 
 
+AT_ONCE = 250
+"""Messages that are read in one go: more would hold up everybody else."""
+
+
 @functools.cache
 def _adapter() -> Any:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
@@ -43,6 +48,8 @@ class Transcript:
         self._clock = clock
         self._history: list[tuple[str, ModelMessage]] | None = None
         self._undone = database.undone
+        self._changes = 0
+        """How often what the model sees was changed."""
 
     @property
     def exists(self) -> bool:
@@ -74,6 +81,17 @@ class Transcript:
     def ids(self) -> list[tuple[str, str]]:
         """Return the id and the role of every message."""
         return self._db.execute("SELECT id, role FROM sapwood_messages ORDER BY position") if self.exists else []
+
+    def known(self) -> set[str]:
+        """Return the id of every message, in no order: that is read from an index, and not from among the bodies."""
+        return {id for (id,) in self._db.execute("SELECT id FROM sapwood_messages")} if self.exists else set()
+
+    def last_said(self) -> list[str]:
+        """Return the id of the user's last message, if there is one."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT id FROM sapwood_messages WHERE role = 'user' ORDER BY position DESC LIMIT 1")
+        return [id for (id,) in rows]
 
     def put(self, message: UIMessage) -> None:
         """Store a message: at the end, or in the place of the one with its id."""
@@ -128,7 +146,7 @@ class Transcript:
             if self._db.has(SEARCH):
                 self._forget_words(id)
         if gone:
-            self._history = None
+            self._forget_history()
 
     def clear(self) -> None:
         """Forget everything that was said."""
@@ -137,26 +155,47 @@ class Transcript:
             self._db.execute("DELETE FROM sapwood_model_messages")
             if self._db.has(SEARCH):
                 self._db.execute("DELETE FROM sapwood_message_words")
-        self._history = None
+        self._forget_history()
 
     def history(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""
         return [message for _, message in self._loaded()]
 
+    async def load(self) -> None:
+        """Read the conversation as the model sees it, with pauses if it is long: `history` has it then."""
+        if self._is_loaded():
+            return
+        rows, changes = self._rows(), (self._changes, self._db.undone)
+        if len(rows) <= AT_ONCE:
+            return
+        found: list[tuple[str, ModelMessage]] = []
+        for first in range(0, len(rows), AT_ONCE):
+            found += _read(rows[first : first + AT_ONCE])
+            await asyncio.sleep(0)
+        if changes == (self._changes, self._db.undone):  # if not, it is read again in one go
+            self._history = found
+
     def _loaded(self) -> list[tuple[str, ModelMessage]]:
+        if not self._is_loaded() or self._history is None:
+            self._history = _read(self._rows())
+        return self._history
+
+    def _is_loaded(self) -> bool:
         if self._undone != self._db.undone:
             self._undone, self._history = self._db.undone, None
-        if self._history is None:
-            rows: list[tuple[str, str]] = []
-            if self.exists:
-                rows = self._db.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position")
-            found: Sequence[ModelMessage] = _adapter().validate_json(f"[{','.join(body for _, body in rows)}]")
-            self._history = [(id, message) for (id, _), message in zip(rows, found, strict=True)]
-        return self._history
+        return self._history is not None
+
+    def _rows(self) -> list[tuple[str, str]]:
+        if not self.exists:
+            return []
+        return self._db.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position")
+
+    def _forget_history(self) -> None:
+        self._history = None
+        self._changes += 1
 
     def add(self, id: str, message: ModelMessage) -> None:
         """Store what was said to the model or by it, as part of a message."""
-        history = self._loaded()
         self._db.ensure(CHAT)
         body: bytes = _adapter().dump_json([message])
         self._db.execute(
@@ -165,7 +204,9 @@ class Transcript:
             message.kind,
             body[1:-1].decode(),
         )
-        history.append((id, message))
+        self._changes += 1
+        if self._is_loaded() and self._history is not None:
+            self._history.append((id, message))
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""
@@ -192,7 +233,12 @@ class Transcript:
             summary.kind,
             body[1:-1].decode(),
         )
-        self._history = None
+        self._forget_history()
+
+
+def _read(rows: Sequence[tuple[str, str]]) -> list[tuple[str, ModelMessage]]:
+    found: Sequence[ModelMessage] = _adapter().validate_json(f"[{','.join(body for _, body in rows)}]")
+    return [(id, message) for (id, _), message in zip(rows, found, strict=True)]
 
 
 def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:

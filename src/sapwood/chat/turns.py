@@ -163,15 +163,16 @@ class Turns:
         if self.exist:
             self._db.execute("DELETE FROM sapwood_turns WHERE status NOT IN ('queued', 'running', 'waiting')")
 
-    def count(self, row: Row, model: str, input_tokens: int, output_tokens: int, cost: float | None) -> None:
-        """Add one answer of a model's to what a turn has used."""
-        usage = msgspec.json.decode(row.usage)
+    def count(self, number: int, model: str, input_tokens: int, output_tokens: int, cost: float | None) -> None:
+        """Add one request to a model to what a turn has used."""
+        row = self.of(number)
+        usage: dict[str, Any] = msgspec.json.decode(row.usage) if row is not None else {}
         of_model = usage.setdefault(model, {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0})
         of_model["requests"] += 1
         of_model["input_tokens"] += input_tokens
         of_model["output_tokens"] += output_tokens
         of_model["cost"] = None if cost is None or of_model["cost"] is None else of_model["cost"] + cost
-        self.set(row.number, usage=msgspec.json.encode(usage).decode(), steps=row.steps + 1)
+        self.set(number, usage=msgspec.json.encode(usage).decode())
 
     def calls(self, number: int) -> list[ToolCall]:
         """Return the tool calls of a turn."""

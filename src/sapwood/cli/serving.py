@@ -178,7 +178,9 @@ class Server(uvicorn.Server):
 
 
 def page_paths(app: App) -> list[str]:
-    """Return the paths of roots that answer requests; any name will do, so one is made up."""
+    """Return where there is something to see: the app's own page, or roots that answer requests, by a made-up name."""
+    if app.pages is not None and (app.pages / "index.html").exists():
+        return ["/"]
     kinds = [known(cls) for cls in app.agents]
     return [f"/{app.settings.prefix}/{kebab(kind.type)}/main" for kind in kinds if kind.overrides("on_request")]
 

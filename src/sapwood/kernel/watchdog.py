@@ -122,7 +122,7 @@ class Watchdog:
                 # Nor is a busy machine anybody's fault: the loop had work to do, and waited for a core. Asked only
                 # now, because reading it lets the loop go on.
                 before, queued = queued, self._loop_queued()
-                since += queued - before if before else 0.0
+                since = since + queued - before if before else max(since, now - BEAT)
             lasted = now - since
             if lasted < self._settings.slow_slice or task is None:
                 continue

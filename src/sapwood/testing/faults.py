@@ -136,12 +136,19 @@ class CountingGate:
     def __init__(self, points: CrashPoints, below: Gate) -> None:
         self._points = points
         self._below = below
+        self._open: set[Database] = set()
 
     @property
     def synced(self) -> bool:
         return self._below.synced
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether the disk does not have everything yet."""
+        return not all(self._below.is_quiet(database) for database in self._open)
+
     def opened(self, database: Database) -> None:
+        self._open.add(database)
         self._below.opened(database)
 
     def committed(self, commit: Commit) -> None:
@@ -164,6 +171,7 @@ class CountingGate:
         await self._below.sync_folder(path)
 
     def forget(self, database: Database) -> None:
+        self._open.discard(database)
         self._below.forget(database)
 
     def moved(self, folder: Path) -> None:

@@ -27,7 +27,9 @@ from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dea
 A = TypeVar("A", bound=Agent[Any])
 
 PATIENCE = 0.2
-"""Real seconds to wait for something that may wait for the test itself."""
+"""Real seconds to wait for something that may wait for the test itself, counted from the last thing it wrote."""
+ENDLESS = 5.0
+"""Real seconds after which what still writes is taken for something that never ends."""
 
 
 class World:
@@ -56,6 +58,7 @@ class World:
             deps=self._given.deps,
             authenticate=self._given.authenticate,
             authorize=self._given.authorize,
+            pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,
         )
@@ -120,10 +123,25 @@ class World:
 
         `clock.advance` awaits it after every step.
         """
-        idle, end = 0, time.monotonic() + PATIENCE
-        while idle < 3 and time.monotonic() < end:
-            await asyncio.sleep(0 if idle < 2 else 0.0005)
+        rounds, idle, written = 0, 0, -1
+        begun = wrote = time.monotonic()
+        while idle < 3:
+            now = time.monotonic()
+            if written != (written := self.points.passed.total()) or self._is_flushing():
+                wrote = now  # on a busy machine or a slow disk, that may be long after the step before
+            if now > wrote + PATIENCE or now > begun + ENDLESS:
+                return
+            rounds += 1
+            # Most things are over after a few rounds of the loop; whoever waits longer leaves the core to others.
+            await asyncio.sleep(0 if rounds < 100 and idle < 2 else 0.0005)
             idle = 0 if self._something_due() else idle + 1
+
+    def _is_flushing(self) -> bool:
+        try:
+            gate = self.node.gate
+        except UsageError:  # not running
+            return False
+        return isinstance(gate, CountingGate) and gate.is_flushing
 
     def _something_due(self) -> bool:
         try:

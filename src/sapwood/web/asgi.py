@@ -50,7 +50,7 @@ async def serve(
         if found is not None:
             await (door.http if is_http else door.websocket)(found, scope, receive, send)
             return
-        response = await door.about(scope) if is_http else None
+        response = (await door.about(scope) or await door.page(scope)) if is_http else None
     except Refusal as no:
         response = no.response
     if is_http:

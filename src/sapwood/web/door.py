@@ -34,6 +34,7 @@ from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
 from sapwood.web.metrics import Metrics
+from sapwood.web.pages import Pages
 from sapwood.web.wire import Wire, size
 from sapwood.wire import frames, routing
 
@@ -108,6 +109,7 @@ class Door:
         *,
         authenticate: Callable[[HTTPConnection], Any] | None,
         authorize: Callable[[Any, Address, str], Any] | None,
+        pages: str | None = None,
     ) -> None:
         self._node = node
         self._clients = clients
@@ -115,6 +117,7 @@ class Door:
         self._metrics = Metrics(node)
         self._authenticate = authenticate
         self._authorize = authorize
+        self._pages = Pages(pages) if pages is not None else None
         self._open: Counter[object] = Counter()
         """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
@@ -146,6 +149,12 @@ class Door:
             await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
             return self._metrics.response()
         return None
+
+    async def page(self, scope: Scope) -> Response | None:
+        """Answer with a file of the app's pages; None if it has none, or another app around it has the paths."""
+        if self._pages is None or scope.get("root_path"):
+            return None
+        return await self._pages.answer(scope)
 
     async def http(self, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""

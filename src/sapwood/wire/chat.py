@@ -21,6 +21,7 @@ TOOL_RESULT = "cf_agent_tool_result"
 TOOL_APPROVAL = "cf_agent_tool_approval"
 UPDATED = "cf_agent_message_updated"
 
+_CONNECT = ',"connect":true}'
 _text = msgspec.json.Encoder().encode
 
 
@@ -103,7 +104,8 @@ def replayed(id: str, *, continuation: bool) -> str:
 
 def messages(text: str, *, connect: bool = False) -> str:
     """Send the whole conversation, which is JSON."""
-    return '{"type":"' + MESSAGES + '","messages":' + text + (',"connect":true}' if connect else "}")
+    # In one piece: it may have megabytes, and each "+" would copy them.
+    return f'{{"type":"{MESSAGES}","messages":{text}{_CONNECT if connect else "}"}'
 
 
 def updated(message: dict[str, Any]) -> str:

@@ -1,16 +1,16 @@
-"""A chat agent with a sub-agent as a tool, dependencies, an approval and a schedule, as a user writes it."""
+"""A chat agent with dependencies, an approval and a schedule, as a user writes it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import assert_type
+from datetime import date, timedelta
+from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from sapwood import After, Agent, App, ChatAgent, Cron, Schedule, agent_tool, tool
+from sapwood import After, Agent, App, Approval, ChatAgent, Cron, Schedule, Turn, tool
 
 
 class Orders:
@@ -21,10 +21,6 @@ class Orders:
 @dataclass(frozen=True)
 class Deps:
     orders: Orders
-
-
-class Question(BaseModel):
-    topic: str
 
 
 class Findings(BaseModel):
@@ -40,13 +36,21 @@ class Researcher(ChatAgent[Findings]):
 class Desk(ChatAgent):
     model = "anthropic:claude-5-haiku"
     instructions = "Help customers. Research before you guess."
+    concurrency = "merge"
     deps: Deps
-    children = (agent_tool(Researcher, description="Research a topic", input=Question),)
 
     @tool(requires_approval=True)
     async def refund(self, order: str) -> str:
         """Refund an order."""
         return await self.deps.orders.refund(order)
+
+    @tool
+    def today(self) -> date:
+        """Return the date."""
+        return date(2026, 11, 15)
+
+    async def before_turn(self, turn: Turn) -> None:
+        assert_type(turn.usage, dict[str, Any])
 
     async def on_start(self) -> None:
         made = self.schedule(Cron("0 9 * * mon", tz="Europe/Berlin", key="report"), self.report)
@@ -59,12 +63,27 @@ class Desk(ChatAgent):
         await self.send(f"Ask whether order {order} arrived." + (" Politely." if polite else ""))
 
     async def report(self) -> None:
-        run = await self.run_agent(Researcher, Question(topic="last week's refunds"))
-        assert_type(run.output, Findings)
+        researcher = await self.sub_agent(Researcher, "refunds")
+        turn = await researcher.send("last week's refunds")
+        Findings.model_validate(turn.output)
+
+
+class Echo(ChatAgent):
+    async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
+        yield "You said: "
+        yield (await self.transcript())[-1]["parts"][0]["text"]
 
 
 class Clock(Agent):
     async def tick(self) -> None: ...
+
+
+async def approve_all(desk: Desk, turn: Turn) -> Turn:
+    waiting = await desk.approvals()
+    assert_type(waiting, list[Approval])
+    for approval in waiting:
+        assert_type(await desk.approve(approval.id), bool)
+    return await desk.turn(turn.id)
 
 
 @asynccontextmanager
@@ -72,4 +91,4 @@ async def open_deps() -> AsyncGenerator[Deps, None]:
     yield Deps(orders=Orders())
 
 
-app = App(agents=[Desk, Clock], deps=open_deps)
+app = App(agents=[Desk, Echo, Clock], deps=open_deps)

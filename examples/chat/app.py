@@ -1,0 +1,9 @@
+"""A chat with a page. Run `sapwood dev` here, and open what it says."""
+
+from pathlib import Path
+
+from assistant import Assistant
+
+from sapwood import App
+
+app = App(agents=[Assistant], pages=Path(__file__).with_name("page"))

@@ -1,0 +1,111 @@
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from assistant import Assistant
+from offline import OfflineModel
+
+from sapwood import App
+from sapwood.testing import World, running
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
+    monkeypatch.setattr(Assistant, "model", OfflineModel(pause=0))
+    async with running(App(agents=[Assistant])) as world:
+        yield world
+
+
+async def test_a_reminder_rings_once_also_after_a_crash(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+    turn = await me.send("Remind me to stretch in 20 seconds")
+    assert turn.text.startswith("Done.")
+
+    await world.crash()
+    await world.clock.advance(timedelta(seconds=21))
+
+    me = await world.get_agent(Assistant, "me")
+    assert (await said(me, "It is time"))[-2:] == [
+        "Due now: stretch",
+        "It is time: **stretch**.",
+    ]
+    assert (await me.reminders()) == []
+
+
+async def test_a_reminder_of_the_same_is_moved(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+    for when in ("20 seconds", "2 minutes"):
+        await me.send(f"Remind me to stretch in {when}")
+
+    await world.clock.advance(timedelta(seconds=30))
+
+    assert await me.reminders() == ["stretch"]
+    assert len(await me.transcript()) == 4
+
+
+async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+    await me.send("Remind me to water the plants in 2 hours")
+    await me.send("Remind me in an hour to call Ada.")
+    assert await me.reminders() == ["call Ada", "water the plants"]
+
+    for answer in (me.deny, me.approve):
+        turn = await me.send("Forget the plants")
+        (wish,) = await me.approvals()
+        assert (turn.status, wish.tool) == ("waiting", "forget")
+        assert wish.arguments == {"what": "plants"}
+        await answer(wish.id)
+        await said(me, "leave it" if answer is me.deny else "1 deleted")
+
+    assert await me.reminders() == ["call Ada"]
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (["Hello"], "?"),
+        (["My name is Ada", "What is my name?"], "You are Ada."),
+        (["What is my name?"], "not told me"),
+        (["help"], "Forget everything"),
+        (["What time is it?"], "no browser here"),
+        (["What do I have to do?"], "Your list is empty"),
+        (["Remind me to sleep"], "When?"),
+        (["Remind me to sleep", "in 5 minutes"], "Done."),
+        (["Remind me in 10 min"], "What shall I"),
+        (["Quantum gravity"], "“Quantum gravity” is more than I understand"),
+        (["Tell me a story"], "\n\n"),
+    ],
+)
+async def test_the_offline_model_answers_what_is_said(
+    world: World, said: list[str], heard: str
+) -> None:
+    me = await world.get_agent(Assistant, "me")
+
+    turns = [await me.send(text) for text in said]
+
+    assert heard in turns[-1].text
+
+
+async def test_a_failure_is_told_in_words(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+
+    turn = await me.send("Fail, please")
+
+    assert turn.status == "error"
+    assert "when it is told to" in str(turn.error)
+
+
+async def said(agent: Assistant, text: str) -> list[str]:
+    """Wait until this is said; return everything that was."""
+    async with asyncio.timeout(10):
+        while True:
+            texts = [text_of(message) for message in await agent.transcript()]
+            if text in texts[-1]:
+                return texts
+            await asyncio.sleep(0.01)
+
+
+def text_of(message: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in message["parts"] if part["type"] == "text")

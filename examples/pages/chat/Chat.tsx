@@ -1,0 +1,155 @@
+import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
+import { useAgent } from "agents/react";
+import { type UIMessage, getToolName, isToolUIPart } from "ai";
+import { useEffect, useState } from "react";
+import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard } from "../design";
+
+type Reminder = { id: string; what: string; due: number };
+type State = { model: string; reminders: Reminder[] };
+
+const WISHES = ["Remind me to stretch in 20 seconds", "What time is it?", "Tell me a story", "What can you do?"];
+
+// --8<-- [start:hooks]
+// What the page can do for the agent. The agent is told of it with every message, and asks for it like for any tool.
+const TOOLS = {
+  browserClock: {
+    description: "Return the time and the time zone of the user's browser",
+    parameters: { type: "object" as const, properties: {} },
+    execute: async () => ({ zone: Intl.DateTimeFormat().resolvedOptions().timeZone, now: localTime(new Date()) }),
+  },
+};
+
+export function Chat({ name }: { name: string }) {
+  const [state, setState] = useState<State>();
+  const [isConnected, setConnected] = useState(false);
+  const agent = useAgent<State>({
+    agent: "Assistant",
+    name,
+    onStateUpdate: setState,
+    onOpen: () => setConnected(true),
+    onClose: () => setConnected(false),
+    maxReconnectionDelay: 2000,
+  });
+  const chat = useAgentChat({
+    agent,
+    tools: TOOLS,
+    onToolCall: async ({ toolCall, addToolOutput }) => {
+      const tool = TOOLS[toolCall.toolName as keyof typeof TOOLS];
+      if (tool) addToolOutput({ toolCallId: toolCall.toolCallId, output: await tool.execute() });
+    },
+  });
+  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+  // --8<-- [end:hooks]
+  const last = chat.messages.at(-1);
+  const reminders = state?.reminders ?? [];
+
+  return (
+    <Page
+      title="Assistant"
+      head={
+        <>
+          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
+          {state && <span className="only-wide"><Badge>{state.model}</Badge></span>}
+          <span className="spacer" />
+          <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={chat.messages.length === 0} onSure={chat.clearHistory} />
+        </>
+      }
+      side={{ title: "Reminders", icon: <Bell />, count: reminders.length, children: <Reminders reminders={reminders} /> }}
+    >
+      <Log
+        label="Conversation"
+        isBusy={isBusy}
+        foot={
+          <>
+            <Composer label="Say something" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
+            <p className="hint">Enter sends, Shift+Enter begins a new line, Esc stops.</p>
+          </>
+        }
+      >
+        {chat.messages.length === 0 && !isBusy && (
+          <Empty title="What shall I remember for you?" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
+            I keep reminders, and ring when they are due. What we say stays here: reload the page, open it twice, or kill the server.
+          </Empty>
+        )}
+        {chat.messages.map((message) => (
+          <Said key={message.id} message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
+        ))}
+        {isBusy && !speaks(last) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+        {!isBusy && !chat.error && isFinished(last) && (
+          <div className="message-foot">
+            <button type="button" className="button is-quiet" onClick={() => void chat.regenerate()}><Again />Regenerate</button>
+          </div>
+        )}
+      </Log>
+    </Page>
+  );
+}
+
+// --8<-- [start:said]
+function Said({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing: boolean; onAnswer: (id: string, approved: boolean) => void }) {
+  if (message.role === "user") {
+    const isReminder = (message.metadata as { from?: string } | undefined)?.from === "reminder";
+    if (isReminder) return <Message from="Reminder" kind="notice"><Bell />{textOf(message)}</Message>;
+    return <Message from="You" kind="user">{textOf(message)}</Message>;
+  }
+  return (
+    <Message from="Assistant" kind="assistant" isBusy={isGrowing}>
+      {message.parts.map((part, at) => {
+        if (part.type === "text") return <Text key={at} text={part.text} growing={isGrowing && at === message.parts.length - 1} />;
+        if (!isToolUIPart(part)) return null;
+        const tool = getToolName(part);
+        return (
+          <ToolCard
+            key={part.toolCallId}
+            name={tool}
+            where={tool in TOOLS ? "in your browser" : undefined}
+            state={getToolPartState(part)}
+            input={part.input}
+            output={part.state === "output-available" ? part.output : undefined}
+            error={part.state === "output-error" ? part.errorText : undefined}
+            onAnswer={part.state === "approval-requested" ? (approved) => onAnswer(part.approval.id, approved) : undefined}
+          />
+        );
+      })}
+    </Message>
+  );
+}
+
+// --8<-- [end:said]
+function Reminders({ reminders }: { reminders: Reminder[] }) {
+  const [now, setNow] = useState(() => Date.now() / 1000);
+  useEffect(() => {
+    if (reminders.length === 0) return;
+    setNow(Date.now() / 1000);
+    const ticking = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => clearInterval(ticking);
+  }, [reminders]);
+  if (reminders.length === 0) return <p className="note">None yet. Say “remind me to water the plants in 2 minutes”.</p>;
+  return (
+    <ul className="items">
+      {reminders.map(({ id, what, due }) => (
+        <li key={id} className="item"><span>{what}</span><time dateTime={new Date(due * 1000).toISOString()}>{remaining(due - now)}</time></li>
+      ))}
+    </ul>
+  );
+}
+
+const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
+
+/** Whether an answer is to be seen growing, so that nobody needs to be told that it will come. */
+const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";
+
+const isFinished = (message?: UIMessage) =>
+  message?.role === "assistant" && !message.parts.some((part) => isToolUIPart(part) && part.state === "approval-requested");
+
+function remaining(seconds: number): string {
+  if (seconds <= 0) return "now";
+  const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds % 60)];
+  return `in ${hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min ${rest} s` : `${rest} s`}`;
+}
+
+/** The time as the user's clock shows it, as ISO 8601 without a zone. */
+function localTime(now: Date): string {
+  return new Date(now.getTime() - now.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}

@@ -1,0 +1,76 @@
+import { type FormEvent, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
+import { Arrow, Down, Square } from "./icons";
+
+/** A list that stays at its end while it grows, unless somebody scrolled up; then a button leads back. */
+export function Log({ label, isBusy, foot, children }: { label: string; isBusy: boolean; foot: ReactNode; children: ReactNode }) {
+  const log = useRef<HTMLDivElement>(null);
+  const follows = useRef(true);
+  const [isAway, setAway] = useState(false);
+  const toEnd = () => log.current?.scrollTo({ top: log.current.scrollHeight });
+  useEffect(() => {
+    const column = log.current?.firstElementChild;
+    if (!column) return;
+    const watch = new ResizeObserver(() => follows.current && toEnd());
+    watch.observe(column);
+    return () => watch.disconnect();
+  }, []);
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = log.current!;
+    follows.current = scrollHeight - scrollTop - clientHeight < 60;
+    setAway(!follows.current);
+  };
+  return (
+    <>
+      <div ref={log} className="log" role="log" aria-label={label} aria-busy={isBusy} tabIndex={0} onScroll={onScroll}>
+        <div className="log-column">{children}</div>
+      </div>
+      <div className="composer">
+        {isAway && <button type="button" className="button latest" onClick={toEnd}><Down />Latest</button>}
+        {foot}
+      </div>
+    </>
+  );
+}
+
+/** Who says something, for those who do not see on which side it stands. */
+export function Message({ from, kind, isBusy, children }: { from: string; kind: "user" | "assistant" | "notice"; isBusy?: boolean; children: ReactNode }) {
+  return (
+    <article className={`message is-${kind}`} aria-busy={isBusy}>
+      <span className="unseen">{from}: </span>
+      {children}
+    </article>
+  );
+}
+
+/** Where one writes: Enter sends, Shift+Enter begins a line, Escape stops what is being said. */
+export function Composer({ label, isBusy, disabled, onSend, onStop }: { label: string; isBusy: boolean; disabled?: boolean; onSend: (text: string) => void; onStop: () => void }) {
+  const [text, setText] = useState("");
+  const input = useRef<HTMLTextAreaElement>(null);
+  const submit = (event?: FormEvent) => {
+    event?.preventDefault();
+    if (!text.trim() || disabled) return;
+    onSend(text.trim());
+    setText("");
+    input.current?.focus();
+  };
+  const onKey = (event: KeyboardEvent) => {
+    if (event.key === "Escape" && isBusy) onStop();
+    if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
+    event.preventDefault();
+    submit();
+  };
+  useEffect(() => {
+    // Not where it would have a keyboard cover the page.
+    if (!matchMedia("(pointer: coarse)").matches) input.current?.focus();
+  }, []);
+  return (
+    <form onSubmit={submit}>
+      <label className="unseen" htmlFor="said">{label}</label>
+      <textarea id="said" ref={input} rows={1} value={text} placeholder={label} onChange={(event) => setText(event.target.value)} onKeyDown={onKey} />
+      {isBusy && <button type="button" className="button is-round" aria-label="Stop" title="Stop (Esc)" onClick={onStop}><Square /></button>}
+      {(!isBusy || text.trim()) && (
+        <button type="submit" className="button is-main is-round" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || disabled}><Arrow /></button>
+      )}
+    </form>
+  );
+}

@@ -1,0 +1,27 @@
+import type { ReactNode } from "react";
+
+const Icon = ({ children, className = "icon" }: { children: ReactNode; className?: string }) => (
+  <svg className={className} viewBox="0 0 24 24" aria-hidden="true" focusable="false">{children}</svg>
+);
+
+/** The rings of a tree, the outermost alive. */
+export const Mark = () => (
+  <svg className="mark" viewBox="0 0 32 32" aria-hidden="true" focusable="false" fill="none" stroke="currentColor">
+    <circle cx="16" cy="16" r="13.5" strokeWidth="3" />
+    <circle cx="15.4" cy="16.4" r="8.6" strokeWidth="1.4" opacity="0.65" />
+    <circle cx="15" cy="16.8" r="5" strokeWidth="1.3" opacity="0.5" />
+    <circle cx="14.7" cy="17" r="1.6" fill="currentColor" stroke="none" opacity="0.7" />
+  </svg>
+);
+
+export const Arrow = () => <Icon><path d="M12 19V5M6 11l6-6 6 6" /></Icon>;
+export const Down = () => <Icon><path d="M12 5v14M6 13l6 6 6-6" /></Icon>;
+export const Square = () => <Icon><rect x="7" y="7" width="10" height="10" rx="2" fill="currentColor" /></Icon>;
+export const Again = () => <Icon><path d="M20 11a8 8 0 1 0-2 6M20 5v6h-6" /></Icon>;
+export const Bin = () => <Icon><path d="M5 7h14M10 7V5h4v2M7 7l1 12h8l1-12" /></Icon>;
+export const Gear = () => <Icon><path d="M14.5 6.5a4 4 0 0 0-5.3 4.9L4 16.6 7.4 20l5.2-5.2a4 4 0 0 0 4.9-5.3L15 12l-3-3z" /></Icon>;
+export const Hand = () => <Icon><circle cx="12" cy="12" r="9" /><path d="M12 7.5v5.5M12 16.2v.1" /></Icon>;
+export const Screen = () => <Icon><rect x="3" y="5" width="18" height="12" rx="2" /><path d="M9 21h6" /></Icon>;
+export const Bell = () => <Icon><path d="M6 16v-5a6 6 0 0 1 12 0v5l1.5 2h-15zM10 21h4" /></Icon>;
+export const Turn = () => <Icon className="icon turn"><path d="M9 6l6 6-6 6" /></Icon>;
+export const Cross = () => <Icon><path d="M6 6l12 12M18 6L6 18" /></Icon>;
