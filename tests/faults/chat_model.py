@@ -293,7 +293,11 @@ class Model:
         """Compare what a client has built of chunks with what it is shown at the end; return that."""
         if listening.base is None and listening.chunks and "messageId" not in listening.chunks[0]:
             return None
-        mine = built(listening.chunks, listening.base)
+        try:
+            mine = built(listening.chunks, listening.base)
+        except KeyError as error:
+            self._problem(f"{tab.place}: {id} says more of {error}, which nobody was told of")
+            return None
         theirs = (tab.messages or {}).get(mine["id"])
         if theirs is None:
             says = any(part["type"] != "step-start" for part in mine["parts"])
