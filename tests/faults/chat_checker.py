@@ -81,9 +81,14 @@ class Left:
                 found.append(f"the chunks of {row.id} are numbered {stored}")
             if stored and row.status not in ("running", "error"):
                 found.append(f"{row.id} is {row.status}, and its chunks are still there")
-            if sum(one["requests"] for one in msgspec.json.decode(row.usage).values()) != row.steps:
+            if requests_of(row) < row.steps:
                 found.append(f"{row.id} has asked the model {row.steps} times, and used {row.usage}")
         return [f"{self.place}: {problem}" for problem in found]
+
+
+def requests_of(row: Row) -> int:
+    """Return how many requests a turn has used: those that were broken off, and those for summaries, count too."""
+    return sum(one["requests"] for one in msgspec.json.decode(row.usage).values())
 
 
 def _open_calls(history: list[ModelMessage]) -> set[str]:

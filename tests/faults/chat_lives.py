@@ -117,7 +117,7 @@ def live(
 
 async def run_out(place: Place, image: int, where: Sequence[Conversation]) -> list[str]:
     """Let every turn come to its end, by itself, or when everybody has answered; return what does not."""
-    settings = Settings(data=place.data(image), durability=place.level, slow_slice=10.0)
+    settings = Settings(data=place.data(image), durability=place.level, slow_slice=10.0, sql_timeout=30.0)
     app = App(agents=[Salon], settings=settings, runtime=LocalRuntime(settings, clock=WORLD.clock))
     async with app:
         agents = [await one.agent(app) for one in where]
