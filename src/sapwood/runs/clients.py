@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.errors import Unavailable
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
@@ -129,7 +129,7 @@ class RunClients:
         database = self.database_of(run)
         try:
             found = kept.find(database, run) if database is not None else None
-        except Unavailable:  # it is busy with long_sql
+        except (StoredDataError, Unavailable):  # it cannot be read any more, or is busy with long_sql
             found = None
         if found is None:
             return None, ()
