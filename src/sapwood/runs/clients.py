@@ -129,7 +129,7 @@ class RunClients:
         database = self.database_of(run)
         try:
             found = kept.find(database, run) if database is not None else None
-        except (Unavailable, StoredDataError):  # it is busy with long_sql, or cannot be read any more
+        except (StoredDataError, Unavailable):  # it cannot be read any more, or is busy with long_sql
             found = None
         if found is None:
             return None, ()
