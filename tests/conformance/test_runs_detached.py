@@ -441,8 +441,9 @@ class Top(Agent):
 
 async def test_news_are_not_lost_while_the_root_of_the_tree_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SendingBoss, "worker", Digger, raising=False)
-    async with working(type("Boss", (Top,), {})) as (_, top, bench):
+    async with working(type("Boss", (Top,), {})) as (one, top, bench):
         assert await top.send_below("wait") == "running"
+        await one.world.clock.advance(HOUR / 2)  # it takes its time, and is not to be given up for that
         busy = asyncio.create_task(top.take_long())
         await bench.seen("takes long")
         bench.go.set()

@@ -40,6 +40,18 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
+    "errands.py": (
+        [
+            "milk, here you are\nerror: ValueError: the moon",
+            "['bread, here you are', 'salt, here you are']",
+            "order 7 ran once: True",
+            "  ink: no longer needed",
+            "on the shelf: ['paper, here you are']",
+            "stopped: ['a piano', 'ink']",
+            "  assistant: The tea is here.",
+        ],
+        ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
+    ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
@@ -96,6 +108,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],
     ),
+    "paper.py": (
+        ["checked. In 1987 we had a page on rivers.", "Archive was given 'rivers': completed", "The checker was."],
+        ["checked. In 1987 we had a page on rivers.", "Archive was given 'rivers': completed", "The checker was."],
+    ),
     "patterns.py": (
         ["legs of the chair by worker-0 (its task 1)", "polishing: 75 %", "by apprentice (its task 1)", "  READY"],
         ["legs of the chair by worker-0 (its task 2)", "polishing: 75 %", "by apprentice (its task 2)", "  READY"],
@@ -117,6 +133,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],
     ),
     "todo_v2.py": (["untitled", "[ ] plant a tree"], ["[ ] plant a tree\n[ ] plant a tree"]),
+    "traced.py": (
+        ["invoke_agent Desk\n", "    invoke_agent Helper\n      chat\n", "schedule Desk.come_back, linked to 1"],
+        ["invoke_agent Desk\n"],
+    ),
     "trips.py": (
         ["a flight to Oslo", "  tomorrow: Oslo\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
         ["planning\nplanned: SW 12, Hotel Oslo, 30000 cents", "to ann: window or aisle?"],
@@ -190,6 +210,7 @@ SHOWN = {
     "tutorial/errors.md": ["bank.py"],
     "tutorial/later.md": ["library.py"],
     "tutorial/chat.md": ["bakery.py"],
+    "tutorial/agents-as-tools.md": ["paper.py"],
     "how-to/serve-clients.md": ["auction.py"],
 }
 """The programs a page has its reader run, one after the other, and whose output it shows."""

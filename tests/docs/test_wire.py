@@ -8,21 +8,36 @@ from pathlib import Path
 
 from tests.npm.differences import table
 
-from sapwood.wire import chat, frames
+from sapwood.wire import chat, frames, runs
 
 ROOT = Path(__file__).parents[2]
 HEY = {"id": "vfjU", "role": "user", "parts": [{"type": "text", "text": "hey"}]}
+STARTED = {
+    "kind": "started",
+    "runId": "agent-tool:call_1",
+    "agentType": "Researcher",
+    "inputPreview": "rivers",
+    "order": 0,
+}
+FINISHED = {"runId": "agent-tool:call_1", "kind": "finished", "summary": "The longest one has 6650 km."}
+INTERRUPTED = {
+    "runId": "agent-tool:call_1",
+    "kind": "interrupted",
+    "error": "Nothing was heard of it for too long.",
+    "reason": "no-progress",
+    "childStillRunning": True,
+}
 
 
 def types() -> set[str]:
     """Return the types of frame the source knows."""
     source = Path(frames.__file__).read_text() + Path(chat.__file__).read_text()
-    return {frames.RPC, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
+    return {frames.RPC, runs.EVENT, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
 
 
 def examples() -> dict[str, list[dict[str, object]]]:
     """Return the examples on the page, by the heading they stand under."""
-    parts = re.split(r"^### `(\w+)`$", (ROOT / "docs/reference/wire.md").read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^### `([\w-]+)`$", (ROOT / "docs/reference/wire.md").read_text(), flags=re.MULTILINE)
     return {
         title: [json.loads(frame) for frame in re.findall(r"^```json\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)]
         for title, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -59,6 +74,10 @@ def test_the_examples_are_what_is_written() -> None:
         chat.about_stream(chat.RESUMING, id="xvaxlrqB", probe="Mo0CsJcT"),
         chat.about_stream(chat.PENDING, id="xvaxlrqB", probe="Mo0CsJcT"),
         chat.about_stream(chat.RESUME_NONE, reason="idle", probe="Mo0CsJcT"),
+        runs.event(0, STARTED, tool_call="call_1"),
+        runs.chunk(1, "agent-tool:call_1", b'{"type":"text-delta","id":"t","delta":"hi"}', tool_call="call_1"),
+        runs.event(9, FINISHED, tool_call="call_1"),
+        runs.event(9, INTERRUPTED, tool_call="call_1", replay=True),
     ]
     shown = [frame for frames in examples().values() for frame in frames]
 

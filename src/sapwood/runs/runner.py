@@ -12,6 +12,7 @@ import asyncio
 import logging
 from asyncio import CancelledError, Future
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -128,7 +129,9 @@ class Followed:
     given_up: bool = False
     timed_out: bool = False
     trouble: str | None = None
-    """Why the sub-agent could not be reached, when last tried."""
+    """Why the sub-agent could not be reached, when last tried; None: it was."""
+    troubled_since: float = 0.0
+    """When it could first not be reached."""
     nudge: Future[None] | None = None
     """Done when somebody asks for the run again; what is waited for is looked at anew."""
 
@@ -406,9 +409,13 @@ class Runs:
 
     async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
         """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
+        now = self._actor.host.clock.now()
+        if followed.trouble is None:
+            followed.troubled_since = now
         followed.trouble = str(error) or describe(error)
-        if not followed.given_up and self._is_silent(followed):
-            await self._tell_given_up(followed)
+        if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
+            with suppress(Unavailable):  # then the next time
+                await self._tell_given_up(followed)
         await asyncio.wait({followed.stop, self._nudge(followed)}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
     def _nudge(self, followed: Followed) -> Future[None]:
@@ -435,6 +442,7 @@ class Runs:
         child = followed.child = await self._awake(followed)
         if child is None:
             return await self._not_begun(followed)
+        followed.trouble = None
         served = child.of(Served)
         if served.row(row.id) is None:
             text = self._inputs.get(row.id) or await self._given_again(followed)
@@ -504,7 +512,7 @@ class Runs:
             if not reply.done():
                 await self._stopping(followed, reply)
             return await reply
-        except CancelledError:
+        except BaseException:
             child.cancel(call)
             raise
 
@@ -561,10 +569,6 @@ class Runs:
         heard = served.last_heard.get(id)
         # Of what it said before the process ended, nobody knows when that was.
         return followed.since if heard is None and followed.again and served.has_spoken(id) else heard
-
-    def _is_silent(self, followed: Followed) -> bool:
-        heard = max(self._last_heard(followed) or 0, followed.since)
-        return self._actor.host.clock.now() - heard >= self._actor.host.settings.run_silence
 
     async def _is_due(self, followed: Followed) -> None:
         """Stop a run whose time is over; give up one that is silent."""

@@ -1,0 +1,67 @@
+"""How agents that use agents are tested: each has a model that the test scripts."""
+
+import asyncio
+
+import pytest
+
+from paper import Editor, Researcher
+from sapwood import App
+from sapwood.testing import ScriptedModel, call, calls, running, text
+
+
+async def test_the_editor_uses_what_the_others_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = calls(
+        call("researcher", id="c1", message="salt"),
+        call("archive", id="c2", message="salt"),
+    )
+    editors = ScriptedModel(both, text("A page on salt."))
+    monkeypatch.setattr(Editor, "model", editors)
+    monkeypatch.setattr(Researcher, "model", ScriptedModel(text("Salt is salty.")))
+    async with running(App(agents=[Editor])) as world:
+        editor = await world.get_agent(Editor, "daily")
+
+        turn = await editor.send("Write about salt.")
+        runs = await editor.runs()
+
+    assert (turn.status, turn.text) == ("completed", "A page on salt.")
+    assert [(run.id, run.agent.type, run.output) for run in runs] == [
+        ("agent-tool:c1", "Researcher", "Salt is salty."),
+        ("agent-tool:c2", "Archive", "In 1987 we had a page on salt."),
+    ]
+
+
+async def test_a_crash_costs_nothing_that_was_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go = asyncio.Event()
+    both = calls(
+        call("researcher", id="c1", message="salt"),
+        call("archive", id="c2", message="salt"),
+    )
+    editors = ScriptedModel(both, text("A page on salt."), text("You are welcome."))
+    monkeypatch.setattr(Editor, "model", editors)
+    slow = ScriptedModel(text("Salt is salty.", gate=go))
+    monkeypatch.setattr(Researcher, "model", slow)
+    async with running(App(agents=[Editor])) as world:
+        editor = await world.get_agent(Editor, "daily")
+        writing = asyncio.create_task(editor.send("Write about salt."))
+        async for event in editor.subscribe("children"):
+            if event.kind == "finished":  # the archive; the researcher still speaks
+                break
+        _, archive = await editor.runs()
+
+        await world.crash()
+        go.set()
+        await asyncio.gather(writing, return_exceptions=True)
+        editor = await world.get_agent(Editor, "daily")
+        await editor.send("Thank you.")  # answered when all before it is over
+        runs = await editor.runs()
+
+    assert [run.output for run in runs] == [
+        "Salt is salty.",
+        "In 1987 we had a page on salt.",
+    ]
+    assert runs[1] == archive  # as it was: nobody asked it again
+    assert len(editors.asked) == 3

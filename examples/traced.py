@@ -1,0 +1,86 @@
+"""A desk and its helper, seen as one trace. It needs the extra `otel`."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from sapwood import Agent, App, ChatAgent, Settings, agent_tool, tool
+from sapwood.testing import ScriptedModel, call, text
+
+
+# --8<-- [start:agents]
+class Helper(ChatAgent):
+    """Knows about water."""
+
+    model = ScriptedModel(text("It is wet."), each=True)
+
+
+class Desk(ChatAgent):
+    model = ScriptedModel(
+        call("helper", id="c1", message="water?"),
+        call("remind", id="c2"),
+        text("Water is wet."),
+        each=True,
+    )
+    tools = (agent_tool(Helper),)
+
+    @tool
+    async def remind(self) -> str:
+        """Come back to it later."""
+        self.schedule(timedelta(seconds=0.1), self.come_back)
+        return "later"
+
+    async def come_back(self) -> None:
+        await self.sub_agent(Note, "note")
+
+
+class Note(Agent): ...
+
+
+# --8<-- [end:agents]
+# --8<-- [start:setup]
+def set_up(exporter: SpanExporter) -> None:
+    """Call this before the app starts."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+
+# --8<-- [end:setup]
+def shown(spans: Sequence[ReadableSpan]) -> None:
+    """Print spans as trees."""
+    below: dict[int | None, list[ReadableSpan]] = {}
+    known = {span.context.span_id for span in spans if span.context}
+    for span in sorted(spans, key=lambda span: span.start_time or 0):
+        above = span.parent.span_id if span.parent else None
+        below.setdefault(above if above in known else None, []).append(span)
+
+    def show(span: ReadableSpan, depth: int) -> None:
+        links = f", linked to {len(span.links)}" if span.links else ""
+        print(f"{'  ' * depth}{span.name}{links}")
+        assert span.context is not None
+        for one in below.get(span.context.span_id, []):
+            show(one, depth + 1)
+
+    for span in below.get(None, []):
+        show(span, 0)
+
+
+async def main(data: str) -> None:
+    kept = InMemorySpanExporter()  # a program would send them to a collector
+    set_up(kept)
+    async with App(agents=[Desk], settings=Settings(data=data)) as app:
+        desk = await app.get_agent(Desk, "d")
+        await desk.send("What about water?")
+        await asyncio.sleep(0.5)
+    shown(kept.get_finished_spans())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "traced-data"))
