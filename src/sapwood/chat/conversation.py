@@ -25,7 +25,7 @@ from sapwood.chat.fitting import over
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
-from sapwood.errors import Refused, UsageError
+from sapwood.errors import InvalidArguments, Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
@@ -291,7 +291,7 @@ class Conversation:
         self._return_calls(waiting, UNANSWERED)
         message = self.transcript.get(waiting.message)
         if message is not None:
-            self.transcript.put(closed(message))
+            self.transcript.put(closed(message, UNANSWERED))
         self.turns.end(waiting.number, status)
         self._end_run(waiting, status)
         self._tell_over(waiting.number)
@@ -755,15 +755,15 @@ class Conversation:
 def _check(message: Any) -> None:
     """Refuse what is no message."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):  # pyright: ignore[reportUnknownMemberType]
-        raise Refused("A message has a role and parts.")
+        raise InvalidArguments("A message has a role and parts.")
     id, parts = message.get("id"), message.get("parts")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(id, str | None) or not isinstance(parts, list):
-        raise Refused("A message has a role and parts.")
+        raise InvalidArguments("A message has a role and parts.")
     for part in parts:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):  # pyright: ignore[reportUnknownMemberType]
-            raise Refused("A part of a message has a type.")
+            raise InvalidArguments("A part of a message has a type.")
         if part["type"] == "text" and not isinstance(part.get("text"), str):  # pyright: ignore[reportUnknownMemberType]
-            raise Refused("A part of type text has a text.")
+            raise InvalidArguments("A part of type text has a text.")
 
 
 def _trailing(messages: Sequence[UIMessage]) -> list[str]:
@@ -824,7 +824,7 @@ def _check_understood(said: Sequence[UIMessage]) -> None:
     try:
         _request_of(said)
     except ValueError as error:
-        raise Refused(f"A message has parts that nobody understands: {error}") from error
+        raise InvalidArguments(f"A message has parts that nobody understands: {error}") from error
 
 
 def _request_of(said: Sequence[UIMessage], *, joined: bool = False) -> Any:

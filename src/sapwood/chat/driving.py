@@ -349,8 +349,21 @@ class Driver:
             journal=CallJournal(self._actor, self._talks.turns, row.number),
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
+            tool_raised=self._tool_raised,
             ready=agent.loop,
         )
+
+    def _tool_raised(self, name: str, error: Exception) -> None:
+        """Have a mistake in a tool be seen, which only the model would hear of; what is refused is none."""
+        if self._actor.dropped is None and not isinstance(error, Refused):
+            log.warning(
+                "the tool %s of %s failed: %s",
+                name,
+                self._actor.address,
+                describe(error),
+                extra={"address": str(self._actor.address)},
+                exc_info=error,
+            )
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
         """Ask the model once."""

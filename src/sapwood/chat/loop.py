@@ -96,6 +96,8 @@ class Turn:
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
+    tool_raised: Callable[[str, Exception], None]
+    """Is told what a tool raised, beside the model."""
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
 
@@ -308,6 +310,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                     journal.ended(id, error=str(error))
                 raise
             except Exception as error:
+                turn.tool_raised(name, error)
                 journal.ended(id, error=f"{type(error).__name__}: {error}")
                 raise ToolFailed(f"{type(error).__name__}: {error}") from error
             journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())
