@@ -103,22 +103,33 @@ async function quiet(tabs) {
 /** Hold all tabs to the same, also one that is opened now; note it, for the databases; return what is shown. */
 async function agree(name, ...tabs) {
   await quiet(tabs);
-  const messages = await (await fetch(`http://${host}/agents/lead/${name}/get-messages`)).json();
-  const [runs, panels, calls] = [await tabs[0].runs(), await tabs[0].panels(), await tabs[0].calls()];
-  const plain = (panels) => panels.map(({ progress, fraction, ...rest }) => rest);
   const late = await open(`${tabs[0].label}, later`, name);
-  const isSame = (held) => isEqual(held, runs);
-  for (const end = Date.now() + 10_000; Date.now() < end && !isSame(await late.runs()); ) await sleep(POLL);
-  for (const tab of [...tabs, late]) {
-    expect(`${tab.label}: runs`, await tab.runs(), runs, { quietly: true });
-    expect(`${tab.label}: panels`, plain(await tab.panels()), plain(panels), { quietly: true });
-    expect(`${tab.label}: messages`, await tab.messages(), messages, { quietly: true });
-    expect(`${tab.label}: calls`, await tab.calls(), calls, { quietly: true });
-    expect(`${tab.label}: never showed anything else`, await tab.see((view) => view.odd()), []);
-  }
+  const all = [...tabs, late];
+  let differences;
+  for (const end = Date.now() + PATIENCE; (differences = await differencesOf(name, all)).length && Date.now() < end; ) await sleep(POLL);
+  scenario().failures.push(...differences);
+  for (const tab of all) expect(`${tab.label}: never showed anything else`, await tab.see((view) => view.odd()), []);
   await late.close();
-  keep(runs);
-  return { messages, runs, panels, calls };
+  const shown = { messages: await tabs[0].messages(), runs: await tabs[0].runs(), panels: await tabs[0].panels(), calls: await tabs[0].calls() };
+  keep(shown.runs);
+  return shown;
+}
+
+/** Return in what tabs differ from the first one, and their messages from what is stored. What a tab has heard it shows a little later. */
+async function differencesOf(name, tabs) {
+  const messages = await (await fetch(`http://${host}/agents/lead/${name}/get-messages`)).json();
+  const plain = (panels) => panels.map(({ progress, fraction, ...rest }) => rest);
+  const [runs, panels, calls] = [await tabs[0].runs(), plain(await tabs[0].panels()), await tabs[0].calls()];
+  const found = [];
+  const compare = (what, seen, wanted) => isEqual(seen, wanted) || found.push(`${what}: ${JSON.stringify(seen)} instead of ${JSON.stringify(wanted)}`);
+  for (const tab of tabs) {
+    const held = await tab.runs();
+    for (const id of Object.keys({ ...held, ...runs })) compare(`${tab.label}: run ${id}`, held[id], runs[id]);
+    compare(`${tab.label}: panels`, plain(await tab.panels()), panels);
+    compare(`${tab.label}: calls`, await tab.calls(), calls);
+    compare(`${tab.label}: messages`, await tab.messages(), messages);
+  }
+  return found;
 }
 
 /** Note what a tab holds of runs: it is compared with what their helpers have stored. */
