@@ -1,7 +1,7 @@
-// The page of runs-page.js, in Chromium: `node runs-browser.mjs HOST CHROMIUM FOLDER together|alone [SCENARIO]…`.
+// The page of runs-page.js, in Chromium: `node runs-browser.mjs HOST CHROMIUM FOLDER together|alone|impatient [SCENARIO]…`.
 import puppeteer from "puppeteer-core";
 import { host, run } from "./recording.mjs";
-import { ALONE, TOGETHER, Tab } from "./runs-scenarios.mjs";
+import { ALONE, IMPATIENT, TOGETHER, Tab } from "./runs-scenarios.mjs";
 
 const [executablePath, userDataDir, what, ...only] = process.argv.slice(3);
 const QUIET = ["background-networking", "component-update", "default-apps", "domain-reliability", "sync", "extensions"];
@@ -36,5 +36,6 @@ Tab.make = (label, name) => new Opened(label, name);
 const end = async ({ tabs = [] }) => {
   for (const tab of [...tabs]) await tab.close();
 };
-const options = { end, only, patience: 300_000, finish: () => browser.close() };
-await (what === "alone" ? run(ALONE, options) : run(TOGETHER, { ...options, together: 3 }));
+const scenarios = { together: TOGETHER, alone: ALONE, impatient: IMPATIENT }[what];
+const options = { end, only, patience: 300_000, together: what === "together" ? 3 : 1, finish: () => browser.close() };
+await run(scenarios, options);

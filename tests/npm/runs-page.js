@@ -49,7 +49,11 @@ function Conversation({ where, at, view, onOpen, onCleared }) {
   const onClear = useRef(cleared);
   onClear.current = cleared;
   useEffect(() => {
-    const hear = ({ data }) => String(data).includes('"cf_agent_chat_clear"') && onClear.current();
+    const hear = ({ data }) => {
+      const frame = JSON.parse(data);
+      if (frame.type === "cf_agent_chat_clear") onClear.current();
+      if (frame.type === "agent-tool-event" && frame.replay) view.replayed += 1;
+    };
     agent.addEventListener("message", hear);
     return () => agent.removeEventListener("message", hear);
   }, [agent]);
@@ -116,6 +120,7 @@ function Page({ where, view }) {
 /** What a test does with a page, and reads from it. */
 class View {
   levels = [];
+  replayed = 0;
   grown = {};
 
   constructor(element) {
@@ -143,8 +148,16 @@ class View {
 
   text = (selector, level) => this.all(selector, level).map((one) => one.textContent);
 
-  /** What the hook holds of every run: what must be the same in every tab. */
-  runs = (level = 0) => JSON.parse(JSON.stringify(this.levels[level]?.runs.runsById ?? {}, (key, value) => (["progress", "toolName"].includes(key) ? undefined : value)));
+  /** What the hook holds of every run: what must be the same in every tab. Progress passes; and why it was given up a run keeps that ended after all. */
+  runs = (level = 0) => {
+    const held = structuredClone(this.levels[level]?.runs.runsById ?? {});
+    for (const run of Object.values(held)) {
+      delete run.progress;
+      if (run.status !== "interrupted") for (const key of ["reason", "childStillRunning"]) delete run[key];
+      for (const part of run.parts) delete part.toolName;
+    }
+    return JSON.parse(JSON.stringify(held));
+  };
 
   messages = (level = 0) => JSON.parse(JSON.stringify(this.levels[level].chat.messages, (key, value) => (key === "toolName" ? undefined : value)));
 

@@ -92,8 +92,10 @@ const simple = ({ type, text, state, output, errorText, data }) => [type, text ?
 /** Return when nothing is under way: nowhere below the lead, and nothing on the way to these tabs. */
 async function quiet(tabs) {
   const isQuiet = async (view) => {
-    const isStill = () => view.levels.every(({ isBusy }) => !isBusy) && !view.panels().some(({ badge }) => badge === "Running");
-    return isStill() && (await view.levels[0].agent.call("is_idle")) && isStill();
+    const badges = view.panels().map(({ badge }) => badge);
+    const isStill = () => view.levels.every(({ isBusy }) => !isBusy) && !badges.includes("Running");
+    // Who was interrupted is followed on, for as long as it takes.
+    return isStill() && ((await view.levels[0].agent.call("is_idle")) || badges.includes("Interrupted")) && isStill();
   };
   for (const tab of tabs) await tab.until("is quiet", isQuiet);
 }
@@ -101,22 +103,33 @@ async function quiet(tabs) {
 /** Hold all tabs to the same, also one that is opened now; note it, for the databases; return what is shown. */
 async function agree(name, ...tabs) {
   await quiet(tabs);
-  const messages = await (await fetch(`http://${host}/agents/lead/${name}/get-messages`)).json();
-  const [runs, panels, calls] = [await tabs[0].runs(), await tabs[0].panels(), await tabs[0].calls()];
-  const plain = (panels) => panels.map(({ progress, fraction, ...rest }) => rest);
   const late = await open(`${tabs[0].label}, later`, name);
-  const isSame = (held) => isEqual(held, runs);
-  for (const end = Date.now() + 10_000; Date.now() < end && !isSame(await late.runs()); ) await sleep(POLL);
-  for (const tab of [...tabs, late]) {
-    expect(`${tab.label}: runs`, await tab.runs(), runs, { quietly: true });
-    expect(`${tab.label}: panels`, plain(await tab.panels()), plain(panels), { quietly: true });
-    expect(`${tab.label}: messages`, await tab.messages(), messages, { quietly: true });
-    expect(`${tab.label}: calls`, await tab.calls(), calls, { quietly: true });
-    expect(`${tab.label}: never showed anything else`, await tab.see((view) => view.odd()), []);
-  }
+  const all = [...tabs, late];
+  let differences;
+  for (const end = Date.now() + PATIENCE; (differences = await differencesOf(name, all)).length && Date.now() < end; ) await sleep(POLL);
+  scenario().failures.push(...differences);
+  for (const tab of all) expect(`${tab.label}: never showed anything else`, await tab.see((view) => view.odd()), []);
   await late.close();
-  keep(runs);
-  return { messages, runs, panels, calls };
+  const shown = { messages: await tabs[0].messages(), runs: await tabs[0].runs(), panels: await tabs[0].panels(), calls: await tabs[0].calls() };
+  keep(shown.runs);
+  return shown;
+}
+
+/** Return in what tabs differ from the first one, and their messages from what is stored. What a tab has heard it shows a little later. */
+async function differencesOf(name, tabs) {
+  const messages = await (await fetch(`http://${host}/agents/lead/${name}/get-messages`)).json();
+  const plain = (panels) => panels.map(({ progress, fraction, ...rest }) => rest);
+  const [runs, panels, calls] = [await tabs[0].runs(), plain(await tabs[0].panels()), await tabs[0].calls()];
+  const found = [];
+  const compare = (what, seen, wanted) => isEqual(seen, wanted) || found.push(`${what}: ${JSON.stringify(seen)} instead of ${JSON.stringify(wanted)}`);
+  for (const tab of tabs) {
+    const held = await tab.runs();
+    for (const id of Object.keys({ ...held, ...runs })) compare(`${tab.label}: run ${id}`, held[id], runs[id]);
+    compare(`${tab.label}: panels`, plain(await tab.panels()), panels);
+    compare(`${tab.label}: calls`, await tab.calls(), calls);
+    compare(`${tab.label}: messages`, await tab.messages(), messages);
+  }
+  return found;
 }
 
 /** Note what a tab holds of runs: it is compared with what their helpers have stored. */
@@ -247,6 +260,24 @@ async function dropped(name) {
   }
   const { panels } = await agree(name, ann, bob);
   expect("what was said", panels.map((panel) => wordsOf(said(panel))), [all("a", 60), all("b", 60)]);
+  const before = await ann.see((view) => view.replayed);
+  const late = await open("late", name);
+  await late.shows(["Done", "Done"]);
+  await ann.see((view) => void view.levels[0].agent.reconnect());
+  await ann.until("is told all again", (view, wanted) => view.replayed >= wanted, before + (await late.see((view) => view.replayed)));
+  expect("being told again changes nothing", (await agree(name, ann, bob, late)).panels, panels);
+}
+
+async function many(name) {
+  const letters = [..."abcdefghijkl"];
+  const ann = await open("ann", name);
+  await ann.say(`ask ${letters.map((letter) => `say ${letter} 30 5 @${letter}9`).join(" | ")}`);
+  for (const letter of letters) await ann.hears(`${letter}9`);
+  for (const letter of letters.toReversed()) await letGo(name, `${letter}9`);
+  const bob = await open("bob", name); // it hears of some live, of others how they were
+  const { panels } = await agree(name, ann, bob);
+  expect("all in order", panels.map((panel) => wordsOf(said(panel))), letters.map((letter) => all(letter, 30)));
+  expect("all are done", new Set(badges(panels)).size, 1);
 }
 
 async function progress(name) {
@@ -312,6 +343,21 @@ async function stopped_deep(name) {
   const { panels } = await agree(name, ann, bob);
   expect("badge", badges(panels), ["Stopped"]);
   expect("what was said stays", wordsOf(said((await ann.panels(1))[0])), all("a", 5));
+}
+
+async function stopped_inside(name) {
+  const [ann, bob] = [await open("ann", name), await open("bob", name)];
+  await ann.say("ask say a 20 5 @a4 | say b 20 5 @b4");
+  for (const word of ["a4", "b4"]) await ann.hears(word);
+  const [{ run }] = await ann.panels();
+  await ann.opens(run);
+  await ann.reads("a4", 1);
+  await ann.press("Stop", 1);
+  for (const tab of [ann, bob]) await tab.shows(["Stopped", "Running"]);
+  await letGo(name, "b4");
+  const { panels, calls, messages } = await agree(name, ann, bob);
+  expect("badges", badges(panels), ["Stopped", "Done"]);
+  expect("the lead is told, and goes on", [calls.map(([, state]) => state), wordsOf(messages[1].parts.at(-1).text)], [["output-error", "output-available"], all("z", 3)]);
 }
 
 async function cleared(name) {
@@ -388,6 +434,7 @@ async function opened_twice(name) {
   const [ann, bob] = [await open("ann", name), await open("bob", name)];
   await ann.say("manage ask say a 20 5 @a4 | say m 5 0");
   await ann.shows(["Running", "Done"]);
+  await ann.until("shows that the manager asks", (view) => view.panels()[0].parts.length > 0);
   const [{ run, who, parts }] = await ann.panels();
   expect("the manager", [who, parts.map(([kind]) => kind)], ["Manager", ["tool"]]);
   await ann.opens(run);
@@ -511,6 +558,25 @@ async function killed_deep(name) {
 
 export const TOGETHER = {
   ...{ one, two_in_one_turn, two_under_one_call, one_fails, inner_tool, late_tab, reloaded, dropped, progress, errand },
-  ...{ stopped, stopped_deep, cleared, opened, opened_live, opened_twice, closed, refused },
+  ...{ many, stopped, stopped_deep, stopped_inside, cleared, opened, opened_live, opened_twice, closed, refused },
 };
+/** The server of this one gives up on who is silent for two seconds after a crash. */
+async function given_up(name) {
+  const [ann, bob] = [await open("ann", name), await open("bob", name)];
+  await ann.say("ask say a 20 5 @a4");
+  for (const tab of [ann, bob]) await tab.hears("a4");
+  await restart("kill");
+  for (const tab of [ann, bob]) await tab.shows(["Interrupted"]);
+  await ann.reads("z2");
+  const before = await agree(name, ann, bob);
+  const [{ reason, childStillRunning }] = Object.values(before.runs);
+  expect("why", [reason, childStillRunning, before.calls[0][1]], ["no-progress", true, "output-error"]);
+  await letGo(name, "a4");
+  for (const tab of [ann, bob]) await tab.shows(["Done"]);
+  const { panels } = await agree(name, ann, bob);
+  expect("what was said", wordsOf(said(panels[0])), `${all("a", 5)} ${all("a", 20)}`);
+  expect("it is repaired", panels[0].error, null);
+}
+
+export const IMPATIENT = { given_up };
 export const ALONE = { killed, killed_between_steps, killed_with_two_at_work, killed_deep };

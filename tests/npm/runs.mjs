@@ -1,7 +1,7 @@
-// The page of runs-page.js, in jsdom: `node runs.mjs HOST MAJOR together|alone [SCENARIO]…`, where MAJOR is the AI SDK's.
+// The page of runs-page.js, in jsdom: `node runs.mjs HOST MAJOR together|alone|impatient [SCENARIO]…`, where MAJOR is the AI SDK's.
 import { JSDOM } from "jsdom";
 import { host, recorded, run, scenario } from "./recording.mjs";
-import { ALONE, TOGETHER, Tab } from "./runs-scenarios.mjs";
+import { ALONE, IMPATIENT, TOGETHER, Tab } from "./runs-scenarios.mjs";
 
 const [major, what, ...only] = process.argv.slice(3);
 const { window } = new JSDOM("<!doctype html>", { url: `http://${host}/` });
@@ -22,7 +22,8 @@ class Rendered extends Tab {
     return seen === undefined ? undefined : JSON.parse(JSON.stringify(seen));
   }
 
-  key = (name) => document.activeElement.dispatchEvent(new window.KeyboardEvent("keydown", { key: name, bubbles: true }));
+  // Many tabs share one document, of which one part only can have the focus.
+  key = (name) => this.element.querySelector("aside").dispatchEvent(new window.KeyboardEvent("keydown", { key: name, bubbles: true }));
 
   unload() {
     this.page.unmount();
@@ -35,5 +36,6 @@ const end = async ({ tabs = [] }) => {
   for (const tab of [...tabs]) await tab.close();
 };
 // Who restarts the server does so for everybody: those run alone.
-const options = { end, only, patience: 300_000 };
-await (what === "alone" ? run(ALONE, options) : run(TOGETHER, { ...options, together: 4 }));
+const scenarios = { together: TOGETHER, alone: ALONE, impatient: IMPATIENT }[what];
+const options = { end, only, patience: 300_000, together: what === "together" ? 4 : 1 };
+await run(scenarios, options);
