@@ -551,7 +551,8 @@ class Conversation:
             self._tell_all()
             self.begin_next()
         else:
-            self.turns.set(row.number, error=CANCELLED)
+            if row.error != CLEARED:
+                self.turns.set(row.number, error=CANCELLED)
             self._stop(row.id)
         return True
 
