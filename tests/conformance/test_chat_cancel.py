@@ -536,16 +536,16 @@ async def test_what_waits_behind_a_turn_that_asks_somebody_begins_when_nobody_go
         assert ("r1", "aborted" if way == "cancel" else "completed") in await over(agent, 2)
 
 
-async def test_a_turn_cancelled_after_it_was_cleared_away_leaves_nothing(run: Run) -> None:
-    model = ScriptedModel(text("once upon a time", gate=asyncio.Event()))
-    cls = talker(model)
-    async with run(cls) as world:
-        agent = await world.get_agent(cls, "t")
-        asking = asyncio.create_task(agent.send("tell me"))
-        await until(lambda: len(model.asked) == 1)
+async def test_a_turn_cancelled_after_it_was_cleared_away_leaves_nothing() -> None:
+    cls = talker(ScriptedModel(text("once upon a time", gate=asyncio.Event())))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "tell me")
+        await streamed(client, "r1", "once")
+
         await asyncio.gather(agent.clear(), agent.cancel_turn())
-        await asyncio.wait({asking})
-        asking.exception()
+        await done(client, "r1")
 
         assert await agent.transcript() == []
         assert await agent.seen_by_model() == "[]"
