@@ -407,6 +407,8 @@ class Runs:
     async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
         """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
         followed.trouble = str(error) or describe(error)
+        if followed.child is not None and followed.child.dropped is not None:
+            followed.child = None  # it went to sleep, or was aborted: nothing can be read by way of it
         if not followed.given_up and self._is_silent(followed):
             await self._tell_given_up(followed)
         await asyncio.wait({followed.stop, self._nudge(followed)}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
@@ -472,7 +474,9 @@ class Runs:
     async def _not_begun(self, followed: Followed) -> bool:
         """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
         row = self._row(followed.row.id)
-        if followed.timed_out:
+        if (state := self._stored_end(row.id)) is not None:
+            self._end_as(followed, state)  # it had ended when the process did, and that counts
+        elif followed.timed_out:
             self._end_timed_out(row)
         else:
             self._end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
@@ -555,7 +559,7 @@ class Runs:
 
     def _last_heard(self, followed: Followed) -> float | None:
         child, id = followed.child, followed.row.id
-        if child is None:
+        if child is None or child.dropped is not None:
             return None
         served = child.of(Served)
         heard = served.last_heard.get(id)
@@ -650,6 +654,17 @@ class Runs:
         database = self._clients.database_of(id)
         return None if database is None else kept.find(database, id)
 
+    def _stored_end(self, id: str) -> RunState | None:
+        """Return how a run has ended in the sub-agent; None if it has not, or nobody can tell."""
+        try:
+            found = self._stored(id)
+        except (StoredDataError, Unavailable):
+            return None
+        if found is None or found.length is None:
+            return None
+        news = {name: getattr(found, name) for name in ("output", "summary", "error", "reason", "usage")}
+        return RunState(id=id, status=found.status, waits=False, seq=found.length, **news)
+
     def _next_seq(self, id: str) -> int:
         """Return the number that follows all that a run has said, as far as anybody still knows."""
         followed = self._followed.get(id)
@@ -719,7 +734,7 @@ class Runs:
         if followed is None or followed.stopped is not None:
             return
         followed.stop.set_result(reason)
-        if followed.child is not None:
+        if followed.child is not None and followed.child.dropped is None:
             with stopping(self._actor):
                 followed.child.of(Served).cut(id, reason)
 
