@@ -657,8 +657,18 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
         await over(agent, "r1")
 
 
-async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now() -> None:
+async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+
     class Telling(Digger):
+        hold: asyncio.Event | None = None
+
+        async def on_start(self) -> None:
+            if self.hold is not None:
+                await self.hold.wait()
+
         async def own(self) -> list[str]:
             return [str(status) for (status,) in self._actor.database.execute("SELECT status FROM sapwood_served_runs")]
 
@@ -675,11 +685,14 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
             await asyncio.gather(giving, return_exceptions=True)
             if one.world.points.passed["committed"] < before + nth:
                 return
+            Telling.hold = asyncio.Event()
             agent = await crashed(one, cls)
             await agent.stop("r1", "enough")
             run = await over(agent, "r1")
-            await one.world.settled()
+            Telling.hold.set()
+            Telling.hold = None
 
             child = await one.world.get_agent(cls, "b", sub=((Telling, "r1"),))
+            await one.world.settled()
             assert await child.own() == [run.status]
             assert run.output == ({"did": "wait"} if run.ok else None)

@@ -463,12 +463,19 @@ class Runs:
         kind = tree.kinds.get(row.type) or resolve(row.type)
         getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
         try:
+            if not self._is_wanted(row.id) and followed.stopped is None:
+                # It was stopped before the process ended. It ends by itself once it starts, if that does not take long.
+                await asyncio.wait({getting, followed.stop}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and followed.stopped is None:
+                    followed.stop.set_result(self._row(row.id).cancelled or UNWANTED)
             await self._while_not_due(followed, getting)
             if getting.done():
                 return getting.result()
         finally:
             getting.cancel()
-        tree.abort(self._actor.address.child(kind.type, row.name), followed.stopped)
+        address = self._actor.address.child(kind.type, row.name)
+        tree.abort(address, followed.stopped)
+        tree.forget_aborts(address)  # it may be opened again, and what it had begun it ends then
         return None
 
     async def _not_begun(self, followed: Followed) -> bool:
