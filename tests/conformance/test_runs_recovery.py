@@ -655,3 +655,44 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
         check_sequence(frames(late, "r1"))
         bench.words.put_nowait(None)
         await over(agent, "r1")
+
+
+async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+
+    class Telling(Digger):
+        hold: asyncio.Event | None = None
+
+        async def on_start(self) -> None:
+            if self.hold is not None:
+                await self.hold.wait()
+
+        async def own(self) -> list[str]:
+            return [str(status) for (status,) in self._actor.database.execute("SELECT status FROM sapwood_served_runs")]
+
+    nth = 0
+    while True:
+        nth += 1
+        async with working(cls := boss(Telling)) as (one, agent, bench):
+            giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+            await bench.seen("begun wait")
+            await running(agent, "r1")
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            bench.go.set()
+            await asyncio.gather(giving, return_exceptions=True)
+            if one.world.points.passed["committed"] < before + nth:
+                return
+            Telling.hold = asyncio.Event()
+            agent = await crashed(one, cls)
+            await agent.stop("r1", "enough")
+            run = await over(agent, "r1")
+            Telling.hold.set()
+            Telling.hold = None
+
+            child = await one.world.get_agent(cls, "b", sub=((Telling, "r1"),))
+            await one.world.settled()
+            assert await child.own() == [run.status]
+            assert run.output == ({"did": "wait"} if run.ok else None)

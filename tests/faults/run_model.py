@@ -280,7 +280,9 @@ class Model:
             return
         if row.reason == "timed-out" and theirs.status == "aborted":
             return
-        if (row.status, row.output) != (theirs.status, theirs.output) or (row.usage != theirs.usage):
+        # One that is stopped before it is awake again after a crash is over before anybody has asked what it has used.
+        used = row.status == "aborted" or row.usage == theirs.usage
+        if (row.status, row.output) != (theirs.status, theirs.output) or not used:
             self._problem(f"{where} {row.output} {row.usage}, to the child {theirs}")
 
     def _check_parent(self, left: Left, folder: dict[str, Left]) -> None:

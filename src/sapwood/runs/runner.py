@@ -413,6 +413,8 @@ class Runs:
         if followed.trouble is None:
             followed.troubled_since = now
         followed.trouble = str(error) or describe(error)
+        if followed.child is not None and followed.child.dropped is not None:
+            followed.child = None  # it went to sleep, or was aborted: nothing can be read by way of it
         if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
             with suppress(Unavailable):  # then the next time
                 await self._tell_given_up(followed)
@@ -469,18 +471,27 @@ class Runs:
         kind = tree.kinds.get(row.type) or resolve(row.type)
         getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
         try:
+            if not self._is_wanted(row.id) and followed.stopped is None:
+                # It was stopped before the process ended. It ends by itself once it starts, if that does not take long.
+                await asyncio.wait({getting, followed.stop}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and followed.stopped is None:
+                    followed.stop.set_result(self._row(row.id).cancelled or UNWANTED)
             await self._while_not_due(followed, getting)
             if getting.done():
                 return getting.result()
         finally:
             getting.cancel()
-        tree.abort(self._actor.address.child(kind.type, row.name), followed.stopped)
+        address = self._actor.address.child(kind.type, row.name)
+        tree.abort(address, followed.stopped)
+        tree.forget_aborts(address)  # it may be opened again, and what it had begun it ends then
         return None
 
     async def _not_begun(self, followed: Followed) -> bool:
         """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
         row = self._row(followed.row.id)
-        if followed.timed_out:
+        if (state := self._stored_end(row.id)) is not None:
+            self._end_as(followed, state)  # it had ended when the process did, and that counts
+        elif followed.timed_out:
             self._end_timed_out(row)
         else:
             self._end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
@@ -563,7 +574,7 @@ class Runs:
 
     def _last_heard(self, followed: Followed) -> float | None:
         child, id = followed.child, followed.row.id
-        if child is None:
+        if child is None or child.dropped is not None:
             return None
         served = child.of(Served)
         heard = served.last_heard.get(id)
@@ -654,6 +665,17 @@ class Runs:
         database = self._clients.database_of(id)
         return None if database is None else kept.find(database, id)
 
+    def _stored_end(self, id: str) -> RunState | None:
+        """Return how a run has ended in the sub-agent; None if it has not, or nobody can tell."""
+        try:
+            found = self._stored(id)
+        except (StoredDataError, Unavailable):
+            return None
+        if found is None or found.length is None:
+            return None
+        news = {name: getattr(found, name) for name in ("output", "summary", "error", "reason", "usage")}
+        return RunState(id=id, status=found.status, waits=False, seq=found.length, **news)
+
     def _next_seq(self, id: str) -> int:
         """Return the number that follows all that a run has said, as far as anybody still knows."""
         followed = self._followed.get(id)
@@ -723,7 +745,7 @@ class Runs:
         if followed is None or followed.stopped is not None:
             return
         followed.stop.set_result(reason)
-        if followed.child is not None:
+        if followed.child is not None and followed.child.dropped is None:
             with stopping(self._actor):
                 followed.child.of(Served).cut(id, reason)
 
