@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tests.conformance.chats import Talking, said
 from tests.conformance.served import Client, Served, served, type_of
@@ -57,7 +57,7 @@ class Giving:
 
     worker: type[Agent[Any]]
     migrations = (
-        *Talking.migrations,
+        *cast("tuple[str, ...]", Talking.migrations),
         "CREATE TABLE hooks (hook TEXT NOT NULL, run TEXT NOT NULL, status TEXT NOT NULL) STRICT",
     )
 
@@ -132,7 +132,7 @@ def caller(model: Any, *helpers: Any, base: type = _Caller, **settings: Any) -> 
 
 
 @asynccontextmanager
-async def working(cls: type, **settings: Any) -> AsyncGenerator[tuple[Served, Any, Bench], None]:
+async def working(cls: type, **settings: Any) -> AsyncGenerator[tuple[Served, Any, Any], None]:
     """Serve such a class; yield what serves it, the agent, and the bench of its workers."""
     bench = settings.pop("bench", None) or Bench()
     async with asyncio.timeout(60), served(App(agents=[cls], deps=bench), **settings) as one:

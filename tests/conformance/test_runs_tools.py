@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ async def test_a_model_is_told_what_an_agent_does_and_what_to_give_it() -> None:
 def _listing(seen: list[Any]) -> Any:
     from pydantic_ai.models.function import FunctionModel
 
-    async def say(messages: Any, info: Any) -> Any:
+    async def say(messages: Any, info: Any) -> AsyncIterator[str]:
         seen.extend(info.function_tools)
         yield "fine"
 

@@ -93,7 +93,12 @@ def requests_of(row: Row) -> int:
 
 def _open_calls(history: list[ModelMessage]) -> set[str]:
     called = {part.tool_call_id for one in history for part in one.parts if part.part_kind == "tool-call"}
-    returned = {part.tool_call_id for one in history for part in one.parts if part.part_kind in chat_rules.RETURNS}
+    returned: set[Any] = {
+        getattr(part, "tool_call_id", None)
+        for one in history
+        for part in one.parts
+        if part.part_kind in chat_rules.RETURNS
+    }
     return called - returned
 
 

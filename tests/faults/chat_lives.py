@@ -24,7 +24,7 @@ import msgspec
 from tests.faults import chat_rules
 from tests.faults.chat_checker import Left, read_folder
 from tests.faults.chat_model import Model
-from tests.faults.chat_workload import WORLD, Salon, Tab, places, work
+from tests.faults.chat_workload import WORLD, Salon, Tab, Talker, places, work
 from tests.faults.chat_workload import Place as Conversation
 from tests.faults.journal import Journal, read
 from tests.faults.lives import (
@@ -45,7 +45,7 @@ from tests.faults.lives import (
 from tests.faults.time_workload import WallClock
 
 from sapwood import App, Settings
-from sapwood.chat import conversation, driving, stream
+from sapwood.chat import conversation, stream
 from sapwood.runtimes.local import LocalRuntime
 
 BEGINNING = 1_800_000_000.0
@@ -63,7 +63,6 @@ def hurry(random: Random) -> None:
     """Have what waits for a moment wait for a shorter one: more happens in a life."""
     stream.GATHERED = random.choice((0.001, 0.005, 0.03))
     conversation.SETTLED = random.choice((0.002, 0.03))
-    driving.ASKED_FOR = random.choice((0.002, 0.05))
 
 
 class Watched(Journal):
@@ -142,7 +141,7 @@ async def run_out(place: Place, image: int, where: Sequence[Conversation]) -> li
     return problems
 
 
-async def _settle(agent: Salon, tab: Tab) -> None:
+async def _settle(agent: Talker, tab: Tab) -> None:
     """Have a turn that waits not wait any longer."""
     for id, name in await agent.open_calls():
         tab.answer(id, name)
@@ -151,7 +150,7 @@ async def _settle(agent: Salon, tab: Tab) -> None:
     await asyncio.sleep(0.02)
 
 
-async def _open_ones(agents: Sequence[Salon], tabs: Sequence[Tab]) -> list[str]:
+async def _open_ones(agents: Sequence[Talker], tabs: Sequence[Tab]) -> list[str]:
     return [
         f"{tab.place}: {statuses}"
         for agent, tab in zip(agents, tabs, strict=True)

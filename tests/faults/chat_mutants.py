@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 
@@ -70,8 +71,12 @@ def next_apart() -> None:
     """A turn ends in one commit, and the next begins in another."""
     begin_next = Conversation.begin_next
 
-    def begin_later(self: Conversation) -> None:
-        self._actor.host.loop.call_later(0.003, lambda: None if self._actor.detached else begin_next(self))
+    def begin_later(self: Conversation, sender: Any = None, *, is_silent: bool = False) -> None:
+        def begin() -> None:
+            if not self._actor.detached:
+                begin_next(self, sender, is_silent=is_silent)
+
+        self._actor.host.loop.call_later(0.003, begin)
 
     Conversation.begin_next = begin_later
 

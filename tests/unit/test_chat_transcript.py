@@ -32,7 +32,7 @@ def asked(text: str) -> ModelRequest:
 
 
 def texts(transcript: Transcript) -> list[Any]:
-    return [part.content for message in transcript.history() for part in message.parts]
+    return [getattr(part, "content", None) for message in transcript.history() for part in message.parts]
 
 
 def reopened(database: Database, messages: int) -> Transcript:
