@@ -60,6 +60,17 @@ LIMITS = """## What limits what
 - **The first answer in a long conversation** has to read what the model is to see, and check it: about 15 µs a message,
   with pauses for everybody else. Then Pydantic AI goes through all of it several times, in one go: `compact_above`
   keeps that short.
+- **A run** is the turn of a sub-agent, and beside it: a row in the parent before the sub-agent wakes, a fiber that
+  follows it, a row in the sub-agent, and its end in both.
+- **A chunk of a run** is stored once, where it is said. Whoever watches the tree from above is told of it through the
+  agent that said it, each reader by itself.
+- **A replay** is one frame for each chunk, as clients expect it: making a frame and handing it to the server is most of
+  it. Frames of one turn of the loop are written together under `sapwood serve`; other servers write each by itself.
+- **A Stop** goes through all agents below it in memory, in one pass, and closes the connections to providers on its
+  way; nothing waits and nothing is written in between. What it costs is the pass, the closing itself, and how long
+  the processor is with others: one pass that took 90 ms had 38 ms of processor time, and 22 ms of the 90 went by in
+  Python's garbage collection. Unwinding a thousand turns and writing down their ends takes seconds and comes after
+  it. A connection that was used before and has not answered yet is not known: it closes as its turn unwinds.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 

@@ -534,3 +534,18 @@ async def test_what_waits_behind_a_turn_that_asks_somebody_begins_when_nobody_go
         agent = await one.world.get_agent(cls, "t")
         assert not open_calls(json.loads(await agent.seen_by_model()))
         assert ("r1", "aborted" if way == "cancel" else "completed") in await over(agent, 2)
+
+
+async def test_a_turn_cancelled_after_it_was_cleared_away_leaves_nothing() -> None:
+    cls = talker(ScriptedModel(text("once upon a time", gate=asyncio.Event())))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "tell me")
+        await streamed(client, "r1", "once")
+
+        await asyncio.gather(agent.clear(), agent.cancel_turn())
+        await done(client, "r1")
+
+        assert await agent.transcript() == []
+        assert await agent.seen_by_model() == "[]"

@@ -8,6 +8,7 @@ import threading
 import warnings
 from typing import Any
 
+import pytest
 from tests.conformance.chats import (
     CLEAR,
     MESSAGES,
@@ -123,7 +124,9 @@ def test_a_plain_method_may_be_a_tool_and_nobody_is_warned() -> None:
                 return text.upper()
 
 
-async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(run: Run) -> None:
+async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     cls = handy(ScriptedModel(call("break_down", id="b"), text("sorry")))
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
@@ -134,6 +137,8 @@ async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(run:
         _, answer = await agent.transcript()
         assert parts_of(answer, "b")["state"] == "output-error"
         assert "broken" in parts_of(answer, "b")["errorText"]
+    (line,) = (record for record in caplog.records if "break_down" in record.getMessage())
+    assert line.exc_info is not None
 
 
 async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:
@@ -399,6 +404,7 @@ async def test_a_user_who_says_something_else_instead_closes_the_call() -> None:
         answer = (await agent.transcript())[1]
         assert parts_of(answer, "c1")["state"] == "output-available"
         assert parts_of(answer, "c2")["state"] == "output-error"
+        assert "Nobody answered" in parts_of(answer, "c2")["errorText"]
         await tool_result(client, "c2", "too late")
         await resume(client, "sync")
         assert parts_of((await agent.transcript())[1], "c2")["state"] == "output-error"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -444,6 +445,7 @@ async def test_what_is_no_message_is_refused_and_nothing_is_kept(messages: Any) 
         end = await done(client, "r1")
 
         assert (end["error"], end["outcome"]) == (True, "error")
+        assert (await one.site.http(f"{TALKER}/chat", method="POST", body=body.encode())).status == 400
         agent = await one.world.get_agent(cls, "t")
         assert await agent.transcript() == []
 
@@ -570,6 +572,53 @@ async def test_a_scripted_model_plays_tool_calls_and_can_be_set_for_any_class(
 def test_a_policy_that_does_not_exist_is_refused_when_the_class_is_made() -> None:
     with pytest.raises(UsageError, match="queue"):
         talker(concurrency="sometimes")
+
+
+async def _awaited(self: Any, *args: Any) -> Any: ...
+
+
+def _plain(self: Any, *args: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "told"),
+    [
+        ("before_turn", _plain, "before_turn has to be `async def`"),
+        ("compact", _plain, "compact has to be `async def`"),
+        ("get_model", _awaited, "write `def`"),
+        ("on_chunk", _awaited, "write `def`"),
+        ("respond", _awaited, "has to `yield`"),
+    ],
+)
+def test_a_hook_that_would_fail_every_turn_is_refused_when_the_class_is_made(
+    hook: str, function: Any, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        talker(**{hook: function})
+
+
+@dataclass(frozen=True)
+class Mood:
+    good: bool = True
+
+
+class Moody(Talking[int]):
+    initial_state = Mood()
+
+    async def is_good(self) -> bool:
+        self.set_state(Mood(good=not self.state.good))
+        return self.state.good
+
+
+async def test_the_state_of_a_chat_agent_has_the_type_of_the_initial_one(run: Run) -> None:
+    async with run(Moody) as world:
+        agent = await world.get_agent(Moody, "t")
+        assert not await agent.is_good()
+
+        await world.crash()
+
+        agent = await world.get_agent(Moody, "t")
+        assert await agent.is_good()
 
 
 async def test_an_agent_without_a_model_says_so(run: Run) -> None:

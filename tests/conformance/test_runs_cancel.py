@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -234,6 +235,32 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
         assert run.status == "aborted"
         assert "enough" in (run.reason or "")
         assert "deaf" in bench.log
+
+
+async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    gate = asyncio.Event()
+
+    class Mute(Digger):
+        async def on_run(self, input: Any) -> Any:
+            self.deps.log.append("begun wait")
+            while not gate.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await gate.wait()
+
+        async def says(self) -> str:
+            return "here"
+
+    async with working(cls := boss(Mute)) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await bench.seen("begun wait")
+        await agent.stop("r1", "enough")
+        assert (await giving).status == "aborted"
+        gate.set()
+
+        stopped = await one.world.get_agent(cls, "b", sub=((Mute, "r1"),))
+
+        assert await stopped.says() == "here"
 
 
 class MiddleAgent(Agent):

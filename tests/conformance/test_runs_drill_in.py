@@ -195,3 +195,10 @@ async def test_a_helper_has_no_way_to_its_callers_conversation() -> None:
         await agent.send("go")
 
         assert (await agent.one("agent-tool:c1")).output == "1"
+
+
+async def test_a_class_that_nobody_knows_is_not_found_and_never_answered_by_its_parent() -> None:
+    async with working(caller(asking(), helper(ScriptedModel(text("the answer"))))) as (one, agent, _):
+        await agent.send("ask")
+
+        assert await refused(one, f"{CALLER}/sub/unheard-of/agent-tool%3Ac1") == (404, 4404)

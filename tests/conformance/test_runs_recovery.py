@@ -8,6 +8,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import apsw
+import pytest
 from tests.conformance.chats import check_history, check_transcript, said
 from tests.conformance.errands import (
     BOSS,
@@ -33,6 +35,8 @@ from tests.conformance.errands import (
 )
 
 from sapwood import Agent, ChatAgent, Run, Unavailable, tool
+from sapwood.capabilities.children import Children
+from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, text
 
 SILENCE = 120.0
@@ -552,3 +556,102 @@ async def test_what_a_helper_said_before_a_crash_is_not_lost_to_those_who_watch(
         starts = [body["id"] for body in bodies if body["type"] == "text-start"]
         ends = [body["id"] for body in bodies if body["type"] == "text-end"]
         assert sorted(starts) == sorted(ends)
+
+
+async def test_a_helper_that_falls_asleep_just_before_its_run_begins_is_woken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Filed(Digger):
+        migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
+
+        async def on_start(self) -> None:
+            self.sql("INSERT INTO notes VALUES ('awake')")
+
+    get, slept = Children.get, list[Any]()
+    async with working(boss(Filed)) as (one, agent, _):
+
+        async def get_and_sleep(self: Children, cls: type, name: str) -> Any:
+            child = await get(self, cls, name)
+            if not slept:
+                slept.append(child)  # kept, as by whoever was about to use it
+                one.world.sleep()
+            return child
+
+        monkeypatch.setattr(Children, "get", get_and_sleep)
+        run = await agent.give("dig", run_id="r1")
+
+        with pytest.raises(Unavailable):  # the file can be opened once, and that is not for who sleeps
+            slept[0].database.execute("SELECT 1")
+        assert (run.status, run.output) == ("completed", {"did": "dig"})
+
+
+async def test_a_run_ends_though_nothing_of_its_helper_can_be_read_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Database._read_versions
+
+    def unreadable(self: Database, connection: apsw.Connection) -> None:
+        if self.path.name.endswith("-1.db"):
+            raise apsw.CorruptError("database disk image is malformed")
+        read(self, connection)
+
+    async with working(cls := boss()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("wait", run_id="r1"))
+        await bench.seen("begun wait")
+        await running(agent, "r1")
+        monkeypatch.setattr(Database, "_read_versions", unreadable)
+        agent = await crashed(one, cls, giving)
+
+        run = await over(agent, "r1")
+
+        assert run.status == "error"
+        assert "malformed" in (run.error or "")
+        client = await one.join(BOSS)
+        assert (await told_end(client, "r1"))["event"]["kind"] == "error"
+
+
+async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun_says_so() -> None:
+    starting, gate = asyncio.Event(), asyncio.Event()
+
+    class Late(Digger):
+        async def on_start(self) -> None:
+            if starting.is_set():
+                await gate.wait()
+            else:
+                starting.set()
+                await asyncio.get_running_loop().create_future()
+
+    async with working(cls := boss(Late)) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give("dig", run_id="r1"))
+        await starting.wait()
+        agent = await crashed(one, cls, giving)
+        await one.world.clock.advance(SILENCE + 1)
+        run = await status(agent, "r1", "interrupted")
+        assert (run.reason, run.still_running) == ("inspect-timeout", True)
+
+        gate.set()
+        async with asyncio.timeout(10):
+            while (await agent.one("r1")).reason != "not-started":
+                await one.world.clock.advance(6)
+
+        run = await agent.one("r1")
+        assert (run.status, run.still_running, bench.log) == ("interrupted", False, [])
+        assert (await agent.give("dig", run_id="r1")).status == "completed"
+
+
+async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_has_said_since() -> None:
+    async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await status(agent, "r1", "interrupted")
+        client = await one.join(BOSS)
+        bench.words.put_nowait(" again")
+        await told_text(client, "r1", "hellohello again")
+
+        late = await one.join(BOSS)
+        await told(late, "r1", "interrupted")
+
+        check_sequence(frames(late, "r1"))
+        bench.words.put_nowait(None)
+        await over(agent, "r1")

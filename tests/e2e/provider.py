@@ -41,6 +41,8 @@ class Reply:
     """After how many pieces the connection is cut."""
     framed: bool = True
     """Whether the end of the answer is marked, so that a cut can be told from it."""
+    stays: bool = False
+    """Whether the connection can be used again after a whole answer."""
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class Provider:
                 writer.write(b"0\r\n\r\n")
         await writer.drain()
         request.sent.set()
-        return False
+        return reply.stays
 
 
 @asynccontextmanager

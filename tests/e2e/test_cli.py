@@ -353,6 +353,19 @@ def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) ->
         server.stop()
 
 
+def test_dev_ends_when_its_server_is_killed(project: Path) -> None:
+    with serving(project, "dev") as server:
+        server.wait_for(RUNNING)
+
+        os.kill(int((project / "sapwood-data/lock").read_text()), signal.SIGKILL)
+
+        assert server.process.wait(PATIENCE) == 1
+        server.wait_for(re.compile("error: The server was killed, by SIGKILL. Start it again."))
+    with serving(project, "dev") as server:
+        server.wait_for(RUNNING)
+        server.stop()
+
+
 def test_variables_are_settings(project: Path, tmp_path: Path) -> None:
     with serving(project, SAPWOOD_DATA=str(tmp_path / "there"), SAPWOOD_CONNECTIONS="1") as server:
         with server.connect() as first:

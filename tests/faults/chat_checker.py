@@ -81,9 +81,14 @@ class Left:
                 found.append(f"the chunks of {row.id} are numbered {stored}")
             if stored and row.status not in ("running", "error"):
                 found.append(f"{row.id} is {row.status}, and its chunks are still there")
-            if sum(one["requests"] for one in msgspec.json.decode(row.usage).values()) != row.steps:
+            if requests_of(row) < row.steps:
                 found.append(f"{row.id} has asked the model {row.steps} times, and used {row.usage}")
         return [f"{self.place}: {problem}" for problem in found]
+
+
+def requests_of(row: Row) -> int:
+    """Return how many requests a turn has used: those that were broken off, and those for summaries, count too."""
+    return sum(one["requests"] for one in msgspec.json.decode(row.usage).values())
 
 
 def _open_calls(history: list[ModelMessage]) -> set[str]:
@@ -110,7 +115,9 @@ def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_turns"):
         left.turns = [Row(*row) for row in database.execute(ALL + "ORDER BY number")]
         left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]
-        for turn, first, body in database.execute("SELECT turn, first, body FROM sapwood_chunks ORDER BY turn, first"):
+        for turn, first, body in database.execute(
+            "SELECT stream, first, body FROM sapwood_chunks ORDER BY stream, first"
+        ):
             for at, chunk in enumerate(msgspec.json.decode(body, type=list[msgspec.Raw])):
                 left.chunks.setdefault(turn, []).append((first + at, bytes(chunk).decode()))
         bodies = database.execute("SELECT body FROM sapwood_messages ORDER BY position")

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.conformance.chats import built
-from tests.faults.chat_checker import Left
+from tests.faults.chat_checker import Left, requests_of
 from tests.faults.chat_workload import ONCE
 
 from sapwood.chat.turns import Row
@@ -116,6 +116,7 @@ class Model:
         self._said_at: dict[str, set[str]] = defaultdict(set[str])
         self._taken_back: set[str] = set()
         """What was said before the conversation was cleared: nobody knows whether it was heard before that, too."""
+        self._asks: Counter[tuple[str, str]] = Counter()
         self._clearing: Counter[str] = Counter()
         self._ever: dict[str, set[str]] = defaultdict(set[str])
         """Places where something was ever cleared, taken back, or gone on with."""
@@ -187,6 +188,7 @@ class Model:
         self._ever["gone on"].add(place)
 
     def _asked(self, place: str, turn: str, step: int) -> None:
+        self._asks[place, turn] += 1
         for (where, _), row in self._turns.items():
             if where == place and row.id == turn and step <= row.steps and row.status == "running":
                 self._problem(f"{place}: step {step} of {turn} was stored, and the model was asked again")
@@ -291,7 +293,11 @@ class Model:
         """Compare what a client has built of chunks with what it is shown at the end; return that."""
         if listening.base is None and listening.chunks and "messageId" not in listening.chunks[0]:
             return None
-        mine = built(listening.chunks, listening.base)
+        try:
+            mine = built(listening.chunks, listening.base)
+        except KeyError as error:
+            self._problem(f"{tab.place}: {id} says more of {error}, which nobody was told of")
+            return None
         theirs = (tab.messages or {}).get(mine["id"])
         if theirs is None:
             says = any(part["type"] != "step-start" for part in mine["parts"])
@@ -370,8 +376,10 @@ class Model:
         said = [one for id, one in left.history if id == row.message and one.kind == "response"]
         whole = [one for one in said if one.state != "interrupted"]
         used = json.loads(row.usage).get("made-up", {})
-        if len(whole) != row.steps or sum(one.usage.output_tokens for one in whole) != used.get("output_tokens", 0):
-            self._problem(f"{left.place}: {row.id} has {len(whole)} answers, {row.steps} steps and used {used}")
+        tokens, asked = sum(one.usage.output_tokens for one in whole), self._asks[left.place, row.id]
+        if len(whole) != row.steps or used.get("output_tokens", 0) < tokens or requests_of(row) > asked:
+            times = f"{asked} requests, {len(whole)} answers with {tokens} tokens"
+            self._problem(f"{left.place}: {row.id} has {times}, {row.steps} steps and used {row.usage}")
         shown = next((one for one in left.messages if one["id"] == row.message), {"parts": []})
         text = "".join(part.content for one in said for part in one.parts if part.part_kind == "text")
         if row.status in ENDED and row.status != "skipped" and "".join(_texts(shown)) != text:
@@ -412,7 +420,7 @@ class Model:
                 self._problem(f"{place}: {turn} was shown as {shown.message}, and is stored as {stored}")
 
     def _check_kept(self, left: Left, row: Row, messages: list[str], said: list[str]) -> None:
-        dropped = row.status == "aborted" or (row.status == "skipped" and _policy(left.place) in ("Last", "Dropped"))
+        dropped = row.status == "aborted" or (row.status == "skipped" and _policy(left.place) == "Dropped")
         others = [one for one in left.turns if one.number > row.number and one.status == "aborted"]
         if dropped or (row.status == "skipped" and others) or left.place in self._ever["once more"]:
             return

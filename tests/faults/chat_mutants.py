@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from pydantic_ai.messages import ModelMessage
 
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.stream import ChatStream
+from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
@@ -84,20 +86,21 @@ def sent_first() -> None:
 
 
 def counted_apart() -> None:
-    """An answer is stored in one commit, and counted in another."""
-    make, count = Conversation.__init__, Turns.count
-    commits: dict[Turns, Callable[[], None]] = {}
+    """An answer is stored in one commit, and counted as a step in another."""
+    make, add = Conversation.__init__, Transcript.add
+    commits: dict[Transcript, Callable[[], None]] = {}
 
     def made(self: Conversation, actor: Actor) -> None:
         make(self, actor)
-        commits[self.turns] = actor.home.slices.commit
+        commits[self.transcript] = actor.home.slices.commit
 
-    def count_later(self: Turns, row: Row, *used: Any) -> None:
-        self._db.keep()
-        commits[self]()
-        count(self, row, *used)
+    def add_alone(self: Transcript, id: str, message: ModelMessage) -> None:
+        add(self, id, message)
+        if message.kind == "response":
+            self._db.keep()
+            commits[self]()
 
-    Conversation.__init__, Turns.count = made, count_later
+    Conversation.__init__, Transcript.add = made, add_alone
 
 
 def no_returns() -> None:

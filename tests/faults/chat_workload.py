@@ -112,7 +112,7 @@ class Talker(ChatAgent[str]):
         draw = random.random()
         if draw < 0.03:
             raise ValueError(f"the model has no answer {number}")
-        calling = _rounds(messages) < MOST_ROUNDS and draw < 0.75 and not WORLD.calm
+        calling = rounds(messages) < MOST_ROUNDS and draw < 0.75 and not WORLD.calm
         for word in range(random.choice((0, 0, 2, 8)) if calling else random.choice((1, 4, 16))):
             yield f"w{number}.{word} "
             if random.random() < 0.3:
@@ -252,7 +252,7 @@ def places(random: Random) -> list[Place]:
     return random.sample([Place(tree, path) for tree in TREES for path in PATHS], AT_ONCE)
 
 
-def _rounds(messages: Sequence[ModelMessage]) -> int:
+def rounds(messages: Sequence[ModelMessage]) -> int:
     """Return how often the model was asked since the user spoke."""
     count = 0
     for message in reversed(messages):

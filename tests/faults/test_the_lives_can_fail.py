@@ -61,3 +61,21 @@ def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: st
     result = run_lives(level, LIVES, "mutants", of="chat_lives", mutant=mutant, only=only, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
+
+
+@pytest.mark.parametrize(
+    ("level", "mutant", "only", "sentence"),
+    [
+        ("process", "no-follower", None, "nobody follows it"),
+        ("process", "row-later", None, "nobody gave it"),
+        ("process", "callback-apart", None, "was not delivered"),
+        ("process", "chunks-gone", None, "is stored as None"),
+        ("process", "no-tombstones", None, "which was cancelled, and goes on"),
+        ("process", "twice", None, "turns do the run"),
+        ("disk", "sent-first", None, "is stored as None"),
+    ],
+)
+def test_runs_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
+    result = run_lives(level, LIVES, "mutants", of="run_lives", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

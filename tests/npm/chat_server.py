@@ -114,9 +114,9 @@ class Chat(Watched):
     def get_model(self) -> Any:
         """Return a model that goes on where the conversation is, also in a process that has just begun."""
         history = self.messages()
-        asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and _prompt(message)]
+        asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and prompt_of(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
-        what, *rest = _prompt(history[asked[-1]]).split()
+        what, *rest = prompt_of(history[asked[-1]]).split()
         lines = SCRIPTS[what](*[int(one) for one in rest if not one.startswith("@")])
         after = {one[1:] for one in rest if one.startswith("@")}
         return held(ScriptedModel(*lines[done:] or lines[-1:]), self.name, after)
@@ -137,7 +137,7 @@ class Chat(Watched):
         self.queue(self.send, what)
 
 
-def _prompt(message: Any) -> str:
+def prompt_of(message: Any) -> str:
     texts = [str(part.content) for part in message.parts if isinstance(part, UserPromptPart)]
     return texts[-1].rpartition("\n")[2] if texts else ""
 
@@ -180,6 +180,11 @@ class Own(Watched):
         raise RuntimeError("It fell over.")
 
 
+def in_pages(app: App) -> list[Mount]:
+    """Return where an app is, beside the pages for the browser."""
+    pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
+    return [Mount("/pages", pages), Mount("/", app)]
+
+
 app = App(agents=[Chat, Latest, Merge, Drop, Debounce, Interrupt, Hurried, Own])
-pages = StaticFiles(directory=os.environ.get("NPM_TEST_PAGES", "."), check_dir=False)
-site = Starlette(routes=[Mount("/pages", pages), Mount("/", app)], lifespan=app.lifespan)
+site = Starlette(routes=in_pages(app), lifespan=app.lifespan)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 HERE = Path(__file__).parent
 PACKAGES = ("package.json", "package-lock.json", ".npmrc")
@@ -87,6 +87,8 @@ def built(home: Path, work: Path, script: str, out: str, major: str, *more: str)
 class Server:
     """A server in a process of its own, on a folder of its own; it can be ended and started again."""
 
+    environment: ClassVar[dict[str, str]] = {}
+
     def __init__(self, work: Path, data: Path) -> None:
         self._work = work
         self._data = data
@@ -106,7 +108,8 @@ class Server:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), cwd=self._work, stdout=log, stderr=log)
+            told = {**os.environ, **self.environment}
+            self._process = subprocess.Popen(self.command(), cwd=self._work, env=told, stdout=log, stderr=log)
         end = time.monotonic() + 60
         while time.monotonic() < end and self._process.poll() is None:
             try:
@@ -140,6 +143,16 @@ class Sapwood(Server):
 
 class SapwoodChat(Sapwood):
     app = HERE / "chat_server.py"
+
+
+class SapwoodRuns(Sapwood):
+    app = HERE / "runs_server.py"
+
+
+class SapwoodImpatient(SapwoodRuns):
+    """Gives up soon on helpers that are silent after a crash."""
+
+    environment: ClassVar[dict[str, str]] = {"SAPWOOD_RUN_SILENCE": "2"}
 
 
 class Original(Server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import uuid4
@@ -32,6 +33,8 @@ HOOKS = frozenset(
     | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
     | {"compact", "respond", "get_model", "get_instructions"}
 )
+PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
+"""Those that are not awaited."""
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
@@ -47,6 +50,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     Set `model` and `instructions`; mark methods with `@tool`. What is said is kept in the agent's
     database, streamed to every client, and finished after a crash.
+
+    `ChatAgent[Recipe]` names the `output_type`. The state has the type of `initial_state`.
+    Everything to override is `async def`, but `get_model`, `get_instructions` and `on_chunk`,
+    which are plain; `respond` is an async generator.
     """
 
     model: ClassVar[Any] = None
@@ -85,6 +92,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         super().__init_subclass__(**kwargs)
         if cls.concurrency not in POLICIES:
             raise UsageError(f"{cls.__name__}.concurrency is {cls.concurrency!r}; it can be {', '.join(POLICIES)}.")
+        _check_hooks(cls)
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
@@ -208,6 +216,23 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
         self._actor.of(Conversation).begin_next(is_silent=True)
+
+
+def _check_hooks(cls: type) -> None:
+    """Refuse now what would fail every turn, with words that do not tell why."""
+    for name in HOOKS:
+        function = inspect.getattr_static(cls, name)
+        if not inspect.isfunction(function):
+            continue
+        is_async = inspect.iscoroutinefunction(function)
+        if name == "respond":
+            if is_async:
+                raise UsageError(f"{cls.__name__}.respond returns; it has to `yield` what it says.")
+        elif name in PLAIN_HOOKS:
+            if is_async:
+                raise UsageError(f"{cls.__name__}.{name} is not awaited: write `def`, not `async def`.")
+        elif not is_async:
+            raise UsageError(f"{cls.__name__}.{name} has to be `async def`.")
 
 
 def _have_pydantic_ai(name: str) -> None:

@@ -246,14 +246,14 @@ def closing(chunks: Iterable[Chunk]) -> list[Chunk]:
     return [*unended.values()]
 
 
-def closed(message: dict[str, Any]) -> dict[str, Any]:
+def closed(message: dict[str, Any], why: str = INTERRUPTED) -> dict[str, Any]:
     """Return a message that nobody goes on with: nothing in it is left half said."""
     parts: list[dict[str, Any]] = []
     for part in message["parts"]:
         if part.get("state") == "streaming":
             part = {**part, "state": "done"}
         elif part.get("state") in UNFINISHED and "toolCallId" in part:
-            part = {**part, "state": "output-error", "errorText": INTERRUPTED, "input": part.get("input")}
+            part = {**part, "state": "output-error", "errorText": why, "input": part.get("input")}
         parts.append(part)
     while parts and parts[-1]["type"] == "step-start":
         parts.pop()

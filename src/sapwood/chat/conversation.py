@@ -25,7 +25,7 @@ from sapwood.chat.fitting import over
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript, UIMessage, unreturned
 from sapwood.chat.turns import Row, ToolCall, Turns
-from sapwood.errors import Refused, UsageError
+from sapwood.errors import InvalidArguments, Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
@@ -35,6 +35,7 @@ from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.registry import Run, failure, shown
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
 from sapwood.when import After
 from sapwood.wire import chat as wire
 from sapwood.wire import helix
@@ -290,7 +291,7 @@ class Conversation:
         self._return_calls(waiting, UNANSWERED)
         message = self.transcript.get(waiting.message)
         if message is not None:
-            self.transcript.put(closed(message))
+            self.transcript.put(closed(message, UNANSWERED))
         self.turns.end(waiting.number, status)
         self._end_run(waiting, status)
         self._tell_over(waiting.number)
@@ -550,22 +551,29 @@ class Conversation:
             self._tell_all()
             self.begin_next()
         else:
-            self.turns.set(row.number, error=CANCELLED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            if row.error != CLEARED:
+                self.turns.set(row.number, error=CANCELLED)
+            self._stop(row.id)
         return True
 
     def cut(self, id: str, reason: str) -> None:
         """Stop a turn and the runs below it, at once; what has to be written of it follows."""
-        row = self.turns.get(id)
+        active = self.stream.active
+        # A Stop goes through a thousand of them in one pass: it reads no database that it need not.
+        row = active if active is not None and active.id == id else self.turns.get(id)
         if row is None or not row.is_open:
             return
         self._cut[row.number] = reason
         if row.status == "running":
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         else:
             self.cancel(id)
+
+    def _stop(self, id: str) -> None:
+        """Stop what the running turn is doing, and the runs below it."""
+        with stopping(self._actor):
+            self.driver.cut_off()
+            self._actor.of(Runs).cut_work(id, UNWANTED)
 
     def is_cut(self, number: int) -> bool:
         """Return whether a turn was stopped, and nothing is written of it yet."""
@@ -589,8 +597,7 @@ class Conversation:
             self._end_queued(row, "skipped")
         if (row := self.turns.running()) is not None:
             self.turns.set(row.number, error=CLEARED)
-            self.driver.cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._stop(row.id)
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._close_waiting("aborted")
@@ -749,15 +756,15 @@ class Conversation:
 def _check(message: Any) -> None:
     """Refuse what is no message."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):  # pyright: ignore[reportUnknownMemberType]
-        raise Refused("A message has a role and parts.")
+        raise InvalidArguments("A message has a role and parts.")
     id, parts = message.get("id"), message.get("parts")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(id, str | None) or not isinstance(parts, list):
-        raise Refused("A message has a role and parts.")
+        raise InvalidArguments("A message has a role and parts.")
     for part in parts:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):  # pyright: ignore[reportUnknownMemberType]
-            raise Refused("A part of a message has a type.")
+            raise InvalidArguments("A part of a message has a type.")
         if part["type"] == "text" and not isinstance(part.get("text"), str):  # pyright: ignore[reportUnknownMemberType]
-            raise Refused("A part of type text has a text.")
+            raise InvalidArguments("A part of type text has a text.")
 
 
 def _trailing(messages: Sequence[UIMessage]) -> list[str]:
@@ -818,7 +825,7 @@ def _check_understood(said: Sequence[UIMessage]) -> None:
     try:
         _request_of(said)
     except ValueError as error:
-        raise Refused(f"A message has parts that nobody understands: {error}") from error
+        raise InvalidArguments(f"A message has parts that nobody understands: {error}") from error
 
 
 def _request_of(said: Sequence[UIMessage], *, joined: bool = False) -> Any:

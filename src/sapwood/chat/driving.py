@@ -30,6 +30,7 @@ from sapwood.chat.stream import ChatStream
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.chat.wires import Wire
 from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
@@ -39,6 +40,7 @@ from sapwood.runs.contract import doing
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
+from sapwood.runs.stops import Stops
 from sapwood.when import Retry
 from sapwood.wire.chat import recovering
 
@@ -132,6 +134,8 @@ class Driver:
         self._toolbox: Toolbox | None = None
         self._token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
+        self._wire: Wire | None = None
+        """How the model is asked now."""
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self._stopped: Future[None] = actor.host.loop.create_future()
@@ -144,7 +148,9 @@ class Driver:
         """Whether that was cancelled by us."""
 
     def cut_off(self) -> None:
-        """Stop what is going on, at once."""
+        """Stop what is going on, at once. Of a whole tree, no stack unwinds before all are cut off."""
+        if self._wire is not None:
+            self._wire.cut(self._actor.host.shared(Stops).now)
         if self._token is not None:
             self._token.cancel()
         if not self._stopped.done():
@@ -343,8 +349,21 @@ class Driver:
             journal=CallJournal(self._actor, self._talks.turns, row.number),
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
+            tool_raised=self._tool_raised,
             ready=agent.loop,
         )
+
+    def _tool_raised(self, name: str, error: Exception) -> None:
+        """Have a mistake in a tool be seen, which only the model would hear of; what is refused is none."""
+        if self._actor.dropped is None and not isinstance(error, Refused):
+            log.warning(
+                "the tool %s of %s failed: %s",
+                name,
+                self._actor.address,
+                describe(error),
+                extra={"address": str(self._actor.address)},
+                exc_info=error,
+            )
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
         """Ask the model once."""
@@ -472,8 +491,7 @@ class Driver:
             try:
                 async with limiter.request(self._waits, self._stopped):
                     self._row(row.number)
-                    assert self._token is not None
-                    return await ask(self._token)
+                    return await self._over_wire(ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
                 if wait is None or self._said or failed == PROVIDER.attempts:
@@ -484,6 +502,15 @@ class Driver:
             else:
                 await limiter.pause(wait.seconds, self._waits, self._stopped)
         raise AssertionError
+
+    async def _over_wire(self, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        assert self._token is not None
+        self._wire = wire = Wire()
+        try:
+            with wire.used():
+                return await ask(self._token)
+        finally:
+            self._wire = None
 
     def _waits(self, seconds: float | None) -> None:
         self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})

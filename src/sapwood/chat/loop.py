@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from sapwood.chat import wires
 from sapwood.chat.chunks import json_of
 from sapwood.chat.compaction import SUMMARISE
 from sapwood.chat.tools import Toolbox
@@ -95,6 +96,8 @@ class Turn:
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
+    tool_raised: Callable[[str, Exception], None]
+    """Is told what a tool raised, beside the model."""
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
 
@@ -153,6 +156,7 @@ class PydanticLoop:
 
         model = _telling()(turn.model, said) if turn.ready is None else None
         async with self._run(turn, history, model=model, cancellation_token=token) as run:
+            wires.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
             node = run.next_node
             while not Agent.is_model_request_node(node):
                 node = await run.next(node)
@@ -172,6 +176,7 @@ class PydanticLoop:
         """Have the model say in short what was said."""
         from pydantic_ai import Agent
 
+        wires.watch(turn.asked)
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )
@@ -305,6 +310,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                     journal.ended(id, error=str(error))
                 raise
             except Exception as error:
+                turn.tool_raised(name, error)
                 journal.ended(id, error=f"{type(error).__name__}: {error}")
                 raise ToolFailed(f"{type(error).__name__}: {error}") from error
             journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())

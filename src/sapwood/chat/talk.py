@@ -9,7 +9,7 @@ import msgspec
 
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.turns import Row
-from sapwood.errors import Refused
+from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
 from sapwood.wire import chat as wire
@@ -94,9 +94,9 @@ class Talk:
         regenerate = body.pop("trigger", "") == "regenerate-message"
         client_tools = body.pop("clientTools", None)
         if not isinstance(said, list):
-            raise Refused("The messages have to be an array.")
+            raise InvalidArguments("The messages have to be an array.")
         if not _are_tools(client_tools):
-            raise Refused("Tools of a client are an array of objects with a name.")
+            raise InvalidArguments("Tools of a client are an array of objects with a name.")
         return self._conversation.ask(
             cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
@@ -107,7 +107,10 @@ class Talk:
 
     async def request(self, request: Any) -> Any:
         """Answer an HTTP request about the chat; None if it is about something else."""
-        last = request.url.path.rstrip("/").rpartition("/")[2]
+        path: str = request.scope["path"].rstrip("/")
+        last = path.rpartition("/")[2]
+        if path.startswith("/sub/"):
+            return None  # it was for a sub-agent of a class that nobody knows
         if request.method == "GET" and last == "get-messages":
             from starlette.responses import Response
 

@@ -50,7 +50,8 @@ def tool(
     """Let the model call this method, or this function if it is in `tools`. Its docstring says what it does.
 
     `requires_approval`: a person is asked first. `idempotent`: it may be called again when the process
-    died while it ran; otherwise the model is told that it was interrupted.
+    died while it ran; otherwise the model is told that it was interrupted. `timeout`: seconds after which
+    it is cancelled, and the model is told.
     """
     options = ToolOptions(name, requires_approval, idempotent, timeout)
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 from asyncio import CancelledError
@@ -40,6 +41,7 @@ LOOPBACK_ORIGINS = tuple(
 )
 PINGS = 20.0
 BYTES_PER_CHARACTER = 4
+ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 
@@ -74,6 +76,14 @@ def develop(options: Options, folder: Path) -> None:
 
 class Watch(StatReload):
     """Looks for changes in what a person writes, and not in what they installed."""
+
+    def should_restart(self) -> list[Path] | None:
+        # A server that could not start is mended by the next change; one that was killed would be waited for in vain,
+        # while its clients hang at a port that is still open.
+        ended = self.process.exitcode or 0
+        if ended < 0 and -ended not in ASKED_TO_STOP:
+            raise UsageError(f"The server was killed, by {signal.Signals(-ended).name}. Start it again.")
+        return super().should_restart()
 
     def iter_py_files(self) -> Iterator[Path]:
         for start in self.config.reload_dirs:

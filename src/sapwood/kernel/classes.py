@@ -252,7 +252,9 @@ class AgentClass:
         # What a framework class has for parameters of its own is not for the state: that is the first one of all.
         generic = [one for one in self.base.__mro__ if getattr(one, "__parameters__", ())]
         given = _first_argument(self.cls, generic[-1]) if generic else None
-        if given is not None and not isinstance(given, typing.TypeVar):
+        # What the framework class itself gives is nothing the user has said.
+        of_base = _first_argument(self.base, generic[-1]) if generic else None
+        if given is not None and isinstance(of_base, typing.TypeVar) and not isinstance(given, typing.TypeVar):
             return given
         initial: Any = getattr(self.cls, "initial_state", None)
         return Any if initial is None else cast(Any, type(initial))
@@ -289,7 +291,7 @@ class AgentClass:
         if name in ("fetch", "connect"):
             reason = "is nothing a stub can do: clients reach an agent by its URL, which App.path_to() returns"
         elif hasattr(self.base, name) or name.startswith("_"):
-            reason = "is the agent's own; only public methods that you define can be called from outside"
+            reason = "is the agent's own, and cannot be called from outside"
         elif hasattr(self.cls, name):
             reason = "is not a method; write an async method that returns it"
         else:

@@ -17,13 +17,27 @@ from sapwood.kernel.sockets import RESTARTING, Socket
 class Outbox:
     """What waits to leave one agent for its clients."""
 
-    __slots__ = ("_actor", "_flushing", "_waiting")
+    __slots__ = ("_actor", "_emptied", "_flushing", "_waiting")
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._waiting: deque[tuple[Socket, str | bytes | tuple[int, str]]] = deque()
         """Frames, and closes with their code and reason."""
         self._flushing = False
+        self._emptied: Future[None] | None = None
+
+    def until_empty(self) -> Future[None] | None:
+        """Return what is done when everything has left; None: nothing waits."""
+        if not self._waiting:
+            return None
+        if self._emptied is None:
+            self._emptied = self._actor.host.loop.create_future()
+        return self._emptied
+
+    def _is_empty(self) -> None:
+        emptied, self._emptied = self._emptied, None
+        if emptied is not None and not emptied.done():
+            emptied.set_result(None)
 
     def put(self, socket: Socket, frame: str | bytes) -> None:
         """Send a frame as soon as it may leave."""
@@ -75,6 +89,8 @@ class Outbox:
         self._flushing = bool(self._waiting)
         if self._flushing:
             self._actor.host.loop.call_soon(self._flush)
+        else:
+            self._is_empty()
 
     def lose(self) -> None:
         """What was written is lost, and with it the news of it: whoever listens has to come again."""
@@ -82,6 +98,7 @@ class Outbox:
         concerned = dict.fromkeys([*sockets.of(self._actor.address), *(socket for socket, _ in self._waiting)])
         self._waiting.clear()
         self._flushing = False
+        self._is_empty()
         for socket in concerned:
             socket.close(RESTARTING, "The agent restarts")
             sockets.remove(socket)

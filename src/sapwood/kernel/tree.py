@@ -396,7 +396,7 @@ class Tree:
         actor.asleep = True
         self.drop(actor, Unavailable(f"{actor.address} went to sleep; get it again with sub_agent() or get_agent()."))
         if self.close_database(actor.database) and actor.parent is not None:
-            del self.databases[actor.stem]
+            self.databases.pop(actor.stem).let_go = True
 
     def close_database(self, database: Database) -> bool:
         """Close a database if nothing of it is under way; return whether it is closed now."""
@@ -425,14 +425,18 @@ class Tree:
         return not busy and self.destroyed is None
 
     def close(self) -> bool:
-        """Close every database that can be; return whether all are."""
+        """Close every database that can be; return whether all are, and for good."""
         self.slices.commit()
         # The root last: it keeps the account that closing the others adds to.
         root, *others = self.databases.values()
         closed = [self.close_database(database) for database in others]
         self.ledger.settle()
         self.slices.commit()
-        return self.close_database(root) and all(closed)
+        is_closed = self.close_database(root) and all(closed)
+        if is_closed:
+            for database in self.databases.values():
+                database.let_go = True
+        return is_closed
 
     def die(self, error: SapwoodError) -> None:
         """Forget everything that was not committed, and let go of the files, as the end of a process does."""

@@ -7,12 +7,13 @@ twice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import msgspec
 
-from sapwood.errors import Unavailable
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
@@ -61,6 +62,7 @@ class RunClients:
                 if (room := socket.writer.room()) is not None:
                     await room
                 await self._replay_one(socket, run)
+                await asyncio.sleep(0)  # others have their turn: there may be many runs
                 if not socket.is_open:
                     return
         finally:
@@ -68,43 +70,50 @@ class RunClients:
 
     async def _replay_one(self, socket: Socket, run: str) -> None:
         """Tell all there is of a run, at a moment when all of it is kept."""
-        database = self.database_of(run)
-        gate = self._actor.host.gate
-        while (
-            waiting := self._actor.to_leave() or (gate.wait(database) if database is not None else None)
-        ) is not None:
+        gate, outbox = self._actor.host.gate, self._actor.of(Outbox)
+        while True:
+            database = self.database_of(run)  # anew each time: the sub-agent may wake or go to sleep meanwhile
+            # What follows leaves through the outbox of the sub-agent, and must not overtake this: it leaves at once.
+            waiting = self._actor.to_leave() or outbox.until_empty()
+            waiting = waiting or (gate.wait(database) if database is not None else None)
+            if waiting is None:
+                break
             await waiting
         row = self._registry.get(run)
         self._to_come[socket].discard(run)
         if row is None:
             return
-        outbox = self._actor.of(Outbox)
         outbox.put(socket, started(row, replay=True))
-        for frame in self._readable(row, database):
+        frames, following = self._readable(row, database)
+        for frame in frames:
             outbox.put(socket, frame)
+        if row.status == "interrupted":  # it may have said more since it was given up
+            row = row._replace(seq=max(row.seq, following))
         if not row.is_open:
             outbox.put(socket, ended(row, replay=True))
 
-    def _readable(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far; none if it cannot be read any more."""
+    def _readable(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number; none if it cannot be read any more."""
         try:
             return self._said(row, database)
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
             log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
-            return []
+            return [], 0
 
-    def _said(self, row: Row, database: Database | None) -> list[str]:
-        """Return the frames of what a run has said so far."""
+    def _said(self, row: Row, database: Database | None) -> tuple[list[str], int]:
+        """Return the frames of what a run has said so far, and the next number."""
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
-            return []
+            return [], 0
         told = [(one.number + 1, 1, one.text) for one in kept.said(database, found.stream, length=found.length)]
+        following = told[-1][0] + 1 if told else 1
         for seq, milestone in kept.milestones(found):
             told.append((seq, 0, msgspec.json.encode(kept.milestone_chunk(milestone))))
         told.sort(key=lambda one: one[:2])  # where they happened; of one number, the chunk is the last
-        return [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
+        frames = [wire.chunk(seq, row.id, text, tool_call=row.tool_call, replay=True) for seq, _, text in told]
+        return frames, following
 
     def database_of(self, run: str) -> Database | None:
         """Return the database of the sub-agent that does a run, asleep or awake; None if it is no more."""
@@ -120,7 +129,7 @@ class RunClients:
         database = self.database_of(run)
         try:
             found = kept.find(database, run) if database is not None else None
-        except Unavailable:  # it is busy with long_sql
+        except (StoredDataError, Unavailable):  # it cannot be read any more, or is busy with long_sql
             found = None
         if found is None:
             return None, ()

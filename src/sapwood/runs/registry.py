@@ -224,7 +224,8 @@ class Registry:
     def end(self, id: str, status: str, **news: Any) -> bool:
         """Note how a run ended; the first end counts, unless it was only given up. Return whether it was noted."""
         row = self.get(id)
-        if row is None or row.status in HARD or (row.status == "interrupted" and status == "interrupted"):
+        is_known = row is not None and (row.status, row.reason) == (status, news.get("reason"))
+        if row is None or row.status in HARD or is_known:
             return False
         cleared = {"error": None, "reason": None, "still_running": 0}
         self.set(id, status=status, ended_at=self._clock.now(), **{**cleared, **news})

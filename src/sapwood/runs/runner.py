@@ -32,6 +32,7 @@ from sapwood.errors import (
     Aborted,
     InvalidArguments,
     Refused,
+    StoredDataError,
     Unavailable,
     UsageError,
 )
@@ -47,6 +48,7 @@ from sapwood.runs.contract import UNWANTED, RunState, doing
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
 from sapwood.runs.watching import ended, started
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
 GRACE = 5.0
 """Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+PARTS = 10
+"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
 MOST_BACK_OFF = 5.0
 TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
 MANY_DETACHED = 50
@@ -279,7 +283,8 @@ class Runs:
         if (arrived := self._arrived.pop(row.id, None)) is not None and not arrived.done():
             arrived.set_result(None)
         if row.status == "interrupted":
-            self.registry.set(row.id, status="running", error=None, reason=None, still_running=0, ended_at=None)
+            status = "starting" if self._stored(row.id) is None else "running"
+            self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._row(row.id)
         if (followed := self._followed.get(row.id)) is None:
             self._follow(row.id)
@@ -525,9 +530,13 @@ class Runs:
         assert child is not None
         assert isinstance(tree, Tree)
         child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
-        await asyncio.wait({reply}, timeout=GRACE)
+        for _ in range(PARTS):
+            if not reply.done():
+                await asyncio.wait({reply}, timeout=GRACE / PARTS)
         if not reply.done():
             tree.abort(child.address, followed.stopped)
+            # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.
+            tree.forget_aborts(child.address)
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
@@ -647,11 +656,15 @@ class Runs:
 
     def _next_seq(self, id: str) -> int:
         """Return the number that follows all that a run has said, as far as anybody still knows."""
-        database, found, followed = self._clients.database_of(id), self._stored(id), self._followed.get(id)
+        followed = self._followed.get(id)
         told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
-        if database is None or found is None:
+        try:
+            database, found = self._clients.database_of(id), self._stored(id)
+            if database is None or found is None:
+                return told + 1
+            return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
+        except (StoredDataError, Unavailable):  # it has to end, also if what it said cannot be read any more
             return told + 1
-        return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
 
     def _deliver(self, row: Row, run: Run) -> None:
         """Have the agent called that a run nobody waits for is over, or given up: each once."""
@@ -711,7 +724,8 @@ class Runs:
             return
         followed.stop.set_result(reason)
         if followed.child is not None:
-            followed.child.of(Served).cut(id, reason)
+            with stopping(self._actor):
+                followed.child.of(Served).cut(id, reason)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""

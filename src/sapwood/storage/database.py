@@ -199,6 +199,7 @@ class Database:
         "frames",
         "in_transaction",
         "last_used",
+        "let_go",
         "max_bytes",
         "path",
         "removed",
@@ -213,6 +214,8 @@ class Database:
         self.exists = exists
         self.removed = False
         """True once the agent was deleted: the file may never come back under this name."""
+        self.let_go = False
+        """True once the agent sleeps: whoever wakes it makes another object, and the file can be opened only once."""
         self.max_bytes = max_bytes
         self.in_transaction = False
         self.busy_elsewhere = False
@@ -271,6 +274,8 @@ class Database:
             return self._connection
         if self.removed:
             raise NotFound("This agent was deleted.")
+        if self.let_go:
+            raise Unavailable("This agent went to sleep.")
         if not self.exists:
             self._owner.before_create(self)
             if self._synced and self.wal.exists():
@@ -283,6 +288,7 @@ class Database:
             self.descriptor = self._files.open(self.path) if self._synced else None
         if not self._synced:
             self._close_descriptor()
+        connection: apsw.Connection | None = None
         try:
             connection = apsw.Connection(
                 str(self.path),
@@ -299,6 +305,8 @@ class Database:
             ).fetchall()
             self._read_versions(connection)
         except apsw.Error as error:
+            if connection is not None:
+                connection.close(True)  # or it has the file locked for as long as the error is remembered
             self._close_descriptor()
             raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood.kernel.node import Node
+from sapwood.kernel.timings import Timings
 
 prometheus: Any
 try:
@@ -58,6 +59,13 @@ class Metrics:
         }
         for name, (text, value) in figures.items():
             yield prometheus.metrics_core.GaugeMetricFamily(name, text, value=value)
+        stops = self._node.shared(Timings).interrupts
+        yield prometheus.metrics_core.HistogramMetricFamily(
+            "sapwood_interrupt_seconds",
+            "From a Stop to the end of the last request to a model that it stopped.",
+            buckets=list(stops.buckets()),
+            sum_value=stops.total,
+        )
 
     def response(self) -> Response:
         """Answer whoever asks for the figures."""

@@ -1,0 +1,177 @@
+"""Reads what a dead process left of runs, with nothing but SQLite, and says what is wrong with it as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from tests.faults import chat_rules
+from tests.faults.reading import has, walk
+
+from sapwood.address import Address
+from sapwood.chat.turns import ALL as ALL_TURNS
+from sapwood.chat.turns import ALL_CALLS, ToolCall
+from sapwood.chat.turns import Row as Turn
+from sapwood.kernel.node import TREES, roots_in
+from sapwood.runs import kept, registry
+from sapwood.runs.kept import Row as Served
+from sapwood.runs.registry import HARD
+from sapwood.runs.registry import Row as Given
+
+TOLD_OVER = 2
+
+
+@dataclass(slots=True)
+class Left:
+    """What is left of one agent."""
+
+    address: Address
+    given: dict[str, Given] = field(default_factory=dict[str, Given])
+    """The runs it has given."""
+    served: dict[str, Served] = field(default_factory=dict[str, Served])
+    """The runs it does for its parent."""
+    chunks: dict[int, list[tuple[int, str]]] = field(default_factory=dict[int, list[tuple[int, str]]])
+    """What each run or turn has streamed: numbers and chunks, in the order they are stored in."""
+    turns: list[Turn] = field(default_factory=list[Turn])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    history: list[ModelMessage] = field(default_factory=list[ModelMessage])
+    fibers: Counter[tuple[str, Any]] = field(default_factory=Counter[tuple[str, Any]])
+    """The methods of fibers that are not over, with what each is about."""
+    queued: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """The callbacks that are to come: run and status."""
+    others: list[str] = field(default_factory=list[str])
+    """The other calls that are to come."""
+    letters: list[str] = field(default_factory=list[str])
+    heard: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """The callbacks that have come: run and status."""
+    steps: set[str] = field(default_factory=set[str])
+    """The steps that were completed, of work that goes on."""
+
+    @property
+    def place(self) -> str:
+        return str(self.address)
+
+    def said(self, run: str) -> dict[int, str]:
+        """Return the chunks of a run it does, by their numbers."""
+        row = self.served.get(run)
+        return {} if row is None else dict(self.chunks.get(row.stream, ()))
+
+    def returned(self) -> dict[str, Any]:
+        """Return what the model was told of each tool call that succeeded."""
+        return {
+            part.tool_call_id: part.content
+            for message in self.history
+            for part in message.parts
+            if part.part_kind == "tool-return" and part.outcome == "success"
+        }
+
+    def problems(self) -> list[str]:
+        """Return what can be seen to be wrong without knowing what happened."""
+        found = chat_rules.broken(self.history, is_asked=False)
+        ids = [message["id"] for message in self.messages]
+        if len(set(ids)) < len(ids):
+            found.append("a message is there twice")
+        found += [f"{letter} was given up" for letter in self.letters]
+        for row in self.given.values():
+            if row.is_open and not self.fibers["follow_run", row.id]:
+                found.append(f"the run {row.id} is {row.status}, and nobody follows it")
+            found += self._untold(row)
+        for row in self.served.values():
+            found += self._undone(row)
+        return [f"{self.place}: {problem}" for problem in found]
+
+    def _untold(self, row: Given) -> list[str]:
+        detached = msgspec.json.decode(row.options).get("detached")
+        if detached is None or row.status not in HARD:
+            return []
+        if not row.delivered & TOLD_OVER:
+            return [f"the detached run {row.id} is {row.status}, and that was not delivered"]
+        if not self.heard[row.id, row.status] and not self.queued[row.id, row.status]:
+            return [f"the detached run {row.id} is {row.status}, and nobody will be told"]
+        return []
+
+    def _undone(self, row: Served) -> list[str]:
+        found: list[str] = []
+        turns = [turn for turn in self.turns if turn.run == row.id or turn.id == row.id]
+        if len(turns) > 1:
+            found.append(f"{len(turns)} turns do the run {row.id}")
+        is_driven = bool(turns and turns[0].status in ("queued", "running", "waiting")) or bool(
+            self.fibers["serve_run", row.id]
+        )
+        if row.status == "running" and not is_driven:
+            found.append(f"the run {row.id} is running, and nobody does it")
+        numbers = [seq for seq, _ in self.chunks.get(row.stream, ())]
+        if numbers != [*range(len(numbers))]:
+            found.append(f"the chunks of the run {row.id} are numbered {numbers}")
+        if row.length is not None and row.length > len(numbers):
+            found.append(f"the run {row.id} had {row.length} chunks, and {len(numbers)} are there")
+        return found
+
+
+def read_folder(data: Path) -> dict[str, Left]:
+    """Return the agents of a data folder, by address. Reading changes files: give it a copy."""
+    found: dict[str, Left] = {}
+
+    def read(address: Address, stem: str, database: apsw.Connection | None) -> None:
+        left = found[str(address)] = Left(address)
+        if database is not None:
+            _read(database, left)
+
+    for root in roots_in(data) if (data / TREES).exists() else ():
+        walk(data, root, read)
+    return found
+
+
+def _read(database: apsw.Connection, left: Left) -> None:
+    if has(database, "sapwood_runs"):
+        rows = [Given(*row) for row in database.execute(registry.ALL)]
+        left.given = {row.id: row for row in rows}
+    if has(database, "sapwood_served_runs"):
+        served = [Served(*row) for row in database.execute(kept.ALL)]
+        left.served = {row.id: row for row in served}
+    if has(database, "sapwood_chunks"):
+        for stream, first, body in database.execute("SELECT stream, first, body FROM sapwood_chunks ORDER BY 1, 2"):
+            for at, chunk in enumerate(msgspec.json.decode(body, type=list[msgspec.Raw])):
+                left.chunks.setdefault(stream, []).append((first + at, bytes(chunk).decode()))
+    if has(database, "sapwood_turns"):
+        left.turns = [Turn(*row) for row in database.execute(ALL_TURNS + "ORDER BY number")]
+        left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]
+        bodies = database.execute("SELECT body FROM sapwood_messages ORDER BY position")
+        left.messages = [msgspec.json.decode(body) for (body,) in bodies]
+        rows = list(database.execute("SELECT body FROM sapwood_model_messages ORDER BY position"))
+        left.history = ModelMessagesTypeAdapter.validate_json(f"[{','.join(str(body) for (body,) in rows)}]")
+    if has(database, "sapwood_fibers"):
+        _read_fibers(database, left)
+    if has(database, "sapwood_calls"):
+        for method, arguments in database.execute("SELECT method, arguments FROM sapwood_calls"):
+            if method in ("heard", "heard_slowly"):
+                run = msgspec.msgpack.decode(arguments)["run"]
+                left.queued[run["id"], run["status"]] += 1
+            else:
+                left.others.append(str(method))
+        letters = database.execute("SELECT method, error FROM sapwood_dead_letters")
+        left.letters = [f"{method} ({error})" for method, error in letters]
+    if has(database, "heard"):
+        left.heard.update((str(run), str(status)) for run, status in database.execute("SELECT run, status FROM heard"))
+
+
+def _read_fibers(database: apsw.Connection, left: Left) -> None:
+    works: dict[str, str] = {}
+    for number, method, arguments, due in database.execute(
+        "SELECT number, method, arguments, due_at FROM sapwood_fibers"
+    ):
+        values = msgspec.msgpack.decode(arguments) if arguments is not None else {}
+        about = values.get("run", values.get("number"))
+        works[f"fiber {number}"] = str(method)
+        if due is not None:
+            left.fibers[str(method), about] += 1
+    if has(database, "sapwood_steps"):
+        for work, name in database.execute("SELECT work, name FROM sapwood_steps"):
+            if works.get(str(work)) == "serve_run":
+                left.steps.add(f"{left.place} {str(name).removeprefix('dig ')}")

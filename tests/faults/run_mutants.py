@@ -1,0 +1,112 @@
+"""Ways to break runs on purpose, so that the tests can show that they would notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from sapwood.chat.conversation import Conversation
+from sapwood.chat.runs import ChatRuns
+from sapwood.chat.stream import ChatStream
+from sapwood.runs.registry import Registry, Row, Run
+from sapwood.runs.runner import Runs
+from sapwood.runs.served import Served
+from sapwood.storage.database import Database
+
+
+def no_follower() -> None:
+    """Nobody follows a run any more after a crash."""
+    follow = Runs.follow
+
+    async def follow_once(self: Runs, id: str) -> None:
+        if not self._is_again():
+            await follow(self, id)
+
+    Runs.follow = follow_once
+
+
+def row_later() -> None:
+    """The row of a run is stored when its sub-agent has begun."""
+    add, get, change = Registry.add, Registry.get, Registry.set
+    pending: dict[tuple[Database, str], Row] = {}
+
+    def add_later(self: Registry, id: str, *what: Any, **more: Any) -> Row:
+        row = pending[self._db, id] = add(self, id, *what, **more)
+        self.remove([id])
+
+        def store() -> None:
+            row = pending.pop((self._db, id))
+            names = ", ".join(row._fields)
+            marks = ", ".join("?" * len(row))
+            self._db.execute(f"INSERT INTO sapwood_runs ({names}) VALUES ({marks})", *row)
+
+        asyncio.get_running_loop().call_later(0.02, store)
+        return row
+
+    def get_it(self: Registry, id: str) -> Row | None:
+        return pending.get((self._db, id)) or get(self, id)
+
+    def set_it(self: Registry, id: str, **news: Any) -> None:
+        if (row := pending.get((self._db, id))) is not None:
+            pending[self._db, id] = row._replace(**news)
+        else:
+            change(self, id, **news)
+
+    Registry.add, Registry.get, Registry.set = add_later, get_it, set_it
+
+
+def callback_apart() -> None:
+    """A run ends in one commit, and whoever is to be told of it is called in another."""
+    deliver = Runs._deliver
+
+    def deliver_later(self: Runs, row: Row, run: Run) -> None:
+        loop = self._actor.host.loop
+        loop.call_later(0.003, lambda: None if self._actor.detached else deliver(self, row, run))
+
+    Runs._deliver = deliver_later
+
+
+def chunks_gone() -> None:
+    """What a run had said before a crash, in a step that is begun again, is forgotten."""
+
+    def put_aside(self: ChatStream, run: str, number: int, step: int) -> None:
+        pass
+
+    ChatStream._put_aside = put_aside
+
+
+def no_tombstones() -> None:
+    """Whoever is begun again after a crash does not ask whether it is still wanted."""
+    Served.is_wanted = lambda self, run: True
+
+
+def twice() -> None:
+    """A run that is given again is begun again."""
+    give_again = Runs._give_again
+
+    def begin_again(self: Runs, row: Row, text: bytes) -> Row:
+        followed = self._followed.get(row.id)
+        child = followed.child if followed is not None else None
+        if child is not None and child.of(Served).row(row.id) is not None:
+            worker, input = child.of(Served).worker, msgspec.json.decode(text)
+            if isinstance(worker, ChatRuns):
+                said = {"id": f"msg-{row.id}-again", "role": "user", "parts": [{"type": "text", "text": str(input)}]}
+                child.of(Conversation).ask([said], id=f"{row.id}-again", run=row.id)
+            else:
+                worker.start(row.id, input)
+        return give_again(self, row, text)
+
+    Runs._give_again = begin_again
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "no-follower": no_follower,
+    "row-later": row_later,
+    "callback-apart": callback_apart,
+    "chunks-gone": chunks_gone,
+    "no-tombstones": no_tombstones,
+    "twice": twice,
+}

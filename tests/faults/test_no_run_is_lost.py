@@ -1,0 +1,18 @@
+"""Promise 9: what an agent has others do is done, once, and it hears of it. Killed in the middle, runs lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+from tests.faults.lives import points_of
+from tests.faults.running import LIVES, run_lives
+
+
+@pytest.mark.parametrize("level", ["process", "disk"])
+def test_whatever_ends_a_process_its_runs_end_once_and_everybody_hears_the_same_of_them(level: str) -> None:
+    result = run_lives(level, LIVES, "runs", of="run_lives")
+
+    assert result["violations"] == [], f"seed {result['seed']}, kept in {result['kept']}"
+    assert result["lives"] == LIVES
+    assert result["replies"] > LIVES
+    if LIVES >= 100:
+        assert {point for point in points_of(level) if not point.endswith(("rename", "remove"))} <= {*result["points"]}
