@@ -15,7 +15,6 @@ from tests.conformance.chats import NONE, Talking, check_history, check_transcri
 from tests.conformance.chats import over as turns_over
 from tests.conformance.errands import (
     BOSS,
-    CALLER,
     Bench,
     Digger,
     Giving,
@@ -79,7 +78,7 @@ class SendingBoss(Sending, Agent):
         return [one.tool for helper in helpers for one in await helper.approvals()]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class Asking(ChatAgent):
+class SellingHelper(ChatAgent):
     """A helper that has to ask a person."""
 
     @tool(requires_approval=True)
@@ -190,7 +189,7 @@ async def test_a_detached_run_goes_on_although_its_caller_was_cancelled() -> Non
         await news(agent, ("r1", "completed"))
 
 
-class Chatty(Agent):
+class SlowTalker(Agent):
     """Says something, waits, and says something more."""
 
     deps: Bench
@@ -249,7 +248,7 @@ async def test_a_give_up_is_told_once_however_often_the_process_ends_after_it() 
 
 
 async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_spoke_is_not() -> None:
-    async with working(sender(Chatty)) as (one, agent, bench):
+    async with working(sender(SlowTalker)) as (one, agent, bench):
         await agent.send_off("talk", "r1", silence=60)
         await agent.send_off("silent", "r2", silence=60)
         await bench.seen("spoken")
@@ -269,7 +268,7 @@ async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_s
 
 
 async def test_silence_counts_from_the_restart_for_a_run_that_had_spoken() -> None:
-    async with working(cls := sender(Chatty)) as (one, agent, bench):
+    async with working(cls := sender(SlowTalker)) as (one, agent, bench):
         await agent.send_off("talk", "r1", silence=60)
         await bench.seen("spoken")
         await one.world.clock.advance(50)
@@ -284,7 +283,7 @@ async def test_silence_counts_from_the_restart_for_a_run_that_had_spoken() -> No
         await news(agent, ("r1", "interrupted"))
 
 
-class Talkative(Agent):
+class SlowReporter(Agent):
     """Says something whenever it is told to."""
 
     deps: Bench
@@ -299,7 +298,7 @@ class Talkative(Agent):
 
 
 async def test_progress_keeps_a_detached_run_from_being_given_up() -> None:
-    async with working(sender(Talkative)) as (one, agent, bench):
+    async with working(sender(SlowReporter)) as (one, agent, bench):
         await agent.send_off("x", "r1", silence=60)
         for at in range(5):
             await bench.seen("reports", at + 1)
@@ -314,7 +313,7 @@ async def test_progress_keeps_a_detached_run_from_being_given_up() -> None:
 
 
 async def test_without_budget_and_silence_a_detached_run_may_take_for_ever() -> None:
-    async with working(sender(Chatty)) as (one, agent, bench):
+    async with working(sender(SlowTalker)) as (one, agent, bench):
         await agent.send_off("talk", "r1", budget=None, silence=None)
         await bench.seen("spoken")
         await one.world.clock.advance(1000 * HOUR)
@@ -326,7 +325,7 @@ async def test_without_budget_and_silence_a_detached_run_may_take_for_ever() -> 
 
 async def test_a_run_that_waits_for_a_person_is_not_silent_but_its_budget_counts() -> None:
     theirs = ScriptedModel(call("sell", id="k1"), text("sold"))
-    async with working(sender(helper(theirs, base=Asking))) as (one, agent, _):
+    async with working(sender(helper(theirs, base=SellingHelper))) as (one, agent, _):
         await agent.send_off("go", "r1", budget=10 * HOUR, silence=HOUR)
         await asked(agent)
         await one.world.clock.advance(5 * HOUR)
@@ -412,17 +411,17 @@ async def dead(agent: Any) -> list[DeadLetter]:
 
 
 async def test_what_is_larger_than_a_call_may_carry_is_told_all_the_same() -> None:
-    class Writer(Agent):
+    class LongWriter(Agent):
         async def on_run(self, input: int) -> str:
             return "x" * input
 
-    async with working(sender(Writer, limits=Limits(payload_bytes=50_000))) as (_, agent, _):
+    async with working(sender(LongWriter, limits=Limits(payload_bytes=50_000))) as (_, agent, _):
         await agent.send_off(200_000, "r1")
 
         await news(agent, ("r1", "completed"))
 
 
-class Top(Agent):
+class TopOfSenders(Agent):
     """The root above one that sends others off."""
 
     async def send_below(self, input: str) -> str:
@@ -441,7 +440,7 @@ class Top(Agent):
 
 async def test_news_are_not_lost_while_the_root_of_the_tree_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SendingBoss, "worker", Digger, raising=False)
-    async with working(type("Boss", (Top,), {})) as (one, top, bench):
+    async with working(type("Boss", (TopOfSenders,), {})) as (one, top, bench):
         assert await top.send_below("wait") == "running"
         await one.world.clock.advance(HOUR / 2)  # it takes its time, and is not to be given up for that
         busy = asyncio.create_task(top.take_long())
@@ -454,7 +453,7 @@ async def test_news_are_not_lost_while_the_root_of_the_tree_is_busy(monkeypatch:
 
 
 async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
-    class Wrong(SendingBoss):
+    class WrongSender(SendingBoss):
         worker = Digger
 
         async def other(self, number: int) -> None: ...
@@ -471,7 +470,7 @@ async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
             }
             await self.run_agent(Digger, "x", detached=wishes[how])
 
-    async with working(type("Boss", (Wrong,), {})) as (_, agent, bench):
+    async with working(type("Boss", (WrongSender,), {})) as (_, agent, bench):
         for how in ("text", "function", "notify"):
             with pytest.raises(UsageError):
                 await agent.wrongly(how)
@@ -567,7 +566,7 @@ async def test_cleared_runs_call_nobody_back() -> None:
 
 
 async def test_a_detached_run_of_a_fiber_is_the_same_run_when_the_fiber_is_begun_again() -> None:
-    class Fibrous(SendingBoss):
+    class FibrousSender(SendingBoss):
         worker = Digger
 
         async def launch(self) -> None:
@@ -579,7 +578,7 @@ async def test_a_detached_run_of_a_fiber_is_the_same_run_when_the_fiber_is_begun
             await self.deps.go.wait()
             return run.id
 
-    async with working(cls := type("Boss", (Fibrous,), {})) as (one, agent, bench):
+    async with working(cls := type("Boss", (FibrousSender,), {})) as (one, agent, bench):
         await agent.launch()
         async with asyncio.timeout(5):
             while not any(entry.startswith("sent") for entry in bench.log):  # noqa: ASYNC110 - agents write it
@@ -614,10 +613,11 @@ class Delegate(Sending, Talking):
 
 def delegate(model: Any, worker: type = Digger, **settings: Any) -> Any:
     """Make a class of chat agents that send helpers off."""
-    return type("Caller", (Delegate,), {"model": model, "worker": worker, **settings})
+    return type("Delegating", (Delegate,), {"model": model, "worker": worker, **settings})
 
 
 RUN = "agent-tool:c1:0"
+DELEGATE = "/agents/delegating/d"
 NOTICE = "[The background run r1 of Digger was completed: "
 
 
@@ -642,7 +642,7 @@ async def test_a_tool_sends_a_helper_off_and_the_conversation_goes_on_with_its_e
     ours = ScriptedModel(call("delegate", id="c1", what="dig"), text("It is under way."), text("It is done!"))
     theirs = ScriptedModel(text("a hole", gate=gate))
     async with working(cls := delegate(ours, helper(theirs))) as (one, agent, bench):
-        client = await one.join(CALLER)
+        client = await one.join(DELEGATE)
         turn = await agent.send("have a hole dug")
         assert (turn.status, turn.text) == ("completed", "It is under way.")
         assert (await agent.one(RUN)).status == "running"
@@ -703,7 +703,7 @@ async def test_news_do_not_end_a_turn_that_waits_for_a_person() -> None:
         assert (await agent.send("sell it")).status == "waiting"
         bench.go.set()
         await over(agent, "r1")
-        client = await one.join(CALLER)
+        client = await one.join(DELEGATE)
         assert (await resume(client))["type"] == NONE
         assert [one.id for one in await agent.approvals()] == ["k1"]
 
@@ -741,7 +741,7 @@ async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once
             await agent.send_one("wait", "r1")
 
             await turns_over(agent, 1)
-            await idle(one, CALLER)
+            await idle(one, DELEGATE)
 
             said = await told_of(agent)
             assert [role for role, _ in said] == ["user", "assistant"]
@@ -817,8 +817,8 @@ async def test_a_helper_may_send_off_helpers_of_its_own_and_is_told_after_its_ru
     gate = asyncio.Event()
     below = helper(ScriptedModel(text("deep", gate=gate)), "Below")
     theirs = ScriptedModel(call("delegate", id="d1", what="dig"), text("sent somebody"), text("heard of it"))
-    ours = ScriptedModel(call("helper", id="c1", message="go"), text("thanks"))
-    middle = type("Helper", (Delegate,), {"model": theirs, "worker": below, "__doc__": "Helps."})
+    ours = ScriptedModel(call("middleman", id="c1", message="go"), text("thanks"))
+    middle = type("Middleman", (Delegate,), {"model": theirs, "worker": below, "__doc__": "Helps."})
     async with working(caller(ours, agent_tool(middle), ask=asking_of(middle))) as (_, agent, _):
         turn = await agent.send("go")
         assert turn.text == "thanks"
