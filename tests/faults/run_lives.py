@@ -52,7 +52,7 @@ from sapwood.runtimes.local import LocalRuntime
 TREES = ("ash", "fir")
 CALM_RATE = 30.0
 LONG = 1_000_000.0
-KINDS = "btpPzqhhgGDcCff"
+KINDS = "btpPzqhhgGiDcCff"
 """Of what kind the last thing is that some lives note down."""
 
 

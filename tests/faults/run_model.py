@@ -3,8 +3,9 @@
 o  opened     tab, place, at the end          a client connects
 f  frame      tab, frame                      it was sent this
 g  give       place, run                      just before code gives a run
-G  ended      place, run, status, output      code was told how a run ended
-D  sent off   place, run                      code was told that a run nobody waits for has begun
+G  ended      place, run, status, output      a client was told how a run ended
+i  inside     place, run, status, output      code of an agent was: before the disk has it
+D  sent off   place, run                      a client was told that a run nobody waits for has begun
 c  cancel     place, run or turn              just before it is cancelled
 C  cancelled  place, run or turn              that was acknowledged
 b  begun      place, part of                  first thing in `on_run`
@@ -82,7 +83,9 @@ class Model:
         self._known: dict[str, Any] = {}
         """Tool calls and steps that were over when the last life ended, with what the calls returned."""
         self._promised: dict[tuple[str, str], tuple[str, Any] | None] = {}
-        """By place and run: how code was told it ended; None: that it has begun."""
+        """By place and run: how somebody was told it ended; None: that it has begun."""
+        self._inside: set[tuple[str, str]] = set()
+        """Those of them that only code of agents was told."""
         self._cancelled: set[str] = set()
         self._heard: Counter[tuple[str, str, str, int]] = Counter()
         """By place, run, status and life: how often a callback came."""
@@ -113,6 +116,13 @@ class Model:
         if before is not None and before[0] in HARD and before != (status, output):
             self._problem(f"{place}: {run} was {before} to whoever asked, and is {status, output}")
         self._promised[place, run] = (status, output)
+        self._inside.discard((place, run))
+
+    def _ended_inside(self, place: str, run: str, status: str, output: Any) -> None:
+        was_told = (place, run) in self._promised and (place, run) not in self._inside
+        self._ended(place, run, status, output)
+        if not was_told:
+            self._inside.add((place, run))
 
     def _sent_off(self, place: str, run: str) -> None:
         self._promised.setdefault((place, run), None)
@@ -217,6 +227,9 @@ class Model:
         if was_cut:
             for known in (self._known, self._given, self._served, self._turns):
                 known.clear()
+            for run in self._inside:
+                self._promised.pop(run, None)
+            self._inside.clear()
         for left in folder.values():
             self._found += left.problems()
             self._check_rows(left)
@@ -388,6 +401,7 @@ READERS: dict[str, Any] = {
     "o": Model._opened,
     "f": Model._frame,
     "G": Model._ended,
+    "i": Model._ended_inside,
     "D": Model._sent_off,
     "C": Model._is_cancelled,
     "b": Model._begins,

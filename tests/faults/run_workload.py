@@ -135,7 +135,7 @@ class Working(Hearing):
             draw = random.random()
             if draw < 0.25:
                 run = await self.run_agent(random.choice((Digger, Porter, Clerk)), f"{input}.x")
-                WORLD.note("G", str(self._actor.address), run.id, run.status, run.output)
+                WORLD.note("i", str(self._actor.address), run.id, run.status, run.output)
             elif draw < 0.4:
                 await self._send_off(f"{input}.y")
         await _takes_time()
@@ -247,7 +247,7 @@ class Speaking(ChatAgent[str], Hearing):
         kinds = Random(key).sample((Digger, Porter, Clerk), 2)
         runs = await asyncio.gather(*(self.run_agent(kind, f"{key}.{at}") for at, kind in enumerate(kinds)))
         for run in runs:
-            WORLD.note("G", str(self._actor.address), run.id, run.status, run.output)
+            WORLD.note("i", str(self._actor.address), run.id, run.status, run.output)
 
     @tool
     async def send_off(self, key: str) -> str:
@@ -290,7 +290,7 @@ class Chief(Speaking):
         """Have several things done, one after the other, whatever happens in between."""
         for at in range(2):
             run = await self.run_agent(KINDS[Random(f"{key} {at}").choice([*KINDS])], f"{key}.{at}")
-            WORLD.note("G", str(self._actor.address), run.id, run.status, run.output)
+            WORLD.note("i", str(self._actor.address), run.id, run.status, run.output)
 
     async def stop(self, id: str) -> bool:
         return self.cancel_run(id, "enough")

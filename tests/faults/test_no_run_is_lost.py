@@ -1,4 +1,4 @@
-"""Promise 9: what an agent has others do is done, once, and it hears of it. Killed in the middle, runs lose nothing."""
+"""Promises 4, 6 and 8, for runs: each is done once, stopped to the bottom, and everybody hears the same of it."""
 
 from __future__ import annotations
 
