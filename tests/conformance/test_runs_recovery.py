@@ -611,7 +611,7 @@ async def test_a_run_ends_though_nothing_of_its_helper_can_be_read_any_more(monk
 async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun_says_so() -> None:
     starting, gate = asyncio.Event(), asyncio.Event()
 
-    class Late(Digger):
+    class DiggerThatNeverBegan(Digger):
         async def on_start(self) -> None:
             if starting.is_set():
                 await gate.wait()
@@ -619,7 +619,7 @@ async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun
                 starting.set()
                 await asyncio.get_running_loop().create_future()
 
-    async with working(cls := boss(Late)) as (one, agent, bench):
+    async with working(cls := boss(DiggerThatNeverBegan)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("dig", run_id="r1"))
         await starting.wait()
         agent = await crashed(one, cls, giving)
