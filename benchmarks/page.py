@@ -54,8 +54,8 @@ LIMITS = """## What limits what
 - **Many conversations on one core** wait for that core, and for nothing else: a token is late by the 30 ms for which it
   is gathered, and by what others of the process do meanwhile. The measured time counts from when the token was due, and
   turns end and begin all the while. Where other programs have the core for part of the time, as the note says, tokens
-  are late by that too. A hundred at 50 tokens/s nearly fill the core of this machine, about half of it within Pydantic AI and the model
-  that speaks, so the slightest wait adds up and the p99 is over the bar.
+  are late by that too. A hundred at 50 tokens/s nearly fill the core of this machine, about half of it within Pydantic
+  AI and the model that speaks, so the slightest wait adds up and the p99 is over the bar.
 - **Reopening a long conversation** reads its messages as they are stored, as text, and sends them without looking into
   them. Copies of the whole text on its way into the socket are most of the rest.
 - **The first answer in a long conversation** has to read what the model is to see, and check it: about 15 µs a message,
