@@ -108,8 +108,9 @@ class Server:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
+            command = self.command()  # first: it says where the pages are
             told = {**os.environ, **self.environment}
-            self._process = subprocess.Popen(self.command(), cwd=self._work, env=told, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, cwd=self._work, env=told, stdout=log, stderr=log)
         end = time.monotonic() + 60
         while time.monotonic() < end and self._process.poll() is None:
             try:
