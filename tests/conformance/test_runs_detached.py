@@ -467,11 +467,12 @@ async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
                 "other": Detached(on_finish=self.other),  # pyright: ignore[reportArgumentType]
                 "none": Detached(on_finish=self.none),  # pyright: ignore[reportArgumentType]
                 "notify": Detached(notify=True),
+                "flag": True,  # pyright: ignore[reportAssignmentType]
             }
             await self.run_agent(Digger, "x", detached=wishes[how])
 
     async with working(type("Boss", (WrongSender,), {})) as (_, agent, bench):
-        for how in ("text", "function", "notify"):
+        for how in ("text", "function", "notify", "flag"):
             with pytest.raises(UsageError):
                 await agent.wrongly(how)
         for how in ("other", "none"):

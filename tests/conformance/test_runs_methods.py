@@ -440,3 +440,16 @@ async def test_a_finished_run_leaves_nothing_in_memory() -> None:
 
         trees = one.world.node.trees.values()
         assert [actor for tree in trees for actor in tree.actors.values()] == []
+
+
+async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplog: pytest.LogCaptureFixture) -> None:
+    class Clumsy(Agent):
+        async def on_run(self, input: str) -> str:
+            raise ValueError("stones do not get soft")
+
+    async with working(boss(Clumsy)) as (_, agent, _):
+        assert (await agent.give("cook", run_id="r1")).status == "error"
+
+    (said,) = [one for one in caplog.records if "on_run of" in one.message]
+    assert said.exc_info is not None
+    assert said.exc_info[0] is ValueError

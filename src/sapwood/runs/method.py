@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from asyncio import CancelledError, Task
 from typing import Any
 
@@ -19,6 +20,8 @@ from sapwood.kernel.crossing import describe
 from sapwood.runs.contract import UNWANTED, doing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
+
+log = logging.getLogger(__name__)
 
 TEXT = "text"
 
@@ -98,9 +101,11 @@ class MethodRuns:
             served.ended(run, "aborted", reason=reason or "cancelled")
             if reason is None or task.uncancel():
                 raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
+        except Exception as error:
             actor.check_live()
             actor.last_error = describe(error)
+            where = {"address": str(actor.address)}
+            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
             served.ended(run, "error", error=describe(error))
         finally:
             self._tasks.pop(run, None)

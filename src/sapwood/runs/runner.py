@@ -50,6 +50,7 @@ from sapwood.runs.registry import HARD, Registry, Row, Run, shown
 from sapwood.runs.served import Served
 from sapwood.runs.stops import stopping
 from sapwood.runs.watching import ended, started
+from sapwood.when import is_a
 
 log = logging.getLogger(__name__)
 
@@ -253,6 +254,8 @@ class Runs:
 
     def _detached(self, chosen: Detached) -> dict[str, Any]:
         """Return how to tell of a run that nobody waits for, as it is stored; refuse what could not be told later."""
+        if not is_a(chosen, Detached):
+            raise UsageError(f"run_agent(detached={chosen!r}): it takes Detached(…).")
         called = None
         if chosen.on_finish is not None:
             calls = self._actor.of(Agenda).calls
