@@ -257,3 +257,16 @@ def test_releasing_a_tree_that_did_nothing_writes_nothing(tmp_path: Path) -> Non
     Strikes(tmp_path, 3).release(WHO)
 
     assert not (tmp_path / STRIKES).exists()
+
+
+async def test_where_nobody_can_tell_how_long_the_loop_waited_for_a_core_it_is_watched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watchdog, "_loop_queued", lambda self: 0.0)
+    watched = Watched(tmp_path)
+    try:
+        await watched.call("nap", time.sleep, 0.5)
+    finally:
+        watched.watchdog.stop()
+
+    assert [slow.method for slow in watched.seen] == ["nap"]

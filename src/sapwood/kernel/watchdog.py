@@ -98,7 +98,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         beats, since, suspect, seen = -1, time.monotonic(), None, None
-        last, last_cpu, queued = since, self._loop_cpu(), 0.0
+        last, last_cpu = since, self._loop_cpu()
+        queued: float | None = None
         while not self._running_on.acquire(timeout=BEAT):
             task, beat = asyncio.current_task(self._loop), self._beats
             now, cpu = time.monotonic(), self._loop_cpu()
@@ -114,7 +115,7 @@ class Watchdog:
                 # lets us run again the moment it is over.
                 blind = computed >= self._settings.slow_slice and beat - beats <= 1
                 beats, since, suspect, seen = beat, now - computed if blind else now, task, None
-                queued = 0.0
+                queued = None
                 self.ready = True
                 if not blind:
                     continue
@@ -122,7 +123,7 @@ class Watchdog:
                 # Nor is a busy machine anybody's fault: the loop had work to do, and waited for a core. Asked only
                 # now, because reading it lets the loop go on.
                 before, queued = queued, self._loop_queued()
-                since = since + queued - before if before else max(since, now - BEAT)
+                since = max(since, now - BEAT) if before is None else since + queued - before
             lasted = now - since
             if lasted < self._settings.slow_slice or task is None:
                 continue
