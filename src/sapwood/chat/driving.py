@@ -253,15 +253,7 @@ class Driver:
         if turn.status in ("completed", "error", "aborted"):
             hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
         for hook in hooks:
-            try:
-                await hook(turn)
-            except CancelledError:
-                raise
-            except Exception as error:
-                self._actor.check_live()
-                self._actor.last_error = describe(error)
-                where = {"address": str(self._actor.address)}
-                log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
+            await self._actor.tell(hook, turn)
 
     def _note_recovery(self, row: Row) -> None:
         """Have clients know that a turn goes on after a crash."""

@@ -477,6 +477,17 @@ class Actor:
         if (waiting := self.to_leave()) is not None:
             await waiting
 
+    async def tell(self, hook: Callable[[Any], Coroutine[Any, Any, None]], news: object) -> None:
+        """Call a hook of the agent's own that is only told something: what it raises is logged, and ends nothing."""
+        try:
+            await hook(news)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self.check_live()
+            self.last_error = describe(error)
+            log.exception("%s of %s failed", hook.__name__, self.address, extra={"address": str(self.address)})
+
     def hold(self) -> None:
         """Deliver no call until `release`."""
         self.ready = False

@@ -32,6 +32,11 @@ class Progress:
     data: Any = None
     """Anything else that fits into JSON."""
 
+    def told(self) -> dict[str, Any]:
+        """Return what there is to tell of it."""
+        names = ("fraction", "message", "phase", "data")
+        return {name: one for name in names if (one := getattr(self, name)) is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:

@@ -67,6 +67,22 @@ class Row(NamedTuple):
     def is_open(self) -> bool:
         return self.status in OPEN
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What else was asked of it."""
+        return msgspec.json.decode(self.options) if self.options != "{}" else {}
+
+    @property
+    def detached(self) -> dict[str, Any] | None:
+        """How to tell of it, if nobody waits for it."""
+        return self.asked.get("detached")
+
+    def is_wanted_by(self, agent: Any) -> bool:
+        """Return whether the agent that gave it wants it to go on: neither it nor what it is part of was cancelled."""
+        if self.cancelled is not None:
+            return False
+        return self.work is None or self.detached is not None or agent._wants(self.work)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -155,7 +171,7 @@ def types_of(type_: str, kinds: Mapping[str, AgentClass]) -> tuple[str, ...]:
 
 def parent_run(row: Row) -> str | None:
     """Return the run in which a run was given."""
-    return msgspec.json.decode(row.options).get("within")
+    return row.asked.get("within")
 
 
 def given_with(row: Row) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError, Future
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -271,7 +271,7 @@ class Runs:
         }
 
     def _warn_of_many(self) -> None:
-        live = sum("detached" in _options(row) for row in self.registry.open())
+        live = sum(row.detached is not None for row in self.registry.open())
         if live == MANY_DETACHED + 1:
             where = {"address": str(self._actor.address)}
             log.warning("%s has %d detached runs under way", self._actor.address, live, extra=where)
@@ -341,7 +341,7 @@ class Runs:
             return
         if row.status in HARD:
             if self._is_again():  # the process ended before it was told
-                await self._hook(self._agent.on_run_finish, shown(row))
+                await self._actor.tell(self._agent.on_run_finish, shown(row))
             return
         followed = self._followed[id] = Followed(
             row,
@@ -354,8 +354,8 @@ class Runs:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._hook_given_up(row.id)
             if row.status == "starting" and not followed.again:
-                await self._hook(self._agent.on_run_start, shown(row))
-            name, links = f"run {row.type}", [row.trace] if followed.again or _options(row).get("detached") else []
+                await self._actor.tell(self._agent.on_run_start, shown(row))
+            name, links = f"run {row.type}", [row.trace] if followed.again or row.detached else []
             with tracing.span(
                 name,
                 links=links,
@@ -408,7 +408,7 @@ class Runs:
                     continue
                 self._end_by(followed, error)
             break
-        await self._hook(self._agent.on_run_finish, self.of(id))
+        await self._actor.tell(self._agent.on_run_finish, self.of(id))
 
     async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
         """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
@@ -455,7 +455,7 @@ class Runs:
                 return await self._not_begun(followed)
             if text is None:
                 self._give_up(followed, "not-started", "It had not begun when the process ended.", still_running=False)
-                await self._hook(self._agent.on_run_finish, self.of(row.id))
+                await self._actor.tell(self._agent.on_run_finish, self.of(row.id))
                 return False
             await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
@@ -498,7 +498,7 @@ class Runs:
             self._end_timed_out(row)
         else:
             self._end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
-        await self._hook(self._agent.on_run_finish, self.of(row.id))
+        await self._actor.tell(self._agent.on_run_finish, self.of(row.id))
         return False
 
     async def _given_again(self, followed: Followed) -> bytes | None:
@@ -511,10 +511,7 @@ class Runs:
 
     def _is_wanted(self, id: str) -> bool:
         row = self.registry.get(id)
-        if row is None or row.cancelled is not None:
-            return False
-        is_part = row.work is not None and not _options(row).get("detached")
-        return not is_part or self._agent._wants(row.work)
+        return row is not None and row.is_wanted_by(self._agent)
 
     async def _result(self, followed: Followed) -> RunState:
         """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""
@@ -554,7 +551,7 @@ class Runs:
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
-        row, detached = followed.row, _options(followed.row).get("detached")
+        row, detached = followed.row, followed.row.detached
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
             heard = self._last_heard(followed)
@@ -568,7 +565,7 @@ class Runs:
         return min((due for due in dues if due is not None), default=None)
 
     def _budget_ends(self, followed: Followed) -> float | None:
-        budget = _options(followed.row).get("detached", {}).get("budget")
+        budget = (followed.row.detached or {}).get("budget")
         return None if budget is None else followed.row.started_at + budget
 
     def _is_over_budget(self, followed: Followed) -> bool:
@@ -614,7 +611,7 @@ class Runs:
 
     async def _hook_given_up(self, id: str) -> None:
         """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
-        await self._hook(self._agent.on_run_finish, self.of(id))
+        await self._actor.tell(self._agent.on_run_finish, self.of(id))
         self.registry.set(id, delivered=self._row(id).delivered | HOOK_TOLD_GIVEN_UP)
 
     async def _until(self, due: float | None, *futures: Future[Any]) -> None:
@@ -651,7 +648,7 @@ class Runs:
 
     def _end(self, row: Row, status: str, **news: Any) -> None:
         """Note, in this slice, how a run ended, and tell everybody."""
-        if "detached" in _options(row):
+        if row.detached is not None:
             self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self._next_seq(row.id))
         if not self.registry.end(row.id, status, **news):
@@ -693,7 +690,7 @@ class Runs:
 
     def _deliver(self, row: Row, run: Run) -> None:
         """Have the agent called that a run nobody waits for is over, or given up: each once."""
-        detached = _options(row).get("detached")
+        detached = row.detached
         slot = TOLD_GIVEN_UP if row.status == "interrupted" else TOLD_OVER
         if detached is None or row.delivered & slot:
             return
@@ -703,17 +700,6 @@ class Runs:
             self._actor.of(Queue).call_back(Lane(f"run {row.id}"), name, argument, run)
         if detached["notify"]:
             self._agent._notified(run)
-
-    async def _hook(self, hook: Callable[[Run], Coroutine[Any, Any, None]], run: Run) -> None:
-        try:
-            await hook(run)
-        except CancelledError:
-            raise
-        except Exception as error:
-            self._actor.check_live()
-            self._actor.last_error = describe(error)
-            where = {"address": str(self._actor.address)}
-            log.exception("%s of %s failed", hook.__name__, self._actor.address, extra=where)
 
     def _tell(self, row: Row) -> None:
         """Tell those who listen that a run has started, or how it has ended."""
@@ -755,7 +741,7 @@ class Runs:
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""
         for id, followed in list(self._followed.items()):
-            if followed.row.work == work and not _options(followed.row).get("detached"):
+            if followed.row.work == work and followed.row.detached is None:
                 self.cut(id, reason)
 
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
@@ -787,10 +773,6 @@ class Runs:
             if (task := self._actor.of(Children).bury(self._clients.types_of(row), row.name)) is not None:
                 gone.append(task)
         return gone
-
-
-def _options(row: Row) -> dict[str, Any]:
-    return msgspec.json.decode(row.options) if row.options != "{}" else {}
 
 
 async def _called(child: Actor, name: str, function: Callable[..., Any], *args: Any) -> Any:

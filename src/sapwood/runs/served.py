@@ -74,10 +74,7 @@ class Served:
             row = Registry(parent.database, self._actor.host.clock).get(run)
         except Unavailable:
             return True
-        if row is None or row.cancelled is not None or row.status in HARD:
-            return False
-        is_part = row.work is not None and not msgspec.json.decode(row.options).get("detached")
-        return not is_part or parent.agent._wants(row.work)
+        return row is not None and row.status not in HARD and row.is_wanted_by(parent.agent)
 
     def why_not(self, run: str) -> str:
         """Return why a run is not wanted any more."""
@@ -293,11 +290,7 @@ class Served:
         if progress is None or row is None or row.status != "running":
             return
         self._reports[run] = (self._actor.host.loop.time(), None, None)
-        told = {
-            name: one
-            for name in ("fraction", "message", "phase", "data")
-            if (one := getattr(progress, name)) is not None
-        }
+        told = progress.told()
         kept = {name: one for name, one in told.items() if name != "data"}
         self._db.execute(
             "UPDATE sapwood_served_runs SET progress = ? WHERE id = ?", msgspec.json.encode(kept).decode(), run
@@ -315,9 +308,7 @@ class Served:
             "sequence": len(reached) + 1,
             "at": int(self._actor.host.clock.now() * 1000),
         }
-        told |= {
-            key: one for key in ("fraction", "message", "phase", "data") if (one := getattr(progress, key)) is not None
-        }
+        told |= progress.told()
         self._db.execute(
             "UPDATE sapwood_served_runs SET milestones = ? WHERE id = ?",
             msgspec.json.encode([*reached, {**told, PLACE: self.next_seq(row) + 1}]).decode(),
