@@ -141,7 +141,8 @@ async def answering(client: Client, stream: str) -> None:
 
 
 async def test_who_answers_gets_nothing_of_the_continuation_but_what_it_asked_for() -> None:
-    cls = talker(ScriptedModel(call("beep", id="c1"), text("it beeped")))
+    gate = asyncio.Event()  # the answer is not over before it is taken
+    cls = talker(ScriptedModel(call("beep", id="c1"), text("it beeped", gate=gate)))
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "hi", clientTools=BEEP)
@@ -149,6 +150,7 @@ async def test_who_answers_gets_nothing_of_the_continuation_but_what_it_asked_fo
 
         await tool_result(client, "c1", "beep!")
         await answering(client, "r1-1")
+        gate.set()
         await done(client, "r1-1")
 
         first = next(frame for frame in client.of_type(RESPONSE) if frame["id"] == "r1-1")
