@@ -696,3 +696,58 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
             await one.world.settled()
             assert await child.own() == [run.status]
             assert run.output == ({"did": "wait"} if run.ok else None)
+
+
+async def until_end(agent: Any, run: str) -> list[tuple[int, str]]:
+    """Return the number and kind of all that is told of a run."""
+    told: list[tuple[int, str]] = []
+    async with contextlib.aclosing(agent.subscribe()) as events:
+        async for event in events:
+            if event.run_id == run:
+                told.append((event.seq, event.kind))
+                if event.kind == "aborted":
+                    break
+    return told
+
+
+async def test_what_a_helper_closes_after_its_run_was_stopped_is_not_told_after_the_end() -> None:
+    class Late(ChatAgent):
+        """Takes its time to wake after a crash."""
+
+        model = ScriptedModel(call("dig", id="k1"), text("never"))
+        hold: asyncio.Event | None = None
+        deps: Bench
+
+        async def on_start(self) -> None:
+            if self.hold is not None:
+                await self.hold.wait()
+
+        @tool
+        async def dig(self) -> str:
+            """Dig."""
+            self.deps.log.append("digs")
+            await asyncio.Event().wait()
+            return "dug"
+
+    ours = ScriptedModel(call("late", id="c1", message="dig"), text("without it"))
+    async with working(cls := caller(ours, Late)) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("digs")
+        Late.hold = asyncio.Event()
+        agent = await crashed(one, cls, sending)
+        live, listening = await one.join(CALLER), asyncio.create_task(until_end(agent, "agent-tool:c1"))
+        await agent.stop("agent-tool:c1", "enough")
+        run = await over(agent, "agent-tool:c1")
+        await told_end(live, "agent-tool:c1")
+        Late.hold.set()
+        child = await one.world.get_agent(cls, "c", sub=((Late, "agent-tool:c1"),))
+        turn = await child.turn("agent-tool:c1")
+        await one.world.settled()
+
+        assert (run.status, turn.status) == ("aborted", "aborted")
+        late = await one.join(CALLER)
+        await told_end(late, "agent-tool:c1")
+        for client in (live, late):
+            check_sequence(frames(client, "agent-tool:c1"))
+            assert kinds(client, "agent-tool:c1")[-1] == "aborted"
+        assert await until_end(agent, "agent-tool:c1") == await listening

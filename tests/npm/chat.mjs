@@ -760,7 +760,9 @@ async function stalled(name, agent = "Hurried", says = "say 30 5 @w9", options =
   await say(ann, says);
   await midway(ann, 10);
   await midway(bob, 10);
-  await until("both are told", () => ann.chat.isRecovering && bob.chat.isRecovering);
+  // What the hook makes of it lasts until the next word, which may be there at once: the frames tell.
+  const isTold = ({ received }) => received.some(({ type, recovering }) => type === "cf_agent_chat_recovering" && recovering);
+  await until("both are told", () => [ann, bob].every((tab) => tab.socketsMade().some(isTold)));
   await letGo(ann, "w9");
   await until("it is over", () => ann.ends.length && bob.ends.length);
   const messages = await agree("after", ann, bob);

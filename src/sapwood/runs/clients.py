@@ -107,7 +107,7 @@ class RunClients:
         found = kept.find(database, row.id) if database is not None else None
         if database is None or found is None:
             return [], 0
-        told = [(one.number + 1, 1, one.text) for one in kept.said(database, found.stream, length=found.length)]
+        told = [(one.number + 1, 1, one.text) for one in kept.said(database, found, length=row.said)]
         following = told[-1][0] + 1 if told else 1
         for seq, milestone in kept.milestones(found):
             told.append((seq, 0, msgspec.json.encode(kept.milestone_chunk(milestone))))

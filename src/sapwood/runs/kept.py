@@ -70,8 +70,14 @@ class Said(NamedTuple):
     text: bytes
 
 
-def said(database: Database, stream: int, *, after: int = -1, length: int | None = None) -> list[Said]:
-    """Return the chunks of a run or turn beyond this number, asleep or awake."""
+def said(database: Database, row: Row, *, after: int = -1, length: int | None = None) -> list[Said]:
+    """Return the chunks of a run beyond this number, asleep or awake; not more than `length` of all."""
+    ends = [one for one in (row.length, length) if one is not None]
+    return [one for one in streamed(database, row.stream, after=after) if not ends or one.number < min(ends)]
+
+
+def streamed(database: Database, stream: int, *, after: int = -1) -> list[Said]:
+    """Return the chunks of a turn beyond this number, asleep or awake."""
     segments = database.execute(
         "SELECT first, at, body FROM sapwood_chunks WHERE stream = ?1 AND first >= coalesce("
         "(SELECT max(first) FROM sapwood_chunks WHERE stream = ?1 AND first <= ?2), 0) ORDER BY first",
@@ -82,7 +88,7 @@ def said(database: Database, stream: int, *, after: int = -1, length: int | None
         Said(first + place, at, bytes(text))
         for first, at, body in segments
         for place, text in enumerate(_segment.decode(body))
-        if first + place > after and (length is None or first + place < length)
+        if first + place > after
     ]
 
 

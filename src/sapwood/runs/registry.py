@@ -77,6 +77,15 @@ class Row(NamedTuple):
         """How to tell of it, if nobody waits for it."""
         return self.asked.get("detached")
 
+    @property
+    def said(self) -> int | None:
+        """How many chunks of it are told, once it is over; None: all there are.
+
+        One that was stopped before its sub-agent was awake again may be closed by it later: that belongs to
+        the sub-agent's own conversation, and is not told after the end.
+        """
+        return self.seq - 1 if self.status in HARD else None
+
     def is_wanted_by(self, agent: Any) -> bool:
         """Return whether the agent that gave it wants it to go on: neither it nor what it is part of was cancelled."""
         if self.cancelled is not None:

@@ -723,7 +723,7 @@ class Runs:
         if id in self._followed:
             self.cut(id, reason)
         elif row.status == "interrupted":
-            self._end(row, "aborted", reason=reason, seq=row.seq)
+            self._end(row, "aborted", reason=reason, seq=max(row.seq, self._next_seq(id)))
         else:
             self._follow(id)  # it has to learn that it is not wanted
         return True

@@ -202,6 +202,7 @@ class Served:
         given = self.given(run)
         self._to_clients(
             run,
+            given,
             lambda: [
                 wire.chunk(number, run, text, tool_call=_tool_call(given))
                 for number, text in enumerate(texts, first + 1)
@@ -211,10 +212,11 @@ class Served:
             for number, text in enumerate(texts, first + 1):
                 self._tell("chunk", run, number, msgspec.json.decode(text), at)
 
-    def _to_clients(self, run: str, frames: Callable[[], Sequence[str]]) -> None:
-        """Send frames to the clients of the parent."""
+    def _to_clients(self, run: str, given: Given | None, frames: Callable[[], Sequence[str]]) -> None:
+        """Send frames to the clients of the parent, unless they were told already that the run is over."""
         parent = self._actor.parent
-        sockets = parent.of(RunClients).of(run) if parent is not None else ()
+        is_over = given is not None and given.status in HARD
+        sockets = parent.of(RunClients).of(run) if parent is not None and not is_over else ()
         # By way of our own outbox: what we have written has to be kept first, and nobody else knows when it is.
         outbox, told = self._actor.of(Outbox), frames() if sockets else ()
         for socket in sockets:
@@ -319,8 +321,8 @@ class Served:
     def _tell_aside(self, kind: Kind, row: Row, chunk: dict[str, Any]) -> None:
         """Tell something that has no place of its own among the chunks of a run: its number is the next one's."""
         seq = self.next_seq(row) + 1
-        text, tool_call = msgspec.json.encode(chunk), _tool_call(self.given(row.id))
-        self._to_clients(row.id, lambda: [wire.chunk(seq, row.id, text, tool_call=tool_call)])
+        text, given = msgspec.json.encode(chunk), self.given(row.id)
+        self._to_clients(row.id, given, lambda: [wire.chunk(seq, row.id, text, tool_call=_tool_call(given))])
         self._tell(kind, row.id, seq, chunk["data"], self._actor.host.clock.now())
 
 

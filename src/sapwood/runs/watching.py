@@ -271,7 +271,7 @@ class Watch:
         """Return what a run has said and was not told yet; nothing if it cannot be read any more."""
         try:
             found = kept.find(database, row.id)
-            return [] if found is None else _said(path, row.id, parent_run(row), database, found, place)
+            return [] if found is None else _said(path, row.id, parent_run(row), database, found, place, row.said)
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
@@ -325,7 +325,7 @@ class Watch:
         if place.seq == 0 or place.over:
             place.seq, place.over = max(place.seq, 1), False
             yield turn.started(node.path)
-        for one in kept.said(node.database, turn.stream, after=place.seq - 2):
+        for one in kept.streamed(node.database, turn.stream, after=place.seq - 2):
             place.seq = one.number + 2
             yield Event(node.path, None, None, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text))
 
@@ -380,11 +380,19 @@ def ended(path: Path, row: Row) -> Event:
     return Event(path, row.id, parent_run(row), row.seq, at, ENDS[row.status], run.output if run.ok else run.failure())
 
 
-def _said(path: Path, id: str, parent: str | None, database: Database, row: kept.Row, place: Place) -> list[Event]:
+def _said(
+    path: Path,
+    id: str,
+    parent: str | None,
+    database: Database,
+    row: kept.Row,
+    place: Place,
+    length: int | None = None,
+) -> list[Event]:
     """Return the chunks and milestones of a run that were not told yet, in order."""
     found = [
         (one.number + 1, 1, Event(path, id, parent, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text)))
-        for one in kept.said(database, row.stream, after=place.seq - 2, length=row.length)
+        for one in kept.said(database, row, after=place.seq - 2, length=length)
     ]
     for seq, told in kept.milestones(row)[place.milestones :]:
         found.append((seq, 0, Event(path, id, parent, seq, told["at"] / 1000, "milestone", told)))
