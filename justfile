@@ -25,7 +25,7 @@ test-all:
     #!/usr/bin/env bash
     set -euo pipefail
     rooms=()
-    for room in tests/faults tests/npm tests/e2e; do
+    for room in tests/faults tests/npm tests/e2e tests/browser; do
         [ -n "$(find "$room" -name 'test_*.py' -print -quit 2>/dev/null)" ] && rooms+=("$room")
     done
     [ ${#rooms[@]} -gt 0 ] || { echo "no slow tests yet"; exit 0; }
@@ -63,8 +63,8 @@ pages *names:
     cd examples/pages && npm install --no-audit --no-fund --ignore-scripts --loglevel=error && npm run check && npm run build -- {{names}}
 
 # Take new pictures of the pages for the documentation, and put all of them into a folder to look at.
-pictures folder:
-    SAPWOOD_PICTURES="{{folder}}" pytest tests/npm/test_examples.py
+pictures folder *args:
+    SAPWOOD_PICTURES="{{folder}}" pytest tests/browser {{args}}
 
 # Build the documentation; a warning is an error.
 docs:
