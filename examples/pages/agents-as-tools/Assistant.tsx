@@ -6,7 +6,7 @@ import { DrillIn } from "./DrillIn";
 import { Parts, Scene, speaks, textOf } from "./Parts";
 import { usePlace } from "./place";
 
-const WISHES = ["Research Rust", "Compare Rust and Go", "How do I implement rate limiting?", "Compare Rust and something that fails"];
+const WISHES = ["Research the actor model", "Compare Rust and Go", "How do I add full-text search?", "Compare Rust and something that fails"];
 
 export function Assistant() {
   const { user, at, go } = usePlace();

@@ -3,7 +3,7 @@ import { type UIMessage } from "ai";
 import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
 import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking } from "../design";
 import { type Run, type Runs, useConversation } from "./conversation";
-import { HELPERS, Parts, Scene, speaks, taskOf, textOf } from "./Parts";
+import { HELPERS, Parts, Scene, speaks, textOf } from "./Parts";
 import { type Step, hrefOf } from "./place";
 
 type Props = { user: string; at: Step[]; runs: Runs; isParentBusy: boolean };
@@ -77,7 +77,7 @@ type SaidProps = { message: UIMessage; from: string; name: string; isGrowing: bo
 
 function Said({ message, from, name, isGrowing, runs, at }: SaidProps) {
   if (message.role === "user" && from === "You") return <Message from="You" kind="user">{textOf(message)}</Message>;
-  if (message.role === "user") return <Message from={from} kind="given"><span className="by" aria-hidden="true">{from} asked</span><Text text={wordsOf(textOf(message))} /></Message>;
+  if (message.role === "user") return <Message from={from} kind="given"><span className="by" aria-hidden="true">{from} asked</span><Text text={textOf(message)} /></Message>;
   return (
     <Message from={name} kind="assistant" isBusy={isGrowing}>
       <Parts parts={message.parts} isGrowing={isGrowing} at={at} runs={runs} />
@@ -139,13 +139,4 @@ function useFocusOn(at: Step[]): void {
     const from = links.find((link) => link.dataset.opens === left && link.checkVisibility());
     (from ?? document.querySelector<HTMLElement>("dialog [data-first]"))?.focus();
   }, [key]);
-}
-
-/** What a helper was given may be words, or an object with words in it. */
-function wordsOf(text: string): string {
-  try {
-    return taskOf(JSON.parse(text)) || text;
-  } catch {
-    return text;
-  }
 }

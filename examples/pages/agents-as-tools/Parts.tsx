@@ -83,7 +83,7 @@ function Below(props: { parts: Part[]; isGrowing: boolean; at: Step[] }) {
 }
 
 /** What a run was given, in words. */
-export function taskOf(input: unknown): string {
+function taskOf(input: unknown): string {
   if (typeof input === "string") return input;
   if (typeof input !== "object" || input === null) return "";
   const values = Object.values(input);
