@@ -16,6 +16,11 @@ from sapwood import Agent, ChatAgent, Connection, Refused, Turn, expose
 MODEL = os.environ.get("MODEL")
 LISTED = 100
 """Rooms that pages are shown, the latest first. The others are found by searching."""
+LIST = "SELECT id, title, preview, at, busy, at > seen AS unread FROM rooms"
+UNUSED = """
+    SELECT id FROM rooms JOIN words ON number = words.rowid
+    WHERE rooms.title = '' AND said IS NULL
+    """
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class Inbox(Agent[Shown]):
     @expose
     async def create(self) -> str:
         """Return the name of a new room, or of one that nobody has used yet."""
-        for row in self.sql("SELECT id FROM rooms WHERE title = '' AND preview = ''"):
-            return str(row["id"])
+        if rows := self.sql(UNUSED):
+            return rows.scalar(str)
         id, now = uuid4().hex[:12], time.time()
         self.sql("INSERT INTO rooms (id, at, seen) VALUES (?, ?, ?)", id, now, now)
         self.sql("INSERT INTO words (rowid) VALUES (?)", self._number(id))
@@ -88,14 +93,14 @@ class Inbox(Agent[Shown]):
 
     # --8<-- [end:rooms]
     @expose
-    async def saw(self, room: str) -> None:
-        """Take note that somebody has seen what is new in a room."""
+    async def look(self, room: str) -> Listed:
+        """Return a room, and take note that what is new in it has been seen."""
         number = self._number(room)
-        if self.sql(
-            "UPDATE rooms SET seen = at WHERE number = ? AND seen < at RETURNING 1",
-            number,
-        ):
+        seen = "UPDATE rooms SET seen = at WHERE number = ? AND seen < at RETURNING 1"
+        if self.sql(seen, number):
             self._show()
+        (shown,) = self.sql(f"{LIST} WHERE number = ?", number).into(Listed)
+        return shown
 
     # --8<-- [start:search]
     @expose
@@ -148,7 +153,7 @@ class Inbox(Agent[Shown]):
             if role == "user":  # one's own words are no news
                 self.sql("UPDATE rooms SET seen = at WHERE number = ?", number)
             if not old["title"]:
-                self._entitle(number, shortened(said[0][1], 48))
+                self._entitle(number, shortened(said[0][1], 48) or "Without words")
         self._show()
 
     # --8<-- [end:heard]
@@ -162,14 +167,9 @@ class Inbox(Agent[Shown]):
 
     def _show(self) -> None:
         """Let every page of this person see the rooms."""
-        rows = self.sql(
-            "SELECT id, title, preview, at, busy, at > seen AS unread"
-            " FROM rooms ORDER BY at DESC LIMIT ?",
-            LISTED,
-        )
+        rooms = self.sql(f"{LIST} ORDER BY at DESC LIMIT ?", LISTED).into(Listed)
         total = self.sql("SELECT count(*) FROM rooms").scalar(int)
-        rooms = tuple(rows.into(Listed))
-        self.set_state(Shown(MODEL or "offline script", rooms, total))
+        self.set_state(Shown(MODEL or "offline script", tuple(rooms), total))
 
     def is_readonly(self, connection: Connection) -> bool:
         return True  # pages see the state, and change it by the methods above

@@ -48,6 +48,13 @@ async def test_a_room_is_called_what_was_said_first_until_it_is_renamed(
         await ann.rename(room, " ")
 
 
+async def test_a_room_that_begins_without_words_has_a_title_too(world: World) -> None:
+    room = await new_room(world, "***")
+
+    assert [one.title for one in await listed(world)] == ["Without words"]
+    assert await (await world.get_agent(Inbox, "ann")).create() != room
+
+
 async def test_the_list_shows_the_latest_first_and_what_was_said_last(
     world: World,
 ) -> None:
@@ -67,7 +74,7 @@ async def test_an_answer_is_news_until_somebody_has_seen_it(world: World) -> Non
     ann = await world.get_agent(Inbox, "ann")
     assert [one.unread for one in await listed(world)] == [True]
 
-    await ann.saw(room)
+    assert not (await ann.look(room)).unread
     assert [one.unread for one in await listed(world)] == [False]
 
     await say(world, room, "Thanks")
@@ -125,7 +132,7 @@ async def test_a_deleted_room_is_gone_with_all_that_was_said(world: World) -> No
     assert await ann.search("trees") == []
     with pytest.raises(NotFound):
         await in_room(world, room)
-    for gone in (ann.delete(room), ann.saw(room), ann.rename(room, "x")):
+    for gone in (ann.delete(room), ann.look(room), ann.rename(room, "x")):
         with pytest.raises(Refused, match="no such room"):
             await gone
 
