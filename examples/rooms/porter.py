@@ -17,6 +17,7 @@ from pathlib import Path
 
 import jwt
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
@@ -105,10 +106,11 @@ class Porter:
 
     async def sign_out(self, request: Request) -> Response:
         """Take the cookie back, and close what is open in other tabs."""
-        if user := self(request):
-            self.app.disconnect(user)
         response = answer({"user": None})
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        if user := self(request):
+            # Afterwards, or another tab would come back with the cookie it still has.
+            response.background = BackgroundTask(self.app.disconnect, user)
         return response
 
 

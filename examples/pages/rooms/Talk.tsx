@@ -96,7 +96,7 @@ function Title({ title, onRename }: { title: string; onRename: (title: string) =
   if (!isWriting) {
     return (
       <h2 className="talk-title">
-        <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || "New room"}</span><Pencil /><span className="unseen">, rename</span></button>
+        <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || "New room"}</span><Pencil /></button>
       </h2>
     );
   }
