@@ -43,7 +43,7 @@ function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
   return (
     <>
       {head}
-      <Suspense key={step.name} fallback={waiting}>
+      <Suspense key={`${agent}:${step.name}`} fallback={waiting}>
         <Helper user={user} at={at} path={path} parent={parent} />
       </Suspense>
     </>
