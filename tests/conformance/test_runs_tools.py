@@ -347,6 +347,21 @@ async def test_a_child_gets_its_input_as_message_and_as_data() -> None:
         assert json.loads((await returned(agent))["c1"]) == {"input": {"about": "bread", "depth": 1}}
 
 
+async def test_what_is_one_text_with_a_name_is_said_as_that_text() -> None:
+    class Topic(BaseModel):
+        query: str
+
+    finder = helper(ScriptedModel(text("it floats")))
+    ours = ScriptedModel(call("find", id="c1", query="wood"), text("done"))
+    cls = caller(ours, agent_tool(finder, name="find", input=Topic))
+    async with working(cls) as (one, agent, _):
+        await agent.send("go")
+
+        child = await one.world.get_agent(cls, "c", sub=[(finder, "agent-tool:c1")])
+        assert [text_of(message) for message in await child.transcript()] == ["wood", "it floats"]
+        assert [run.input for run in await agent.runs()] == [{"query": "wood"}]
+
+
 async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
     gate = asyncio.Event()
     tools = agent_tool(
