@@ -385,8 +385,6 @@ I would look first."
     for path in crew_sources.REPOSITORY:
         if path.lower() in heard.said[-1].lower():
             return inspect(path, f"They want to see {path}.")
-    if query := matched(RESEARCH, heard.said[-1]):
-        return Reply(calls=(("research", {"query": query[0]}),))
     for words, heading in (
         ("files?|change|changes|touch", "Affected files"),
         ("questions?|unclear|risks?|open|unknown", "Open questions"),
@@ -395,6 +393,8 @@ I would look first."
     ):
         if written and heard.has(words):
             return Reply(section(written, heading))
+    if query := matched(RESEARCH, heard.said[-1]):
+        return Reply(calls=(("research", {"query": query[0]}),))
     return Reply(
         f"I have a plan for **{goal}**. Ask me about its files, its steps or \
 its open questions, name a file for me to read, or say *research …*."
