@@ -150,7 +150,8 @@ class Operator:
         roots = [known.type for known in self._node.roots]
         if roots and all(root.type not in (known.type, *known.aliases) for known in self._node.roots):
             return f"{root.type} is no root. Roots: {', '.join(roots)}."
-        return f"nobody has asked for {'it' if root == address else root} yet. The first page, socket or call that does makes it."
+        who = "it" if root == address else str(root)
+        return f"nobody has asked for {who} yet. The first page, socket or call that does makes it."
 
     def _no_child(self, tree: Tree, stem: str, parent: Address, missing: str) -> str:
         """Say that a child was not made yet, or was deleted, and which there are."""
