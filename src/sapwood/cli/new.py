@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat"]
+Template = Literal["lobby", "chat", "agents-as-tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,10 @@ TEMPLATES: dict[Template, About] = {
     "chat": About(
         "an assistant that keeps reminders, and speaks up when they are due.",
         "open the page, and say: Remind me to stretch in 20 seconds.",
+    ),
+    "agents-as-tools": About(
+        "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
+        "open the page, and say: Compare Rust and Go.",
     ),
 }
 
