@@ -454,6 +454,19 @@ def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: 
     assert "Traceback" not in done.stderr
 
 
+def test_an_app_that_needs_an_extra_says_which(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import without")
+    # As on a machine where the extra is not installed.
+    (tmp_path / "without.py").write_text("raise ModuleNotFoundError('No module', name='pydantic_ai.messages')")
+
+    done = sapwood(tmp_path, "serve", "app:app")
+
+    assert done.returncode == 1
+    assert (
+        done.stderr == "error: app needs pydantic_ai.messages, which is not installed: pip install 'sapwood[chat]'.\n"
+    )
+
+
 def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None:
     with serving(project):
         for arguments, sentence in [

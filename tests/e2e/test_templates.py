@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import said_by, sapwood, serving
-from tests.npm.running import environment, install
+from tests.packages import environment, install
 
 from sapwood.cli.new import TEMPLATES, Template
 
