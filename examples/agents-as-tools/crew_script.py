@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import crew_sources
-from crew_sources import Angle
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -27,6 +25,9 @@ from pydantic_ai.models.function import (
     DeltaToolCall,
     FunctionModel,
 )
+
+import crew_sources
+from crew_sources import Angle
 
 
 @dataclass(frozen=True)
