@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import crew_sources
-from crew_sources import Angle
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -27,6 +25,9 @@ from pydantic_ai.models.function import (
     DeltaToolCall,
     FunctionModel,
 )
+
+import crew_sources
+from crew_sources import Angle
 
 
 @dataclass(frozen=True)
@@ -385,8 +386,6 @@ I would look first."
     for path in crew_sources.REPOSITORY:
         if path.lower() in heard.said[-1].lower():
             return inspect(path, f"They want to see {path}.")
-    if query := matched(RESEARCH, heard.said[-1]):
-        return Reply(calls=(("research", {"query": query[0]}),))
     for words, heading in (
         ("files?|change|changes|touch", "Affected files"),
         ("questions?|unclear|risks?|open|unknown", "Open questions"),
@@ -395,6 +394,8 @@ I would look first."
     ):
         if written and heard.has(words):
             return Reply(section(written, heading))
+    if query := matched(RESEARCH, heard.said[-1]):
+        return Reply(calls=(("research", {"query": query[0]}),))
     return Reply(
         f"I have a plan for **{goal}**. Ask me about its files, its steps or \
 its open questions, name a file for me to read, or say *research …*."
