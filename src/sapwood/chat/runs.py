@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -21,8 +21,7 @@ class ChatRuns:
         return self._actor.of(Conversation)
 
     def start(self, run: str, input: Any) -> int:
-        text = input if isinstance(input, str) else msgspec.json.encode(input).decode()
-        message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": text}]}
+        message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": _in_words(input)}]}
         return self._conversation.ask([message], id=run, body={"input": input}, run=run).number
 
     def cut(self, run: str, reason: str) -> None:
@@ -38,3 +37,11 @@ class ChatRuns:
     def current(self) -> str | None:
         row = self._conversation.turns.running()
         return None if row is None else row.run
+
+
+def _in_words(input: Any) -> str:
+    """Return what the agent is told; what is one text with a name, such as a query, is said as that text."""
+    if isinstance(input, dict) and len(fields := cast("dict[str, Any]", input)) == 1:
+        (input,) = fields.values()
+        return input if isinstance(input, str) else msgspec.json.encode(fields).decode()
+    return input if isinstance(input, str) else msgspec.json.encode(input).decode()
