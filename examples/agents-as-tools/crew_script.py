@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import crew_sources
 from crew_sources import Angle
@@ -89,7 +90,8 @@ class Offline(FunctionModel):
             yield word
         for number, (tool, arguments) in enumerate(reply.calls):
             await asyncio.sleep(crew_sources.PAUSE)
-            yield {number: DeltaToolCall(tool, json.dumps(arguments))}
+            id = f"call-{uuid4().hex[:8]}"
+            yield {number: DeltaToolCall(tool, json.dumps(arguments), tool_call_id=id)}
 
 
 def words(text: str) -> list[str]:
@@ -307,7 +309,7 @@ MATTERS = (
 WRITTEN = """\
 ## Overview
 
-For **{goal}**, one file changes, and its test. {advice}
+**{title}:** one file changes, and its test. {advice}
 
 ## Affected files
 
@@ -362,6 +364,7 @@ def plan(goal: str, path: str, research: ToolReturnPart) -> str:
         failed = trouble(research.content)
         open_questions.append(f"How do others do this? The research failed: {failed}")
     return WRITTEN.format(
+        title=upper(goal),
         goal=goal,
         path=path,
         advice=advice or "How others do it is not known yet.",
