@@ -214,6 +214,17 @@ def test_the_right_helper_is_chosen(
     assert as_assistant(Heard([said], [], [])) == Reply(calls=((tool, given),))
 
 
+def test_the_instructions_say_which_helper_is_for_what() -> None:
+    told = str(Assistant.instructions)
+    for tool, hint in (
+        ("compare", "compare or contrast"),
+        ("plan", "how do I implement"),
+        ("research", "other questions"),
+    ):
+        assert f"`{tool}`" in told
+        assert hint in told
+
+
 @pytest.mark.parametrize(
     ("said", "heard"),
     [
