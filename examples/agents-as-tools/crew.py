@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from sapwood import ChatAgent, Connection, agent_tool, tool
+
 import crew_sources
 from crew_script import Offline, as_assistant, as_planner, as_researcher
-
-from sapwood import ChatAgent, Connection, agent_tool, tool
 
 MODEL = os.environ.get("MODEL")
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import crew_sources
-from crew_sources import Angle
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -28,6 +26,9 @@ from pydantic_ai.models.function import (
     DeltaToolCall,
     FunctionModel,
 )
+
+import crew_sources
+from crew_sources import Angle
 
 
 @dataclass(frozen=True)

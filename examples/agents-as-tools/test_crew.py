@@ -2,13 +2,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import crew_sources
 import pytest
-from crew import Assistant, Planner, Researcher
-from crew_script import Heard, Reply, as_assistant
-
 from sapwood import App, NotFound
 from sapwood.testing import World, running
+
+import crew_sources
+from crew import Assistant, Planner, Researcher
+from crew_script import Heard, Reply, as_assistant
 
 HEADINGS = ("Overview", "Affected files", "Step-by-step", "Open questions")
 

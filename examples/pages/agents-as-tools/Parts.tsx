@@ -1,7 +1,7 @@
 import { getToolPartState } from "@cloudflare/ai-chat/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
 import { type ReactNode, createContext, use } from "react";
-import { Delegation, Glass, Plan, Reasoning, RunPanel, Text, ToolCard, ToolLine, Who } from "../design";
+import { Delegation, Glass, Plan, Reasoning, RunPanel, Text, ToolLine, Who } from "../design";
 import { type Part, type Run, type Runs, useRunsOf } from "./conversation";
 import { type Step, hrefOf } from "./place";
 
@@ -14,10 +14,10 @@ export const HELPERS: Record<string, { icon: ReactNode; hasHelpers: boolean }> =
 type Scene = { user: string; open: (at: Step[]) => void };
 export const Scene = createContext<Scene>({ user: "main", open: () => undefined });
 
-type Props = { parts: Part[]; isGrowing: boolean; at: Step[]; runs?: Runs; isInside?: boolean };
+type Props = { parts: Part[]; isGrowing: boolean; at: Step[]; runs?: Runs };
 
 /** What somebody says: text, thoughts, and calls of tools, each with the helpers that work for it. */
-export function Parts({ parts, isGrowing, at, runs, isInside = false }: Props) {
+export function Parts({ parts, isGrowing, at, runs }: Props) {
   return parts.map((part, number) => {
     const grows = isGrowing && number === parts.length - 1;
     if (part.type === "text") return part.text && <Text key={number} text={part.text} growing={grows} />;
@@ -25,9 +25,8 @@ export function Parts({ parts, isGrowing, at, runs, isInside = false }: Props) {
     if (!isToolUIPart(part)) return null;
     const given = runs?.getRunsForToolCall(part.toolCallId) ?? [];
     if (given.length > 0) return <Given key={part.toolCallId} tool={getToolName(part)} runs={given} at={at} error={part.state === "output-error" ? part.errorText : undefined} />;
-    const Tool = isInside ? ToolLine : ToolCard;
     return (
-      <Tool
+      <ToolLine
         key={part.toolCallId}
         name={getToolName(part)}
         state={getToolPartState(part)}
@@ -71,7 +70,7 @@ function Helper({ run, at }: { run: Run; at: Step[] }) {
       href={hrefOf(inside)}
       onOpen={() => open(inside)}
     >
-      {HELPERS[agentType]?.hasHelpers ? <Below parts={parts} isGrowing={status === "running"} at={inside} /> : <Parts parts={parts} isGrowing={status === "running"} at={inside} isInside />}
+      {HELPERS[agentType]?.hasHelpers ? <Below parts={parts} isGrowing={status === "running"} at={inside} /> : <Parts parts={parts} isGrowing={status === "running"} at={inside} />}
     </RunPanel>
   );
 }
@@ -79,7 +78,7 @@ function Helper({ run, at }: { run: Run; at: Step[] }) {
 /** What a helper says that has helpers itself. Of those its own address tells, as long as they are looked at. */
 function Below(props: { parts: Part[]; isGrowing: boolean; at: Step[] }) {
   const runs = useRunsOf(use(Scene).user, props.at);
-  return <Parts {...props} runs={runs} isInside />;
+  return <Parts {...props} runs={runs} />;
 }
 
 /** What a run was given, in words. */

@@ -5,6 +5,7 @@ import { Arrow, Down, Square } from "./icons";
 export function Log({ label, isBusy, foot, children }: { label: string; isBusy: boolean; foot: ReactNode; children: ReactNode }) {
   const log = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
+  const before = useRef(0);
   const [isAway, setAway] = useState(false);
   const toEnd = () => log.current?.scrollTo({ top: log.current.scrollHeight });
   useEffect(() => {
@@ -16,15 +17,22 @@ export function Log({ label, isBusy, foot, children }: { label: string; isBusy: 
   }, []);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = log.current!;
-    follows.current = scrollHeight - scrollTop - clientHeight < 60;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
+    // It may have grown since it was led to its end: only who goes up wants to stay there.
+    if (isAtEnd || scrollTop < before.current) follows.current = isAtEnd;
+    before.current = scrollTop;
     setAway(!follows.current);
+  };
+  const onSubmit = () => {
+    follows.current = true;
+    toEnd();
   };
   return (
     <>
       <div ref={log} className="log" role="log" aria-label={label} aria-busy={isBusy} tabIndex={0} onScroll={onScroll}>
-        <div className="log-column">{children}</div>
+        <div className="log-column"><h2 className="unseen">{label}</h2>{children}</div>
       </div>
-      <div className="composer">
+      <div className="composer" onSubmit={onSubmit}>
         {isAway && <button type="button" className="button latest" onClick={toEnd}><Down />Latest</button>}
         {foot}
       </div>

@@ -67,6 +67,7 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
 export function Tail({ label, isLive, children }: { label: string; isLive: boolean; children: ReactNode }) {
   const box = useRef<HTMLDivElement>(null);
   const follows = useRef(isLive);
+  const before = useRef(0);
   useEffect(() => {
     const inside = box.current!.firstElementChild!;
     const watch = new ResizeObserver(() => follows.current && box.current?.scrollTo({ top: box.current.scrollHeight }));
@@ -75,7 +76,9 @@ export function Tail({ label, isLive, children }: { label: string; isLive: boole
   }, []);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current!;
-    follows.current = isLive && scrollHeight - scrollTop - clientHeight < 24;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < 24;
+    if (isAtEnd || scrollTop < before.current) follows.current = isLive && isAtEnd;
+    before.current = scrollTop;
   };
   return <div ref={box} className={isLive ? "tail is-live" : "tail"} role="group" aria-label={label} tabIndex={0} onScroll={onScroll}><div className="tail-inside">{children}</div></div>;
 }
