@@ -177,11 +177,20 @@ with ↗ to ask the Planner about any of them."
 
 
 def compared(a: dict[str, str], b: dict[str, str]) -> str:
-    """Put two summaries side by side; what is missing is said to be."""
+    """Put two summaries side by side; if one is missing, say so."""
     good = [half for half in (a, b) if "summary" in half]
-    missing = [half for half in (a, b) if "summary" not in half]
     if not good:
         return f"Neither of the two could be researched. {a['error']}"
+    if len(good) == 1:
+        (known,), missing = good, b if good[0] is a else a
+        points = labelled(known["summary"]).items()
+        lines = [f"- **{label}:** {bare(point)}" for label, point in points]
+        return (
+            f"This is only half of a comparison: I know nothing about \
+**{missing['query']}**, because its Researcher failed. {missing['error']}\n\n\
+What there is to say about **{upper(known['query'])}**:\n\n"
+            + "\n".join(lines)
+        )
     paragraphs: list[str] = []
     for angle in Angle:
         lines = [
@@ -191,11 +200,6 @@ def compared(a: dict[str, str], b: dict[str, str]) -> str:
         ]
         if lines:
             paragraphs += [f"### {angle.label}", "\n".join(lines)]
-    for half in missing:
-        paragraphs.append(
-            f"I know nothing about **{half['query']}**, so this is only \
-half of a comparison: its Researcher failed. {half['error']}"
-        )
     return "\n\n".join(paragraphs)
 
 

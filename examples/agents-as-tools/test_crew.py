@@ -72,7 +72,7 @@ async def test_if_one_half_fails_the_other_counts_and_the_gap_is_named(
         "error": "The web did not answer any more.",
     }
     assert turn.status == "completed"
-    assert "**Rust:**" in turn.text
+    assert "about **Rust**:\n\n- **In short:** " in turn.text
     assert "only half of a comparison" in turn.text
 
 
