@@ -45,6 +45,8 @@ class About:
     first: str
     """What to do first, on its page."""
     extras: str = "server,chat"
+    asks_who: bool = False
+    """Whether its app asks people who they are."""
 
 
 TEMPLATES: dict[Template, About] = {
@@ -73,7 +75,9 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
-    holes = {"name": name, "extras": TEMPLATES[template].extras}
+    about = TEMPLATES[template]
+    insecure = "" if about.asks_who else ', "--insecure"'
+    holes = {"name": name, "extras": about.extras, "insecure": insecure}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
     for path, content in (_filled("common", holes) | files).items():
         target = folder / path
