@@ -1,7 +1,7 @@
 // A helper, opened: the same conversation as anybody's, with the helper itself, at its own address. It may be any number of steps down.
 import { type UIMessage } from "ai";
 import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
-import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking } from "../design";
+import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who } from "../design";
 import { type Run, type Runs, useConversation } from "./conversation";
 import { HELPERS, Parts, Scene, speaks, textOf } from "./Parts";
 import { type Step, hrefOf } from "./place";
@@ -35,7 +35,7 @@ function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
   const agent = run?.agentType ?? step.agent; // what the run was given to, whatever the address says
   const isLast = depth === at.length;
   const head = <Head at={at} run={isLast ? run : undefined} parent={isLast ? { name: parent, isBusy: isParentBusy } : undefined} />;
-  if (!(agent in HELPERS)) return <>{head}<Nobody label={agent}>Unknown helper class: {agent}</Nobody></>;
+  if (!(agent in HELPERS)) return <>{head}<Nobody label={agent}><strong>Unknown helper class: {agent}</strong>This page does not know how to talk to it.</Nobody></>;
   const opening = <>{head}<div className="opening"><Thinking>Connecting to {agent}</Thinking></div></>;
   const path = [...at.slice(0, depth - 1), { agent, name: step.name }];
   return (
@@ -49,7 +49,7 @@ function Helper({ user, at, depth, parent, head, path }: { user: string; at: Ste
   const { agent: name } = path.at(-1)!;
   const { agent, runs, chat, isBusy, isConnected } = useConversation(user, path, () => undefined);
   const isLast = depth === at.length;
-  if (agent.connectionError) return <>{head}<Nobody label={name}>This run was cleared. There is nobody here any more.</Nobody></>;
+  if (agent.connectionError) return <>{head}<Nobody label={name}><strong>This run was cleared</strong>There is nobody at this address any more.</Nobody></>;
   const last = chat.messages.at(-1);
   return (
     <>
@@ -98,10 +98,10 @@ function Head({ at, run, parent }: { at: Step[]; run?: Run; parent?: { name: str
         <button type="button" className="button is-quiet" aria-label="Close" title="Close (Esc)" onClick={() => open([])}><Cross /></button>
       </div>
       <div className="drawer-title">
-        <span className="run-icon">{HELPERS[last.agent]?.icon}</span>
+        <span className="run-icon">{HELPERS[last.agent]?.icon ?? <Who />}</span>
         <h2 tabIndex={-1} data-first="">{run?.agentType ?? last.agent}</h2>
         {run && <StatusBadge status={run.status} />}
-        {parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
+        {run && parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
       </div>
     </header>
   );
@@ -122,7 +122,7 @@ function CopyLink() {
 function Nobody({ label, children }: { label: string; children: ReactNode }) {
   return (
     <div className="drawer-main">
-      <div className="opening"><p className="nobody" role="alert">{children}</p></div>
+      <div className="opening"><div className="nobody" role="alert">{children}</div></div>
       <div className="composer"><Composer id="said-nobody" isInside disabled label={`Ask the ${label}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
     </div>
   );
