@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "agents-as-tools"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,12 @@ TEMPLATES: dict[Template, About] = {
     "chat": About(
         "an assistant that keeps reminders, and speaks up when they are due.",
         "open the page, and say: Remind me to stretch in 20 seconds.",
+    ),
+    "rooms": About(
+        "people sign in, and each has an inbox of conversations that nobody else can open.",
+        "open the page, and sign in as ann; in a private window, as bob.",
+        extras="server,chat,auth",
+        asks_who=True,
     ),
     "agents-as-tools": About(
         "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
