@@ -13,6 +13,7 @@ from sapwood import Agent, ChatAgent, Connection, Refused, Turn, expose
 
 from small_talk import SmallTalk
 
+MARKDOWN = re.compile(r"^\s*(?:[-•]|\d+\.) |[*_`#>|]+", re.MULTILINE)
 MODEL = os.environ.get("MODEL")
 LISTED = 100
 """Rooms that pages are shown, the latest first. The others are found by searching."""
@@ -215,7 +216,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 def shortened(text: str, length: int) -> str:
     """Return the first words of a text, without Markdown, on one line."""
-    text = " ".join(re.sub(r"[*_`#>|]+", "", text).split())
+    text = " ".join(re.sub(MARKDOWN, "", text).split())
     if len(text) <= length:
         return text
     cut = text[:length].rpartition(" ")[0] or text[:length]

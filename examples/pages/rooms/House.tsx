@@ -26,6 +26,7 @@ export function House() {
 
   const onSignOut = async () => {
     await fetch("/session", { method: "DELETE" }).catch(() => undefined);
+    history.replaceState(null, "", location.pathname); // whoever comes next has other rooms
     await ask("You are signed out.");
   };
 

@@ -52,7 +52,7 @@ export function List({ inbox, isConnected, rooms, total, search, open, goTo }: L
               <When at={one.at} />
             </span>
             <span className="room-line">
-              <span className="room-preview">
+              <span className={"found" in one ? "room-preview is-found" : "room-preview"}>
                 {"found" in one ? <Marked text={one.found ?? ""} /> : one.busy && one.id !== open ? <Growing inbox={inbox} room={one.id} isConnected={isConnected} /> : one.preview || "Nothing said yet"}
               </span>
               {news.get(one.id)?.unread && one.id !== open && <span className="room-news"><span className="unseen">, something new</span></span>}
@@ -86,7 +86,7 @@ function Marked({ text }: { text: string }): ReactNode {
   return plain(text).split(/(\x02[^\x03]*\x03)/).map((part, at) => (at % 2 ? <mark key={at}>{part.slice(1, -1)}</mark> : part));
 }
 
-const plain = (text: string) => text.replace(/[*_`#>|]+/g, "").replace(/\s+/g, " ");
+const plain = (text: string) => text.replace(/^\s*(?:[-•]|\d+\.) |[*_`#>|]+/gm, "").replace(/\s+/g, " ");
 
 function When({ at }: { at: number }) {
   const then = new Date(at * 1000), now = new Date();

@@ -69,15 +69,17 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
   };
 
   return (
-    <div className="house" data-view={open ? "room" : "list"}>
+    <div className="house" data-view={open ? "room" : state?.total === 0 ? "welcome" : "list"}>
+      {state && !isConnected && !inbox.connectionError && <p className="house-lost" role="status"><span className="dots" aria-hidden="true"><i /><i /><i /></span>The connection is lost. Connecting again</p>}
       <nav className="rooms" aria-label="Rooms">
         <div className="rooms-head">
           <Mark />
           <h1>Rooms</h1>
-          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-wide">{isConnected ? "connected" : "connecting"}</span></Badge>
+          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen">{isConnected ? "connected" : "connecting"}</span></Badge>
           <span className="spacer" />
           <button type="button" className="button is-main" onClick={() => void begin()}><Plus />New room</button>
         </div>
+        {room && <a className="skip button" href="#said" onClick={(event) => (event.preventDefault(), document.getElementById("said")?.focus())}>Skip to the conversation</a>}
         <Search search={search} isUseful={!!state?.rooms.length} />
         {error && <div className="rooms-error"><Alert text={error} action="OK" onAction={() => setError(undefined)} /></div>}
         {state ? <List inbox={inbox} isConnected={isConnected} rooms={state.rooms} total={state.total} search={search} open={open} goTo={goTo} /> : <div className="rooms-opening"><Thinking>Opening your rooms</Thinking></div>}

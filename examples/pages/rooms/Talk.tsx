@@ -68,8 +68,8 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
         )}
       </Log>
       {isSure && (
-        <Confirm title={`Delete “${room.title || "New room"}”?`} yes="Delete" onYes={onDelete} onNo={() => ask(false)}>
-          Everything that was said in it is deleted, too. There is no way back.
+        <Confirm title="Delete this room?" yes="Delete" onYes={onDelete} onNo={() => ask(false)}>
+          “{room.title || "New room"}”, with everything that was said in it. There is no way back.
         </Confirm>
       )}
     </>
