@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from small_talk import SmallTalk
-
 from sapwood import Agent, ChatAgent, Connection, Refused, Turn, expose
+
+from small_talk import SmallTalk
 
 MARKDOWN = re.compile(r"^\s*(?:[-•]|\d+\.) |[*_`#>|]+", re.MULTILINE)
 MODEL = os.environ.get("MODEL")
