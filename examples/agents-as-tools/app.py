@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from crew import Assistant
-
 from sapwood import App
+
+from crew import Assistant
 
 app = App(agents=[Assistant], pages=Path(__file__).with_name("page"))

@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from sapwood import ChatAgent, Connection, agent_tool, tool
+
 import crew_sources
 from crew_script import Offline, as_assistant, as_planner, as_researcher
-
-from sapwood import ChatAgent, Connection, Run, agent_tool, tool
 
 MODEL = os.environ.get("MODEL")
 
@@ -71,9 +71,10 @@ class Assistant(ChatAgent):
         "implement…', and `research` for other questions about the world; call it "
         "several times at once for several things. The user sees what the helpers "
         "write: do not repeat it, say what follows from it, in a few sentences or a "
-        "small table. If one half of a comparison has an error instead of a summary, "
+        "short list. If one half of a comparison has an error instead of a summary, "
         "say what is missing, and answer from the other half only."
     )
+    # --8<-- [start:tools]
     tools = (
         agent_tool(Researcher, name="research", input=Question),
         agent_tool(Planner, name="plan", input=Goal),
@@ -82,22 +83,21 @@ class Assistant(ChatAgent):
     @tool(idempotent=True)
     async def compare(self, a: str, b: str) -> dict[str, Any]:
         """Research two things at once, to compare or contrast them."""
-        runs = await asyncio.gather(
-            *(self.run_agent(Researcher, Question(query)) for query in (a, b))
-        )
-        return {"a": found(a, runs[0]), "b": found(b, runs[1])}
+        in_a, in_b = await asyncio.gather(self._find(a), self._find(b))
+        return {"a": in_a, "b": in_b}
 
+    async def _find(self, query: str) -> dict[str, Any]:
+        run = await self.run_agent(Researcher, Question(query))
+        if run.ok:
+            return {"query": query, "summary": run.output}
+        return {"query": query, "error": run.error or run.reason}
+
+    # --8<-- [end:tools]
     async def on_start(self) -> None:
         self.set_state({"model": MODEL or "offline script"})  # for the page to show
 
     def is_readonly(self, connection: Connection) -> bool:
         return True
-
-
-def found(query: str, run: Run) -> dict[str, Any]:
-    if run.ok:
-        return {"query": query, "summary": run.output}
-    return {"query": query, "error": run.error or run.reason}
 
 
 # --8<-- [end:assistant]

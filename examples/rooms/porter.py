@@ -16,13 +16,12 @@ from functools import cached_property
 from pathlib import Path
 
 import jwt
+from sapwood import Address, App, JwtAuth, User
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
-
-from sapwood import Address, App, JwtAuth, User
 
 COOKIE = "rooms-session"
 WEEK = 7 * 24 * 3600

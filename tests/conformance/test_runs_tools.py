@@ -24,7 +24,7 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import ChatAgent, Run, UsageError, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, UsageError, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
@@ -111,6 +111,11 @@ def _listing(seen: list[Any]) -> Any:
 async def test_an_agent_without_a_word_about_itself_cannot_be_a_tool() -> None:
     with pytest.raises(UsageError, match="description"):
         agent_tool(type("Mute", (ChatAgent,), {"__doc__": None}))
+
+
+async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
+    with pytest.raises(UsageError, match="IdleTool cannot be run: write `async def on_run"):
+        agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
 async def test_input_and_output_are_checked_and_structured() -> None:

@@ -1,7 +1,7 @@
 import { type ReactNode, memo } from "react";
 
-const INLINE = /(\*\*[^*]+\*\*|`[^`]+`|\*[^*\s][^*]*\*|\[[^\]]+\]\(https?:\/\/[^\s)]+\))/;
-const HEADING = /^#{1,6} +(.*)$/;
+const INLINE = /(\*\*[^*]+\*\*|`[^`]+`|\*[^*\s][^*]*\*|\[[^\]]+\]\(https?:\/\/[^\s)]+\)|https?:\/\/[^\s<>()]*[^\s<>().,;:!?*`])/;
+const HEADING = /^#{1,6}(?: +(.*))?$/;
 const ITEM = /^\s*[-*•] +/;
 const NUMBERED = /^\s*\d+[.)] +/;
 const QUOTED = /^\s*> ?/;
@@ -26,7 +26,7 @@ function code(part: string, key: number): ReactNode {
 function paragraphs(part: string, outer: number): ReactNode[] {
   return together(part.split("\n")).map(({ kind, lines }, at) => {
     const key = `${outer}-${at}`;
-    if (kind === HEADING) return <h3 key={key}>{inline(HEADING.exec(lines[0])![1])}</h3>;
+    if (kind === HEADING) return <h3 key={key}>{inline(lines[0].replace(/^#+ */, ""))}</h3>;
     if (kind === ITEM) return <ul key={key}>{items(lines, ITEM)}</ul>;
     if (kind === NUMBERED) return <ol key={key} start={parseInt(lines[0].trim())}>{items(lines, NUMBERED)}</ol>;
     if (kind === QUOTED) return <blockquote key={key}>{paragraphs(lines.map((line) => line.replace(QUOTED, "")).join("\n"), 0)}</blockquote>;
@@ -43,8 +43,8 @@ function together(lines: string[]): { kind: RegExp | null; lines: string[] }[] {
     const kind = [HEADING, ITEM, NUMBERED, QUOTED, ROW].find((one) => one.test(line)) ?? null;
     if (!line.trim()) isNew = true;
     // Items of a list may have empty lines between them; nothing else may.
-    else if (last && last.kind === kind && kind !== HEADING && (!isNew || kind === ITEM || kind === NUMBERED)) last.lines.push(line.trim());
-    else found.push({ kind, lines: [line.trim()] });
+    else if (last && last.kind === kind && kind !== HEADING && (!isNew || kind === ITEM || kind === NUMBERED)) last.lines.push(line.trimStart());
+    else found.push({ kind, lines: [line.trimStart()] });
     if (line.trim()) isNew = false;
   }
   return found;
@@ -71,6 +71,7 @@ function inline(line: string): ReactNode[] {
     if (part.startsWith("**")) return <strong key={at}>{part.slice(2, -2)}</strong>;
     if (part.startsWith("`")) return <code key={at}>{part.slice(1, -1)}</code>;
     if (part.startsWith("*")) return <em key={at}>{part.slice(1, -1)}</em>;
+    if (part.startsWith("http")) return <a key={at} href={part} target="_blank" rel="noreferrer">{part}</a>;
     const [words, address] = part.slice(1, -1).split("](");
     return <a key={at} href={address} target="_blank" rel="noreferrer">{words}</a>;
   });

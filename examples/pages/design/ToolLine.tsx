@@ -9,19 +9,21 @@ export function ToolLine({ name, state, input, output, error }: Props) {
   const [words, tone] = STATES[state];
   const isBusy = state === "loading" || state === "streaming" || state === "approved";
   return (
-    <details className="tool-line">
-      <summary>
-        <Gear />
-        <span className="what"><span className="name">{name}</span>{shown(input) && <span className="input">{Object.values(input as object).map(brief).join(", ")}</span>}</span>
-        {state !== "complete" && <Badge tone={tone} dot busy={isBusy}>{words}</Badge>}
-        <Turn />
-      </summary>
-      <dl>
-        {rows(input)}
-        {output !== undefined && <><dt>result</dt><dd>{written(output)}</dd></>}
-        {error && <><dt>error</dt><dd>{error}</dd></>}
-      </dl>
-    </details>
+    <div className="tool-line">
+      <details>
+        <summary>
+          <Gear />
+          <span className="what"><span className="name">{name}</span>{shown(input) && <span className="input">{Object.values(input as object).map(brief).join(", ")}</span>}</span>
+          {state !== "complete" && <Badge tone={tone} dot busy={isBusy}>{words}</Badge>}
+          <Turn />
+        </summary>
+        <dl tabIndex={0}>
+          {rows(input)}
+          {output !== undefined && <><dt>result</dt><dd>{written(output)}</dd></>}
+        </dl>
+      </details>
+      {error && <p className="run-error">{error}</p>}
+    </div>
   );
 }
 

@@ -262,6 +262,8 @@ class Driver:
         if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
             self._talks.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._talks.stream.tell(recovering(row.id, is_so=True))
+            address = str(self._actor.address)
+            log.info("%s goes on with the turn %s, which was interrupted", address, row.id, extra={"address": address})
 
     def _is_cancelled(self, number: int) -> bool:
         row = self._talks.turns.of(number)

@@ -350,6 +350,9 @@ class Runs:
             again=row.status != "starting" or self._is_again(),
             given_up=row.status == "interrupted",
         )
+        if self._is_again():
+            address = str(self._actor.address)
+            log.info("%s waits again for the run %s of %s", address, id, row.type, extra={"address": address})
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._hook_given_up(row.id)
