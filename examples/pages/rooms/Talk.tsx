@@ -29,7 +29,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
     onFirst();
     void chat.sendMessage({ text: first });
   }, [first]);
-  if (agent.connectionError) return <Gone onBack={onBack} />;
+  if (agent.connectionError?.code === 4404) return <Gone onBack={onBack} />;
   return (
     <>
       <header className="talk-head">
