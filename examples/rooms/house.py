@@ -60,6 +60,7 @@ class Inbox(Agent[Shown]):
             at      REAL NOT NULL,               -- when something was said last
             seen    REAL NOT NULL                -- the `at` of what was seen last
         ) STRICT;
+        CREATE INDEX rooms_by_time ON rooms (at);
         CREATE VIRTUAL TABLE words USING fts5 (title, said);
         """,
     )
