@@ -16,7 +16,7 @@ from small_talk import SmallTalk
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=0))
-    async with running(App(agents=[Inbox])) as world:
+    async with running(App(agents=[Inbox]), slow_slices="allow") as world:
         yield world
 
 
