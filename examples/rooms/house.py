@@ -65,6 +65,7 @@ class Inbox(Agent[Shown]):
     )
 
     # --8<-- [start:rooms]
+    # --8<-- [start:create]
     @expose
     async def create(self) -> str:
         """Return the name of a new room, or of one that nobody has used yet."""
@@ -78,6 +79,7 @@ class Inbox(Agent[Shown]):
         await self.sub_agent(Room, id)
         return id
 
+    # --8<-- [end:create]
     @expose
     async def rename(self, room: str, title: str) -> None:
         self._entitle(self._number(room), shortened(title, 80))

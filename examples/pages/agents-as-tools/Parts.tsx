@@ -60,7 +60,7 @@ function Helper({ run, at }: { run: Run; at: Step[] }) {
   const { open } = use(Scene);
   const { runId, agentType, status, summary } = run;
   const inside = [...at, { agent: agentType, name: runId }];
-  const parts = withoutRepeats(run.parts);
+  const parts = whatCounts(run.parts);
   return (
     <RunPanel
       id={runId}
@@ -98,13 +98,17 @@ function whyNot({ status, error }: Run): string | undefined {
   return undefined;
 }
 
-/** Who was interrupted says again what it had begun to say: only the whole of it is shown. */
-function withoutRepeats(parts: Part[]): Part[] {
-  return parts.filter((part, at) => {
-    if (part.type !== "text" && part.type !== "reasoning") return true;
-    return !parts.slice(at + 1).some((later) => later.type === part.type && later.text.startsWith(part.text));
-  });
+/** What was said without what a crash cut off: a step that called no tool is the last one, unless it had to be begun again. */
+function whatCounts(parts: Part[]): Part[] {
+  const steps: Part[][] = [[]];
+  for (const part of parts) {
+    if (part.type === "step-start") steps.push([]);
+    steps.at(-1)!.push(part);
+  }
+  return steps.filter((step, at) => at === steps.length - 1 || step.some((part) => isToolUIPart(part) && isAnswered(part))).flat();
 }
+
+const isAnswered = ({ state }: Call) => state === "output-available" || state === "output-error";
 
 export const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
 

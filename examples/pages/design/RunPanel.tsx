@@ -93,7 +93,7 @@ export const Delegations = ({ children }: { children: ReactNode }) => <div class
 export function Delegation({ tool, note, error, children }: { tool: string; note?: ReactNode; error?: string; children: ReactNode }) {
   return (
     <div className="delegation" role="group" aria-label={tool}>
-      <p className="delegation-head"><span className="name">{tool}</span>{note && <span className="note">{note}</span>}</p>
+      <p className="delegation-head"><span className="name">{tool}</span>{note && <span>· {note}</span>}</p>
       <div className="runs">{children}</div>
       {error && <p className="run-error">{error}</p>}
     </div>
