@@ -33,7 +33,7 @@ from pydantic_ai.models.function import FunctionModel
 from sockets import Client, connect
 
 from sapwood import Agent, App, ChatAgent, Settings, expose
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
 
 SMALL = "--small" in sys.argv
 GREETING = 3
@@ -76,7 +76,7 @@ class Talker(ChatAgent):
 
     async def fill(self, n: int) -> None:
         """Have a conversation of so many messages, without having it."""
-        transcript = self._actor.of(Conversation).transcript
+        transcript = self._actor.of(Record).transcript
         for number in range(0, n, 2):
             question, id = f"Question {number}: how does a tree know how old it is?", f"msg-{number:031}"
             transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": question}]})

@@ -45,7 +45,7 @@ from tests.faults.lives import (
 from tests.faults.time_workload import WallClock
 
 from sapwood import App, Settings
-from sapwood.chat import conversation, stream
+from sapwood.chat import ending, stream
 from sapwood.runtimes.local import LocalRuntime
 
 BEGINNING = 1_800_000_000.0
@@ -62,7 +62,7 @@ CALM = 10_000_000
 def hurry(random: Random) -> None:
     """Have what waits for a moment wait for a shorter one: more happens in a life."""
     stream.GATHERED = random.choice((0.001, 0.005, 0.03))
-    conversation.SETTLED = random.choice((0.002, 0.03))
+    ending.SETTLED = random.choice((0.002, 0.03))
 
 
 class Watched(Journal):

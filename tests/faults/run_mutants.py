@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.accepting import Accepting
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.stream import ChatStream
 from sapwood.runs.registry import Registry, Row, Run
@@ -94,7 +94,7 @@ def twice() -> None:
             worker, input = child.of(Served).worker, msgspec.json.decode(text)
             if isinstance(worker, ChatRuns):
                 said = {"id": f"msg-{row.id}-again", "role": "user", "parts": [{"type": "text", "text": str(input)}]}
-                child.of(Conversation).ask([said], id=f"{row.id}-again", run=row.id)
+                child.of(Accepting).ask([said], id=f"{row.id}-again", run=row.id)
             else:
                 worker.start(row.id, input)
         return give_again(self, row, text)

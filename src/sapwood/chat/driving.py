@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import CancelledError, Future
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -23,13 +23,14 @@ from sapwood.capabilities.steps import Work
 from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.chunks import Chunk, Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
+from sapwood.chat.interrupting import Cancelled, Interrupts
 from sapwood.chat.loop import Acted, PydanticLoop, Used, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.providers import Providers
-from sapwood.chat.stream import ChatStream
+from sapwood.chat.record import Record
+from sapwood.chat.resuming import Resuming
 from sapwood.chat.tools import Toolbox
-from sapwood.chat.transcript import Transcript
-from sapwood.chat.turns import CallJournal, Row, Turns
+from sapwood.chat.turns import CallJournal, Row
 from sapwood.chat.wires import Wire
 from sapwood.clock import Clock
 from sapwood.errors import Refused, UsageError
@@ -40,7 +41,6 @@ from sapwood.runs.contract import doing
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
-from sapwood.runs.stops import Stops
 from sapwood.when import Retry
 from sapwood.wire.chat import recovering
 
@@ -57,20 +57,10 @@ SOON = ("client soon", "run soon")
 """Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
 """How often a provider is asked that cannot answer now."""
-CANCELLED = "cancelled"
-"""What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
-
-
-CLEARED = "cleared"
-"""The same, if the whole conversation is to be forgotten: nothing of it is kept."""
 
 
 class Failed(Exception):
     """An answer says of itself that it failed."""
-
-
-class Cancelled(Exception):
-    """The turn was cancelled."""
 
 
 class Stalled(Exception):
@@ -104,109 +94,45 @@ class Silence:
         self._timer.cancel()
 
 
-class Talks(Protocol):
-    """What a driver asks of the conversation its turn belongs to."""
+class End(Protocol):
+    """Ends a turn, or has it wait for somebody, and lets what follows begin."""
 
-    transcript: Transcript
-    turns: Turns
-    stream: ChatStream
-
-    def shown(self, row: Row) -> Any: ...
-
-    def is_cut(self, number: int) -> bool: ...
-
-    def cut(self, id: str, reason: str) -> None: ...
-
-    async def asked_for(self) -> None: ...
-
-    def begin_again(self, number: int, step: int) -> None: ...
-
-    async def end(self, number: int, status: str, *, error: str | None = None) -> None: ...
+    async def __call__(self, number: int, status: str, *, error: str | None = None) -> None: ...
 
 
 class Driver:
     """Drives the turns of one conversation."""
 
-    def __init__(self, actor: Actor, talks: Talks) -> None:
+    def __init__(self, actor: Actor, end: End) -> None:
         self._actor = actor
         self._agent: Any = actor.agent
-        self._talks = talks
+        self._record = actor.of(Record)
+        self._interrupts = actor.of(Interrupts)
+        self._end = end
         self._toolbox: Toolbox | None = None
-        self._token: CancellationToken | None = None
-        """Cuts off what the model or a tool is doing now."""
-        self._wire: Wire | None = None
-        """How the model is asked now."""
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
-        self._stopped: Future[None] = actor.host.loop.create_future()
-        """Done when the turn is cancelled; ends its waiting for a provider."""
         self._said = 0
         """How many events have come of what the model is asked for now."""
-        self._in_own_code: asyncio.Task[Any] | None = None
-        """What runs code of the agent's own, which knows nothing of tokens."""
-        self._is_cut = False
-        """Whether that was cancelled by us."""
-
-    def cut_off(self) -> None:
-        """Stop what is going on, at once. Of a whole tree, no stack unwinds before all are cut off."""
-        if self._wire is not None:
-            self._wire.cut(self._actor.host.shared(Stops).now)
-        if self._token is not None:
-            self._token.cancel()
-        if not self._stopped.done():
-            self._stopped.set_result(None)
-        self._cut_own_code()
-
-    def _cut_own_code(self) -> None:
-        task = self._in_own_code
-        if task is not None and task is not asyncio.current_task() and not self._is_cut:
-            self._is_cut = True
-            task.cancel()
-
-    @contextmanager
-    def _own_code(self, number: int) -> Generator[None, None, None]:
-        """Run code of the agent's own, and be cut off in it as in a request to the model."""
-        self._row(number)
-        self._in_own_code = task = asyncio.current_task()
-        assert task is not None
-        try:
-            yield
-        except CancelledError:
-            if self._actor.dropped is not None or not self._is_cut:
-                raise
-            raise Cancelled from None
-        finally:
-            self._in_own_code = None
-            if self._is_cut:
-                self._is_cut = False
-                task.uncancel()
-        self._row(number)
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
-        from pydantic_ai import CancellationToken
-
-        row = self._talks.turns.of(number)
+        row = self._record.turns.of(number)
         if row is None or row.status != "running":
             await self._tell_end(number)  # the process died while it was told, or nobody had to drive it to its end
             return
         doing.set((self._actor, row.id))
-        self._token = token = CancellationToken()
-        self._stopped = self._actor.host.loop.create_future()
-        if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
-            self._talks.cut(row.id, self._actor.of(Served).why_not(row.run))
-        if row.continues:
-            await self._actor.leave()
-            await self._talks.asked_for()
-            self._actor.check_live()
-        self._talks.stream.begin(row)
-        self._note_recovery(row)
-        try:
+        with self._interrupts.turn():
+            if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
+                self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
+            if row.continues:
+                await self._actor.leave()
+                await self._record.stream.asked_for()
+                self._actor.check_live()
+            self._record.stream.begin(row)
+            self._note_recovery(row)
             with self._span_of(row) as span:
                 await self._drive(row, span)
-        finally:
-            if self._token is token:  # the next turn may have begun
-                self._token = None
         await self._tell_end(number)
 
     def _span_of(self, row: Row) -> AbstractContextManager[tracing.Span]:
@@ -230,8 +156,8 @@ class Driver:
             raise
         except Exception as error:
             self._actor.check_live()
-            if self._is_cancelled(number):
-                await self._talks.end(number, "aborted")
+            if self._interrupts.is_cancelled(self._record.turns.of(number)):
+                await self._end(number, "aborted")
                 span.set(sapwood__turn__status="aborted")
                 return
             log.warning(
@@ -242,13 +168,13 @@ class Driver:
                 exc_info=error,
             )
             span.fail(describe(error))
-            await self._talks.end(number, "error", error=in_words(error, said=self._said > 0))
+            await self._end(number, "error", error=in_words(error, said=self._said > 0))
 
     async def _tell_end(self, number: int) -> None:
-        row = self._talks.turns.of(number)
+        row = self._record.turns.of(number)
         if row is None or row.is_open:
             return
-        turn, agent = self._talks.shown(row), self._agent
+        turn, agent = self._record.shown(row), self._agent
         hooks = [agent.on_turn_end]
         if turn.status in ("completed", "error", "aborted"):
             hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
@@ -260,65 +186,54 @@ class Driver:
         call = current.get()
         work = call.work if call is not None else None
         if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
-            self._talks.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
-            self._talks.stream.tell(recovering(row.id, is_so=True))
-
-    def _is_cancelled(self, number: int) -> bool:
-        row = self._talks.turns.of(number)
-        return row is None or row.error in (CANCELLED, CLEARED) or self._talks.is_cut(number)
-
-    def _row(self, number: int) -> Row:
-        """Return a turn as it is now; raise if it is not to go on."""
-        row = self._talks.turns.of(number)
-        if row is None or row.status != "running" or row.error in (CANCELLED, CLEARED) or self._talks.is_cut(number):
-            raise Cancelled
-        return row
+            self._record.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
+            self._record.stream.tell(recovering(row.id, is_so=True))
 
     async def _go(self, row: Row) -> None:
-        talks, number = self._talks, row.number
-        self._row(number)
+        record, number = self._record, row.number
+        self._interrupts.going_on(number)
         if row.output is not None:  # it was about to end when the process died
-            await talks.end(number, "completed")
+            await self._end(number, "completed")
             return
-        said = talks.stream.stored(number)
+        said = record.stream.stored(number)
         if not row.continues and not row.steps and not said:
-            with self._own_code(number):
-                await self._agent.before_turn(talks.shown(row))
-                await self._agent.on_agent_start(talks.shown(row))
+            with self._interrupts.own_code(number):
+                await self._agent.before_turn(record.shown(row))
+                await self._agent.on_agent_start(record.shown(row))
         if not said:
-            talks.stream.begin_step(row.steps)
-            talks.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
+            record.stream.begin_step(row.steps)
+            record.stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if self._actor.kind.overrides("respond"):
-            await self._respond_at_last(self._row(number))
+            await self._respond_at_last(self._interrupts.going_on(number))
             return
         turn = self._loop_turn(row)
-        await talks.transcript.load()
+        await record.transcript.load()
         self._actor.check_live()
         while True:
-            row = self._row(number)
+            row = self._interrupts.going_on(number)
             await self._until_runs_are_over(row)
-            history = talks.transcript.history()
+            history = record.transcript.history()
             if not history:
                 raise UsageError("There is nothing to answer: the conversation is empty.")
             if self._is_asking(number):  # it was about to wait
-                await talks.end(number, "waiting")
+                await self._end(number, "waiting")
                 return
             if history[-1].kind != "request" or self._answers(number):
                 if await self._act(row, turn, history):
                     return
             else:
                 await self._shorten(row, turn, history)
-                await self._ask(self._row(number), turn, talks.transcript.history())
+                await self._ask(self._interrupts.going_on(number), turn, record.transcript.history())
 
     def _is_asking(self, number: int) -> bool:
         """Return whether somebody was asked about a tool call and has not answered."""
-        return any(call.is_open and call.asked not in SOON for call in self._talks.turns.calls(number))
+        return any(call.is_open and call.asked not in SOON for call in self._record.turns.calls(number))
 
     def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
         """Return what was answered for tool calls that the turn waited for."""
         return {
             call.id: tuple(msgspec.json.decode(call.answer))
-            for call in self._talks.turns.calls(number)
+            for call in self._record.turns.calls(number)
             if call.answer is not None and call.asked not in SOON
         }
 
@@ -338,7 +253,7 @@ class Driver:
             client_tools=row.tools(),
             toolbox=self._toolbox,
             within=lambda call, name: self._within(row, call, name),
-            journal=CallJournal(self._actor, self._talks.turns, row.number),
+            journal=CallJournal(self._actor, self._record.turns, row.number),
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
@@ -359,16 +274,16 @@ class Driver:
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
         """Ask the model once."""
-        talks, step = self._talks, row.steps + 1
+        record, step = self._record, row.steps + 1
         if step > self._agent.max_steps:
             raise Refused(f"The turn has asked the model {row.steps} times, and may not ask again (max_steps).")
-        talks.stream.forget_from(step)
-        talks.stream.begin_step(step)
-        with self._own_code(row.number):
-            await self._agent.before_step(talks.shown(row), step)
-        talks.stream.put({"type": "start-step"})
+        record.stream.forget_from(step)
+        record.stream.begin_step(step)
+        with self._interrupts.own_code(row.number):
+            await self._agent.before_step(record.shown(row), step)
+        record.stream.put({"type": "start-step"})
         await self._actor.leave()
-        self._row(row.number)
+        self._interrupts.going_on(row.number)
         with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:
             response = await self._asked(row, turn, history, Projection(step))
             usage = response.usage
@@ -378,11 +293,11 @@ class Driver:
                 gen_ai__usage__input_tokens=usage.input_tokens,
                 gen_ai__usage__output_tokens=usage.output_tokens,
             )
-        row = self._row(row.number)
+        row = self._interrupts.going_on(row.number)
         self._actor.check_live()
-        talks.stream.flush()
-        talks.transcript.add(row.message, response)
-        talks.turns.set(row.number, steps=step)
+        record.stream.flush()
+        record.transcript.add(row.message, response)
+        record.turns.set(row.number, steps=step)
         self._progressed()
         await self._actor.leave()
 
@@ -392,7 +307,7 @@ class Driver:
         cut = 0 if allowed is None else cut_of(history, allowed)
         if not cut:
             return
-        with self._own_code(row.number):
+        with self._interrupts.own_code(row.number):
             summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
             old = history[:cut]
@@ -400,14 +315,14 @@ class Driver:
                 row, turn, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
             )
         self._actor.check_live()
-        self._talks.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
+        self._record.transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
 
     async def _asked(
         self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage], projection: Projection
     ) -> ModelResponse:
         """Have the model say something, and everybody hear it."""
-        stream = self._talks.stream
+        stream = self._record.stream
 
         def hear(event: Any) -> None:
             self._said += 1
@@ -454,24 +369,22 @@ class Driver:
 
     def _begin_again(self, row: Row, step: int) -> None:
         """Have a step be begun again that fell silent."""
-        from pydantic_ai import CancellationToken
-
-        self._row(row.number)
+        self._interrupts.going_on(row.number)
         log.warning(
             "the model of %s was silent for %s s, and is asked again",
             self._actor.address,
             self._agent.stall_timeout,
             extra={"address": str(self._actor.address)},
         )
-        self._token = CancellationToken()
-        self._talks.begin_again(row.number, step)
+        self._interrupts.renew()
+        self._actor.of(Resuming).begin_again(row.number, step)
 
     def _counting(self, row: Row) -> Callable[[Used], None]:
         """Return what counts the use of a model, whatever becomes of its answer."""
 
         def count(used: Used) -> None:
             if self._actor.dropped is None:
-                self._talks.turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
+                self._record.turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
 
         return count
 
@@ -481,8 +394,8 @@ class Driver:
         self._said = 0
         for failed in range(1, PROVIDER.attempts + 1):
             try:
-                async with limiter.request(self._waits, self._stopped):
-                    self._row(row.number)
+                async with limiter.request(self._waits, self._interrupts.stopped):
+                    self._interrupts.going_on(row.number)
                     return await self._over_wire(ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
@@ -492,60 +405,64 @@ class Driver:
             if wait.for_all:
                 limiter.close_for(wait.seconds)
             else:
-                await limiter.pause(wait.seconds, self._waits, self._stopped)
+                await limiter.pause(wait.seconds, self._waits, self._interrupts.stopped)
         raise AssertionError
 
     async def _over_wire(self, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
-        assert self._token is not None
-        self._wire = wire = Wire()
+        assert self._interrupts.token is not None
+        self._interrupts.wire = wire = Wire()
         try:
             with wire.used():
-                return await ask(self._token)
+                return await ask(self._interrupts.token)
         finally:
-            self._wire = None
+            self._interrupts.wire = None
 
     def _waits(self, seconds: float | None) -> None:
-        self._talks.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
-        self._talks.stream.flush()
+        self._record.stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
+        self._record.stream.flush()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> bool:
         """Run the tools the model asked for; return whether the turn is over, or waits."""
-        talks = self._talks
-        assert self._token is not None
+        record = self._record
+        assert self._interrupts.token is not None
         projection = Projection(row.steps)
         answers = self._answers(row.number)
         if not answers:
             self._expect_clients(row, history)
             self._begin_runs(row, history)
         # What others answered is in the message already; clients of a continuation do not know the call any more.
-        runs = {call.id for call in talks.turns.calls(row.number) if call.asked == "run"}
+        runs = {call.id for call in record.turns.calls(row.number) if call.asked == "run"}
         known = {id for id, (kind, _) in answers.items() if kind != "approved" and (kind == "failed" or id not in runs)}
         acted = await LOOP.act(
-            turn, history, answers, self._token, lambda event: talks.stream.put(*projection.event(event, known=known))
+            turn,
+            history,
+            answers,
+            self._interrupts.token,
+            lambda event: record.stream.put(*projection.event(event, known=known)),
         )
-        row = self._row(row.number)
+        row = self._interrupts.going_on(row.number)
         self._actor.check_live()
         if acted.request is not None:
-            talks.transcript.add(row.message, acted.request)
-        talks.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
+            record.transcript.add(row.message, acted.request)
+        record.turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
         for call in acted.client_calls:
             whom = "run" if call.tool_name in turn.toolbox.agents else "client"
-            talks.turns.ask_about(call.tool_call_id, row.number, call.tool_name, call.args_as_json_str(), whom)
+            record.turns.ask_about(call.tool_call_id, row.number, call.tool_name, call.args_as_json_str(), whom)
         clients = [call for call in acted.client_calls if call.tool_name not in turn.toolbox.agents]
         if acted.approvals or clients:
             await self._wait_for(row, acted)
             return True
         if acted.client_calls:
             return False
-        talks.stream.put({"type": "finish-step"})
-        talks.stream.flush()
+        record.stream.put({"type": "finish-step"})
+        record.stream.flush()
         self._progressed()
         if not acted.is_over:
             self._count_retries(row, acted)
             return False
-        talks.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
-        talks.stream.put({"type": "finish"})
-        await talks.end(row.number, "completed")
+        record.turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
+        record.stream.put({"type": "finish"})
+        await self._end(row.number, "completed")
         return True
 
     def _expect_clients(self, row: Row, history: Sequence[ModelMessage]) -> None:
@@ -553,14 +470,14 @@ class Driver:
         theirs = {tool["name"] for tool in row.tools()}
         for part in history[-1].parts:
             if part.part_kind == "tool-call" and part.tool_name in theirs:
-                self._talks.turns.ask_about(
+                self._record.turns.ask_about(
                     part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), SOON[0]
                 )
 
     def _begin_runs(self, row: Row, history: Sequence[ModelMessage]) -> None:
         """Have the agents begin that the model wants to use: they work beside our own tools."""
         assert self._toolbox is not None
-        turns, place = self._talks.turns, 0
+        turns, place = self._record.turns, 0
         for part in history[-1].parts:
             tool = self._toolbox.agents.get(part.tool_name) if part.part_kind == "tool-call" else None
             if tool is None or part.part_kind != "tool-call":
@@ -575,14 +492,14 @@ class Driver:
         try:
             given = tool.given(msgspec.json.decode(arguments))
         except (ValueError, msgspec.DecodeError) as error:
-            self._talks.turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
+            self._record.turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
             return None
         wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
         return self._actor.of(Runs).give(tool.cls, given, wish).id
 
     async def _until_runs_are_over(self, row: Row) -> None:
         """Wait for the agents that the model uses; what becomes of them are the answers to its calls."""
-        turns, runs = self._talks.turns, self._actor.of(Runs)
+        turns, runs = self._record.turns, self._actor.of(Runs)
         calls = [call for call in turns.calls(row.number) if call.asked == "run" and call.is_open]
         if not calls:
             return
@@ -592,16 +509,16 @@ class Driver:
             tool = self._toolbox.agents[call.name]
             run = self._give(row, tool, call.id, call.input)
             while run is not None and runs.of(run).status in ("starting", "running"):
-                await asyncio.wait({runs.changing(run), self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({runs.changing(run), self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
                 self._actor.check_live()
-                self._row(row.number)
+                self._interrupts.going_on(row.number)
             if run is not None:
                 self._answer_with(call.id, tool, runs.of(run))
                 self._progressed()
 
     def _answer_with(self, id: str, tool: AgentTool, run: Run) -> None:
         """Take what became of a run as the answer to a tool call."""
-        turns, stream = self._talks.turns, self._talks.stream
+        turns, stream = self._record.turns, self._record.stream
         failure = None if run.ok else run.failure()
         if failure is None:
             try:
@@ -633,17 +550,17 @@ class Driver:
         retried = any(part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried" for part in parts)
         if retried and row.retries >= self._agent.max_retries:
             raise Refused(f"The model made the same mistake {row.retries + 1} times (max_retries).")
-        self._talks.turns.set(row.number, retries=row.retries + 1 if retried else 0)
+        self._record.turns.set(row.number, retries=row.retries + 1 if retried else 0)
 
     async def _wait_for(self, row: Row, acted: Acted) -> None:
-        talks = self._talks
+        record = self._record
         for call in acted.approvals:
             id = call.tool_call_id
-            talks.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
-            talks.stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+            record.turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
+            record.stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
         await self._until_runs_are_over(row)
-        talks.stream.put({"type": "finish-step"})
-        await talks.end(row.number, "waiting")
+        record.stream.put({"type": "finish-step"})
+        await self._end(row.number, "waiting")
 
     async def _respond_at_last(self, row: Row) -> None:
         """Let the agent's own `respond` answer; again if it falls silent."""
@@ -661,43 +578,47 @@ class Driver:
         """Let the agent's own `respond` answer."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        talks = self._talks
-        talks.stream.forget_from(1)
-        talks.stream.begin_step(1)
-        talks.stream.put({"type": "start-step"})
+        record = self._record
+        record.stream.forget_from(1)
+        record.stream.begin_step(1)
+        record.stream.put({"type": "start-step"})
         await self._actor.leave()
         texts: list[str] = []
-        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(talks.shown(row))
-        silence = self._listen_for(self._cut_own_code)
+        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(record.shown(row))
+        silence = self._listen_for(self._interrupts.cut_own_code)
         try:
-            with self._own_code(row.number):
+            with self._interrupts.own_code(row.number):
                 try:
                     async for said in answer:
-                        self._row(row.number)
+                        self._interrupts.going_on(row.number)
                         if silence is not None:
                             silence.broken()
                         if not isinstance(said, str) and said["type"] == "error":
                             raise Failed(str(said["errorText"]))
-                        talks.stream.put(*_chunks_of(said, first=not texts))
+                        record.stream.put(*_chunks_of(said, first=not texts))
                         if isinstance(said, str):
                             texts.append(said)
                 finally:
                     await answer.aclose()
         except Cancelled:
-            if silence is None or not silence.is_too_long or self._is_cancelled(row.number):
+            if (
+                silence is None
+                or not silence.is_too_long
+                or self._interrupts.is_cancelled(self._record.turns.of(row.number))
+            ):
                 raise
             raise Stalled(Stalled.__doc__) from None
         finally:
             if silence is not None:
                 silence.end()
         if texts:
-            talks.stream.put({"type": "text-end", "id": "1-0"})
-        talks.stream.put({"type": "finish-step"}, {"type": "finish"})
+            record.stream.put({"type": "text-end", "id": "1-0"})
+        record.stream.put({"type": "finish-step"}, {"type": "finish"})
         self._actor.check_live()
         text = "".join(texts)
-        talks.transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
-        talks.turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
-        await talks.end(row.number, "completed")
+        record.transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
+        record.turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
+        await self._end(row.number, "completed")
 
     def _progressed(self) -> None:
         call = current.get()

@@ -29,6 +29,8 @@ SEGMENT = 256
 BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -42,6 +44,8 @@ class ChatStream:
         self._turns = turns
         self.active: Row | None = None
         """The turn that streams now."""
+        self.owner: Socket | None = None
+        """Whose answer the running continuation goes on from."""
         self._gathered: list[Chunk] = []
         self._timer: asyncio.TimerHandle | None = None
         self._seq = 0
@@ -182,7 +186,7 @@ class ChatStream:
     def end(self) -> None:
         """The turn streams no more."""
         self.flush()
-        ended, self.active = self.active, None
+        ended, self.active, self.owner = self.active, None, None
         self._offered.clear()
         if ended is not None:
             self.settle(ended.number)
@@ -274,12 +278,13 @@ class ChatStream:
         self._no_longer_await(socket)
         self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
 
-    async def waited_for(self, socket: Socket, seconds: float) -> None:
-        """Return when a client waits for a stream to begin, has left, or does neither for so long."""
-        if socket.is_open and socket not in self.parked:
-            self._awaited[socket] = parked = self._actor.host.loop.create_future()
-            await asyncio.wait({parked}, timeout=seconds)
-            self._awaited.pop(socket, None)
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        owner = self.owner
+        if owner is not None and owner.is_open and owner not in self.parked:
+            self._awaited[owner] = parked = self._actor.host.loop.create_future()
+            await asyncio.wait({parked}, timeout=ASKED_FOR)
+            self._awaited.pop(owner, None)
 
     def _no_longer_await(self, socket: Socket) -> None:
         waiting = self._awaited.pop(socket, None)
