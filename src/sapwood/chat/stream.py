@@ -14,6 +14,7 @@ import msgspec
 
 from sapwood.chat.chunks import Chunk, closing, merged
 from sapwood.chat.turns import Row, Turns
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -146,21 +147,29 @@ class ChatStream:
         if len(self._gathered) >= SEGMENT:
             self.flush()
         elif self._timer is None and chunks:
-            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush)
+            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
+
+    def _flush_in_time(self) -> None:
+        try:
+            self.flush()
+        except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
+            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
 
     def flush(self) -> None:
         """Store what was gathered, and send it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        gathered, self._gathered = self._gathered, []
-        if not gathered or self.active is None or self._actor.dropped is not None:
-            return
-        chunks = merged(gathered)
-        texts = [msgspec.json.encode(chunk) for chunk in chunks]
-        first, self._seq = self._seq, self._seq + len(texts)
         row = self.active
+        if not self._gathered or row is None or self._actor.dropped is not None:
+            self._gathered.clear()
+            return
+        chunks = merged(self._gathered)
+        texts = [msgspec.json.encode(chunk) for chunk in chunks]
+        first = self._seq
         at = self._store(row.number, first, self._step, texts)
+        self._gathered.clear()  # only now: what could not be stored is stored the next time
+        self._seq += len(texts)
         if row.run is not None:
             self._actor.of(Served).said(row.run, first, texts, at)
         elif ears_of(self._actor, self._actor.address.steps):
