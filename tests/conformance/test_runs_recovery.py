@@ -660,7 +660,7 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
 async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
 
     class Telling(Digger):
         hold: asyncio.Event | None = None

@@ -38,6 +38,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.runs.contract import doing
+from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
@@ -499,7 +500,7 @@ class Driver:
 
     async def _until_runs_are_over(self, row: Row) -> None:
         """Wait for the agents that the model uses; what becomes of them are the answers to its calls."""
-        turns, runs = self._record.turns, self._actor.of(Runs)
+        turns, runs = self._record.turns, self._actor.of(Outcomes)
         calls = [call for call in turns.calls(row.number) if call.asked == "run" and call.is_open]
         if not calls:
             return
