@@ -151,7 +151,7 @@ async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
 
 
 async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
-    class Late(caller(None)):
+    class ComingLate(caller(None)):
         @tool
         async def late(self) -> str:
             """Come late."""
@@ -164,7 +164,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
             return "done"
 
     ours = ScriptedModel(call("late", id="c1"), text("never"))
-    async with working(caller(ours, base=Late)) as (_, agent, bench):
+    async with working(caller(ours, base=ComingLate)) as (_, agent, bench):
         turn = await agent.send("go")
 
         assert turn.status == "aborted"
