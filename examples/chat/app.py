@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from assistant import Assistant
-
 from sapwood import App
+
+from assistant import Assistant
 
 app = App(agents=[Assistant], pages=Path(__file__).with_name("page"))

@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from offline import OfflineModel
-
 from sapwood import ChatAgent, Connection, tool
+
+from offline import OfflineModel
 
 MODEL = os.environ.get("MODEL")
 YEAR = 366 * 24 * 3600

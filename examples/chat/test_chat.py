@@ -4,11 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from assistant import Assistant
-from offline import OfflineModel
-
 from sapwood import App
 from sapwood.testing import World, running
+
+from assistant import Assistant
+from offline import OfflineModel
 
 
 @pytest.fixture

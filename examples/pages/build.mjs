@@ -1,10 +1,12 @@
-// Builds the page of every example, or of those named: `npm run build [NAME…]`. Each goes to ../NAME/page, or below OUT.
+// Builds the page of every example, or of those named: `npm run build [NAME…]`. Each goes to ../NAME/page, or below OUT;
+// and the folder `page`, as a project has it that `sapwood new` made, to ../page.
 import { readdirSync, existsSync } from "node:fs";
 import { resolve } from "node:path";
 import react from "@vitejs/plugin-react";
 import { build } from "vite";
 
 const here = import.meta.dirname;
+const out = process.env.OUT ?? resolve(here, "..");
 const named = process.argv.slice(2);
 const pages = readdirSync(here).filter((name) => existsSync(resolve(here, name, "index.html")) && (!named.length || named.includes(name)));
 
@@ -16,7 +18,7 @@ for (const name of pages) {
     logLevel: "warn",
     plugins: [react()],
     build: {
-      outDir: resolve(process.env.OUT ?? resolve(here, ".."), name, "page"),
+      outDir: name === "page" ? resolve(out, "page") : resolve(out, name, "page"),
       emptyOutDir: true,
       chunkSizeWarningLimit: 1000,
       license: { fileName: "licenses.md" },

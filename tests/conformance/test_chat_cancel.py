@@ -148,10 +148,12 @@ async def test_a_turn_cancelled_during_a_tool_cancels_the_tool_and_tells_the_mod
         answer = (await agent.transcript())[-1]
         assert parts_of(answer, "q")["output"] == "quickly"
         assert parts_of(answer, "w")["state"] == "output-error"
+        assert parts_of(answer, "w")["errorText"] == "It was stopped."
         history = json.loads(await agent.seen_by_model())
         assert not open_calls(history)
         returned = {part["tool_call_id"]: part["content"] for part in history[-1]["parts"]}
         assert returned["q"] == "quickly"
+        assert returned["w"].startswith("The turn was stopped before this call returned. It may or may not")
         assert (await agent.send("and?")).text == "ok"
 
 

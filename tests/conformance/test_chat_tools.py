@@ -141,6 +141,26 @@ async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(
     assert line.exc_info is not None
 
 
+async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def picture() -> bytes:
+        """Take a picture."""
+        return b"\xff\xd8"
+
+    cls = handy(ScriptedModel(call("picture", id="p"), text("sorry")), tools=[picture])
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        turn = await agent.send("say cheese")
+
+        assert (turn.status, turn.text) == ("completed", "sorry")
+        _, answer = await agent.transcript()
+        assert "picture ran, but what it returned does not fit into JSON" in parts_of(answer, "p")["errorText"]
+        check_history(json.loads(await agent.seen_by_model()))
+    assert [record for record in caplog.records if "the tool picture" in record.getMessage()]
+
+
 async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:
     model = ScriptedModel(call("add", a="no number", b=2))
     cls = handy(model, max_retries=2)
@@ -296,7 +316,7 @@ async def test_a_result_may_come_while_other_tools_still_run() -> None:
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "go", clientTools=[BEEP])
-        await client.until(lambda frame: "tool-input-delta" in str(frame.get("body")) and "w" in str(frame))
+        await client.until(lambda frame: "tool-input-available" in str(frame.get("body")))
 
         await tool_result(client, "c1", "beep!")
         await client.call("nothing")

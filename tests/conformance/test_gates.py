@@ -324,6 +324,25 @@ async def test_the_user_is_on_the_request_and_on_the_connection_also_below(plan:
                 assert json.loads(await client.recv())["user"] == "ben"
 
 
+async def test_a_user_who_may_no_longer_come_in_is_shown_out_of_every_agent(plan: Plan) -> None:
+    async with door(GateRoot, deps=plan, authenticate=user_of) as site:
+        await (await site.world.get_agent(GateRoot, "r")).make("a", "b")
+        async with (
+            site.socket(f"{ROOT}?token=ann") as above,
+            site.socket(f"{TWO}?token=ann") as below,
+            site.socket(f"{TWO}?token=bob") as other,
+        ):
+            for client in (above, below, other):
+                await greeted(client)
+            site.world.sleep()
+
+            assert site.world.app.disconnect("ann") == 2
+
+            assert [await closed(above), await closed(below)] == [4401, 4401]
+            assert (above.close_reason, await call(other, "who")) == ("Signed out", "b")
+            assert site.world.app.disconnect("ann") == 0
+
+
 async def test_a_user_may_be_any_value_and_authenticate_a_plain_function(plan: Plan) -> None:
     async with door(GateRoot, deps=plan, authenticate=plain_user_of, connections_per_user=1) as site:
         ann = {"name": "ann", "roles": ["a"]}

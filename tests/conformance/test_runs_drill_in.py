@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.conformance.chats import done, resume, say, text_of, user
+from tests.conformance.chats import CLEAR, done, resume, say, text_of, user
 from tests.conformance.errands import (
     CALLER,
     again,
@@ -18,6 +18,7 @@ from tests.conformance.errands import (
     told_text,
     working,
 )
+from tests.conformance.served import type_of
 
 from sapwood import ChatAgent
 from sapwood import agent as agent_type
@@ -163,6 +164,24 @@ async def test_a_run_that_was_cleared_cannot_be_opened_any_more_and_those_inside
         assert (await inside.ended())[0] == 1001
         assert await refused(one, INSIDE) == (404, 4404)
         assert await agent.children() == []
+
+
+async def test_whoever_clears_a_conversation_clears_its_runs_in_every_tab() -> None:
+    async with working(caller(asking(), helper(ScriptedModel(text("the answer"))))) as (one, agent, _):
+        tab, other = await one.join(CALLER), await one.join(CALLER)
+        await agent.send("go")
+        await told_end(other, "agent-tool:c1")
+        inside = await one.join(INSIDE)
+
+        await tab.send({"type": CLEAR})
+        await other.until(lambda frame: type_of(frame) == CLEAR)
+
+        assert (await inside.ended())[0] == 1001
+        late = await one.join(CALLER)
+        await late.call("nothing")
+        assert frames(late) == []
+        assert (await agent.runs(), await agent.children(), await agent.transcript()) == ([], [], [])
+        assert await refused(one, INSIDE) == (404, 4404)
 
 
 async def test_a_run_can_be_opened_by_the_name_its_class_had() -> None:

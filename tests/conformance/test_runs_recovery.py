@@ -61,7 +61,10 @@ class Stepping(ChatAgent):
         return "seen"
 
 
-async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(level: str) -> None:
+async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(
+    level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "sapwood")
     gate = asyncio.Event()
     theirs = ScriptedModel(call("look", id="k1"), text("it is there", gate=gate), text("it is there"))
     ours = ScriptedModel(call("helper", id="c1", message="look"), text("thanks"))
@@ -79,6 +82,10 @@ async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_aga
         await status_of_turn(agent, "completed")
         assert len(await agent.runs()) == 1
         assert len(ours.asked) == 2
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line.startswith("Caller:c goes on with the turn ")]
+    assert "Caller:c waits again for the run agent-tool:c1 of Helper" in lines
+    assert [line for line in lines if line.startswith("Caller:c/Helper:agent-tool%3Ac1 goes on with the turn ")]
 
 
 async def status_of_turn(agent: Any, wanted: str) -> None:

@@ -24,7 +24,7 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import ChatAgent, Run, UsageError, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, UsageError, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
@@ -111,6 +111,11 @@ def _listing(seen: list[Any]) -> Any:
 async def test_an_agent_without_a_word_about_itself_cannot_be_a_tool() -> None:
     with pytest.raises(UsageError, match="description"):
         agent_tool(type("Mute", (ChatAgent,), {"__doc__": None}))
+
+
+async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
+    with pytest.raises(UsageError, match="IdleTool cannot be run: write `async def on_run"):
+        agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
 async def test_input_and_output_are_checked_and_structured() -> None:
@@ -345,6 +350,21 @@ async def test_a_child_gets_its_input_as_message_and_as_data() -> None:
         await agent.send("go")
 
         assert json.loads((await returned(agent))["c1"]) == {"input": {"about": "bread", "depth": 1}}
+
+
+async def test_what_is_one_text_with_a_name_is_said_as_that_text() -> None:
+    class Topic(BaseModel):
+        query: str
+
+    finder = helper(ScriptedModel(text("it floats")))
+    ours = ScriptedModel(call("find", id="c1", query="wood"), text("done"))
+    cls = caller(ours, agent_tool(finder, name="find", input=Topic))
+    async with working(cls) as (one, agent, _):
+        await agent.send("go")
+
+        child = await one.world.get_agent(cls, "c", sub=[(finder, "agent-tool:c1")])
+        assert [text_of(message) for message in await child.transcript()] == ["wood", "it floats"]
+        assert [run.input for run in await agent.runs()] == [{"query": "wood"}]
 
 
 async def test_a_tool_may_have_a_time_and_something_to_show() -> None:

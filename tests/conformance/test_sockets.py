@@ -410,13 +410,13 @@ async def test_a_childs_broadcast_reaches_its_own_clients_in_order_and_not_the_p
 
 
 async def test_a_broadcast_leaves_out_whom_it_is_told_to() -> None:
-    class Room(Agent):
+    class Lounge(Agent):
         async def on_message(self, connection: Connection, message: str | bytes) -> None:
             self.broadcast(f"{connection.id}: {message!s}", exclude=[connection])
             connection.send("sent")
 
-    async with served(App(agents=[Room])) as one:
-        ann, bob = await one.join("/agents/room/r?_pk=ann"), await one.join("/agents/room/r?_pk=bob")
+    async with served(App(agents=[Lounge])) as one:
+        ann, bob = await one.join("/agents/lounge/r?_pk=ann"), await one.join("/agents/lounge/r?_pk=bob")
 
         await ann.send("hi")
 

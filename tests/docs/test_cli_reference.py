@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sapwood.cli.commands import cli
+from sapwood.cli.new import TEMPLATES
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
 SECTIONS = {
@@ -42,3 +43,9 @@ def test_the_reference_of_a_parameter_has_its_default_and_its_variable(command: 
             assert f"Default: `{default}`" in row
         for variable in argument.parameter.env_var or ():
             assert f"`{variable}`" in row
+
+
+def test_every_template_of_new_is_in_the_reference_and_nothing_else_is() -> None:
+    described = re.findall(r"^- `([\w-]+)`: (.*)$", SECTIONS["new"], flags=re.MULTILINE)
+
+    assert described == [(name, about.what) for name, about in TEMPLATES.items()]

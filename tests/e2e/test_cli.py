@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -15,19 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.command import COMMAND, PATIENCE, RUNNING, said_by, sapwood, serving
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
-COMMAND = [sys.executable, "-m", "sapwood"]
 COUNTER = "/agents/lobby/main/sub/counter/shared"
-PATIENCE = 30.0
-RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
 SECRETS = [
     "from dataclasses import dataclass",
     "from sapwood import Agent, App, expose",
@@ -81,86 +76,6 @@ SHOP = [
 ]
 
 
-class Server:
-    """A server in a process of its own."""
-
-    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=folder,
-            env={**os.environ, "SAPWOOD_PORT": "0", **variables},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said: list[str] = []
-        self._heard = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
-        self.port = int(self.wait_for(RUNNING)[1])
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._heard:
-                self.said.append(line)
-                self._heard.notify_all()
-        self.process.stderr.close()
-
-    def wait_for(self, pattern: re.Pattern[str], after: int = 0) -> re.Match[str]:
-        """Return once a line of its log fits."""
-        until = time.monotonic() + PATIENCE
-        with self._heard:
-            while True:
-                for line in self.said[after:]:
-                    if found := pattern.search(line):
-                        return found
-                assert self._heard.wait(until - time.monotonic()), "".join(self.said)
-
-    def connect(self, path: str = COUNTER, **more: Any) -> ClientConnection:
-        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **more)
-
-    def get(self, path: str, **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-
-@contextmanager
-def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
-    server = Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)
-    try:
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait(PATIENCE)
-
-
-def sapwood(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
-def said_by(folder: Path, *arguments: str) -> str:
-    done = sapwood(folder, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `sapwood new demo` wrote."""
@@ -201,7 +116,7 @@ def test_a_new_project_passes_its_own_tests(project: Path) -> None:
 def test_two_clients_of_a_new_project_share_its_counter(project: Path) -> None:
     with serving(project) as server:
         status, page = server.get("/agents/lobby/main")
-        with server.connect() as one, server.connect() as two:
+        with server.connect(COUNTER) as one, server.connect(COUNTER) as two:
             assert receive(one, "cf_agent_state")["state"] == {"value": 0, "presses": 0}
             receive(two, "cf_agent_state")
 
@@ -215,7 +130,11 @@ def test_two_clients_of_a_new_project_share_its_counter(project: Path) -> None:
 
 def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledged(project: Path) -> None:
     acknowledged, codes = 0, list[int | None]()
-    with serving(project, SAPWOOD_DURABILITY="disk") as server, server.connect() as idle, server.connect() as busy:
+    with (
+        serving(project, SAPWOOD_DURABILITY="disk") as server,
+        server.connect(COUNTER) as idle,
+        server.connect(COUNTER) as busy,
+    ):
         receive(idle, "cf_agent_state")
         stopper = threading.Timer(0.5, server.process.send_signal, [signal.SIGTERM])
         stopper.start()
@@ -237,7 +156,7 @@ def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledge
         assert codes == [1012, 1012]
         assert not (project / "sapwood-data/operator.json").exists()
     assert acknowledged > 0
-    with serving(project) as server, server.connect() as again:
+    with serving(project) as server, server.connect(COUNTER) as again:
         assert receive(again, "cf_agent_state")["state"]["value"] >= acknowledged
 
 
@@ -262,7 +181,7 @@ def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_
 
 
 def test_an_operator_sees_and_changes_a_running_server(project: Path, tmp_path: Path) -> None:
-    with serving(project) as server, server.connect() as socket:
+    with serving(project) as server, server.connect(COUNTER) as socket:
         receive(socket, "cf_agent_state")
 
         tree = said_by(project, "tree", "--once")
@@ -301,7 +220,7 @@ def test_the_operators_door_opens_to_the_token_only(project: Path) -> None:
 
 
 def test_a_server_that_was_killed_leaves_nothing_in_the_way(project: Path) -> None:
-    with serving(project) as server, server.connect() as socket:
+    with serving(project) as server, server.connect(COUNTER) as socket:
         add(socket, 4)
         receive(socket, "rpc")
         server.process.kill()
@@ -331,10 +250,13 @@ def test_a_public_address_needs_authenticate(project: Path, tmp_path: Path) -> N
 def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) -> None:
     with serving(project, "dev") as server:
         server.wait_for(re.compile(r"open http://127\.0\.0\.1:\d+/agents/lobby/main"))
-        with server.connect(origin="http://localhost:5173") as page:
+        with server.connect(COUNTER, origin="http://localhost:5173") as page:
             add(page, 2)
             receive(page, "rpc")
-        with server.connect(origin="https://elsewhere.example") as stranger, pytest.raises(ConnectionClosed) as closed:
+        with (
+            server.connect(COUNTER, origin="https://elsewhere.example") as stranger,
+            pytest.raises(ConnectionClosed) as closed,
+        ):
             stranger.recv(PATIENCE)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4403
@@ -347,7 +269,7 @@ def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) ->
         (project / "app.py").write_text(source.replace("now.value + by", "now.value + 10 * by"))
         server.wait_for(RUNNING, after=heard)
 
-        with server.connect() as page:
+        with server.connect(COUNTER) as page:
             add(page, 1)
             assert receive(page, "rpc")["result"] == 12
         server.stop()
@@ -368,9 +290,9 @@ def test_dev_ends_when_its_server_is_killed(project: Path) -> None:
 
 def test_variables_are_settings(project: Path, tmp_path: Path) -> None:
     with serving(project, SAPWOOD_DATA=str(tmp_path / "there"), SAPWOOD_CONNECTIONS="1") as server:
-        with server.connect() as first:
+        with server.connect(COUNTER) as first:
             receive(first, "cf_agent_state")
-            with server.connect() as second, pytest.raises(ConnectionClosed):
+            with server.connect(COUNTER) as second, pytest.raises(ConnectionClosed):
                 second.recv(PATIENCE)
 
         assert "Lobby:main" in sapwood(project, "tree", "--once", SAPWOOD_DATA=str(tmp_path / "there")).stdout
@@ -530,6 +452,19 @@ def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: 
     assert done.returncode != 0
     assert sentence in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_an_app_that_needs_an_extra_says_which(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import without")
+    # As on a machine where the extra is not installed.
+    (tmp_path / "without.py").write_text("raise ModuleNotFoundError('No module', name='pydantic_ai.messages')")
+
+    done = sapwood(tmp_path, "serve", "app:app")
+
+    assert done.returncode == 1
+    assert (
+        done.stderr == "error: app needs pydantic_ai.messages, which is not installed: pip install 'sapwood[chat]'.\n"
+    )
 
 
 def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None:

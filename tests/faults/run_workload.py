@@ -28,6 +28,7 @@ from sapwood.address import Address
 from sapwood.chat.record import Record
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
+from sapwood.runs import kept
 from sapwood.runs.registry import Registry
 from sapwood.runs.runner import Runs
 from sapwood.wire import chat as wire
@@ -63,10 +64,14 @@ def chain(actor: Actor) -> list[str]:
         found.append(f"{parent.address} {run}")
         if run.startswith(DETACHED):
             break
-        if row.work is not None:
-            found.append(f"{parent.address} {row.work}")
+        if row.work is None:
+            break
+        found.append(f"{parent.address} {row.work}")
         if row.work != parent.address.steps[-1].name:
             break  # it is part of something that the parent does by itself
+        served = kept.find(parent.database, row.work)
+        if row.status == "interrupted" and served is not None and served.status != "running":
+            break  # the parent gave it up, and ended without it: it is part of nothing that could still be cancelled
         actor = parent
     return found
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.npm.running import Original, Sapwood, Server, bundle, drive, install, workspace
+from tests.npm.running import HERE, Original, Sapwood, bundle, drive, workspace
+from tests.packages import install
+from tests.servers import Server
 
 SCRIPTS = ("drive.mjs", "react.mjs")
 
@@ -19,7 +21,7 @@ def home() -> Path:
     """The folder the packages are installed in."""
     if shutil.which("npm") is None:
         pytest.skip("needs npm")
-    return install()
+    return install(HERE)
 
 
 @pytest.fixture(scope="session")

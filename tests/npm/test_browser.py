@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.npm.running import Server, environment
+from tests.packages import environment
+from tests.servers import Server
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>sapwood</title><div id="root"></div><script src="page.js"></script>'
 

@@ -86,6 +86,31 @@ async def test_the_state_of_one_that_sleeps_is_what_it_stored() -> None:
             operator.state("Library:other")
 
 
+async def test_who_does_not_exist_yet_is_said_in_words() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        for number in range(5):
+            await (await world.get_agent(Library, "full")).shelf(f"shelf-{number}")
+        await (await world.get_agent(Library, "full")).shelf("last")
+        await world.get_agent(Library, "empty")
+
+        for address, words in [
+            ("Library:other", "There is no Library:other: nobody has asked for it yet. The first page"),
+            ("Library:other/Shelf:a", "There is no Library:other/Shelf:a: nobody has asked for Library:other yet"),
+            ("Nobody:a", "There is no Nobody:a: Nobody is no root. Roots: Library."),
+            (
+                "Library:main/Shelf:a",
+                "Library:main has not made Shelf:a, or has deleted it. It has Shelf:one, Shelf:two.",
+            ),
+            ("Library:full/Shelf:a", "It has Shelf:shelf-0, Shelf:shelf-1, .*, Shelf:shelf-4 and 1 more."),
+            ("Library:empty/Shelf:a", "It has no children."),
+            ("Library:main/Shelf:one/Shelf:a", "Library:main/Shelf:one has not made Shelf:a"),
+        ]:
+            with pytest.raises(NotFound, match=words):
+                operator.state(address)
+        assert not (await operator.tree("Library:empty"))["roots"][0]["children"]
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -5,6 +5,7 @@ import { Arrow, Down, Square } from "./icons";
 export function Log({ label, isBusy, foot, children }: { label: string; isBusy: boolean; foot: ReactNode; children: ReactNode }) {
   const log = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
+  const before = useRef(0);
   const [isAway, setAway] = useState(false);
   const toEnd = () => log.current?.scrollTo({ top: log.current.scrollHeight });
   useEffect(() => {
@@ -16,15 +17,22 @@ export function Log({ label, isBusy, foot, children }: { label: string; isBusy: 
   }, []);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = log.current!;
-    follows.current = scrollHeight - scrollTop - clientHeight < 60;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
+    // It may have grown since it was led to its end: only who goes up wants to stay there.
+    if (isAtEnd || scrollTop < before.current) follows.current = isAtEnd;
+    before.current = scrollTop;
     setAway(!follows.current);
+  };
+  const onSubmit = () => {
+    follows.current = true;
+    toEnd();
   };
   return (
     <>
       <div ref={log} className="log" role="log" aria-label={label} aria-busy={isBusy} tabIndex={0} onScroll={onScroll}>
-        <div className="log-column">{children}</div>
+        <div className="log-column"><h2 className="unseen">{label}</h2>{children}</div>
       </div>
-      <div className="composer">
+      <div className="composer" onSubmit={onSubmit}>
         {isAway && <button type="button" className="button latest" onClick={toEnd}><Down />Latest</button>}
         {foot}
       </div>
@@ -33,7 +41,7 @@ export function Log({ label, isBusy, foot, children }: { label: string; isBusy: 
 }
 
 /** Who says something, for those who do not see on which side it stands. */
-export function Message({ from, kind, isBusy, children }: { from: string; kind: "user" | "assistant" | "notice"; isBusy?: boolean; children: ReactNode }) {
+export function Message({ from, kind, isBusy, children }: { from: string; kind: "user" | "assistant" | "notice" | "given"; isBusy?: boolean; children: ReactNode }) {
   return (
     <article className={`message is-${kind}`} aria-busy={isBusy}>
       <span className="unseen">{from}: </span>
@@ -42,8 +50,20 @@ export function Message({ from, kind, isBusy, children }: { from: string; kind: 
   );
 }
 
+type ComposerProps = {
+  label: string;
+  isBusy: boolean;
+  disabled?: boolean;
+  /** Of the box one writes into; to be given where there is more than one. */
+  id?: string;
+  /** Inside of something that Escape closes, it stops nothing, and the focus is left where it is. */
+  isInside?: boolean;
+  onSend: (text: string) => void;
+  onStop: () => void;
+};
+
 /** Where one writes: Enter sends, Shift+Enter begins a line, Escape stops what is being said. */
-export function Composer({ label, isBusy, disabled, onSend, onStop }: { label: string; isBusy: boolean; disabled?: boolean; onSend: (text: string) => void; onStop: () => void }) {
+export function Composer({ label, isBusy, disabled, id = "said", isInside = false, onSend, onStop }: ComposerProps) {
   const [text, setText] = useState("");
   const input = useRef<HTMLTextAreaElement>(null);
   const submit = (event?: FormEvent) => {
@@ -54,20 +74,23 @@ export function Composer({ label, isBusy, disabled, onSend, onStop }: { label: s
     input.current?.focus();
   };
   const onKey = (event: KeyboardEvent) => {
-    if (event.key === "Escape" && isBusy) onStop();
+    if (event.key === "Escape" && isBusy && !isInside) {
+      event.preventDefault();
+      onStop();
+    }
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
     submit();
   };
   useEffect(() => {
     // Not where it would have a keyboard cover the page.
-    if (!matchMedia("(pointer: coarse)").matches) input.current?.focus();
+    if (!isInside && !matchMedia("(pointer: coarse)").matches) input.current?.focus();
   }, []);
   return (
     <form onSubmit={submit}>
-      <label className="unseen" htmlFor="said">{label}</label>
-      <textarea id="said" ref={input} rows={1} value={text} placeholder={label} onChange={(event) => setText(event.target.value)} onKeyDown={onKey} />
-      {isBusy && <button type="button" className="button is-round" aria-label="Stop" title="Stop (Esc)" onClick={onStop}><Square /></button>}
+      <label className="unseen" htmlFor={id}>{label}</label>
+      <textarea id={id} ref={input} rows={1} value={text} placeholder={label} disabled={disabled} onChange={(event) => setText(event.target.value)} onKeyDown={onKey} />
+      {isBusy && <button type="button" className="button is-round" aria-label="Stop" title={isInside ? "Stop" : "Stop (Esc)"} onClick={onStop}><Square /></button>}
       {(!isBusy || text.trim()) && (
         <button type="submit" className="button is-main is-round" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || disabled}><Arrow /></button>
       )}

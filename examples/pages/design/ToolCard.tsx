@@ -4,7 +4,7 @@ import { Badge } from "./Page";
 
 export type ToolState = "loading" | "streaming" | "waiting-approval" | "approved" | "complete" | "error" | "denied";
 
-const STATES: Record<ToolState, [string, "plain" | "good" | "warn" | "bad"]> = {
+export const STATES: Record<ToolState, [string, "plain" | "good" | "warn" | "bad"]> = {
   streaming: ["running", "plain"],
   loading: ["running", "plain"],
   "waiting-approval": ["needs your approval", "warn"],
@@ -50,11 +50,11 @@ export function ToolCard({ name, where, state, input, output, error, onAnswer }:
   return <details className="card"><summary className="card-head">{head}<Turn /></summary>{body}</details>;
 }
 
-const shown = (input: unknown) => typeof input === "object" && input !== null && Object.keys(input).length > 0;
+export const shown = (input: unknown) => typeof input === "object" && input !== null && Object.keys(input).length > 0;
 
-function rows(input: unknown): ReactNode {
+export function rows(input: unknown): ReactNode {
   if (!shown(input)) return null;
   return Object.entries(input as object).map(([key, value]) => [<dt key={`${key}-name`}>{key}</dt>, <dd key={key}>{written(value)}</dd>]);
 }
 
-const written = (value: unknown) => (typeof value === "string" ? value || "“”" : JSON.stringify(value, null, 1));
+export const written = (value: unknown) => (typeof value === "string" ? value || "“”" : JSON.stringify(value, null, 1));

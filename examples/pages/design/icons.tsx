@@ -25,3 +25,9 @@ export const Screen = () => <Icon><rect x="3" y="5" width="18" height="12" rx="2
 export const Bell = () => <Icon><path d="M6 16v-5a6 6 0 0 1 12 0v5l1.5 2h-15zM10 21h4" /></Icon>;
 export const Turn = () => <Icon className="icon turn"><path d="M9 6l6 6-6 6" /></Icon>;
 export const Cross = () => <Icon><path d="M6 6l12 12M18 6L6 18" /></Icon>;
+export const Out = () => <Icon><path d="M8 16L17 7M9.5 7H17v7.5" /></Icon>;
+export const Thought = () => <Icon><path d="M9 18h6M10 21h4M8.5 15.5a6 6 0 1 1 7 0c-.7.6-1 1.3-1 2.5h-5c0-1.2-.3-1.9-1-2.5z" /></Icon>;
+export const Glass = () => <Icon><circle cx="11" cy="11" r="6.5" /><path d="M16 16l4.5 4.5" /></Icon>;
+export const Plan = () => <Icon><path d="M9 6h11M9 12h11M9 18h11M4.5 6h.01M4.5 12h.01M4.5 18h.01" /></Icon>;
+export const Who = () => <Icon><circle cx="12" cy="9" r="4" /><path d="M5 20c.8-4 3.5-6 7-6s6.2 2 7 6" /></Icon>;
+export const Chain = () => <Icon><path d="M10 14a4 4 0 0 0 5.7 0l3.1-3.1a4 4 0 0 0-5.7-5.7L12 6.3M14 10a4 4 0 0 0-5.7 0l-3.1 3.1a4 4 0 0 0 5.7 5.7l1.1-1.1" /></Icon>;

@@ -1,7 +1,11 @@
 import "./design.css";
 
+export * from "./Boundary";
 export * from "./Conversation";
+export * from "./Drawer";
 export * from "./icons";
 export * from "./Page";
+export * from "./RunPanel";
 export * from "./Text";
-export * from "./ToolCard";
+export { ToolCard, type ToolState } from "./ToolCard";
+export * from "./ToolLine";

@@ -69,6 +69,10 @@ def agent_tool(
     else by the docstring of the class.
     """
     kind = known(cls)
+    if not kind.overrides("on_run") and not getattr(cls, "_has_conversation", False):
+        raise UsageError(
+            f"{cls.__name__} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent."
+        )
     told = description or (inspect.getdoc(cls) if cls.__doc__ else None)
     if not told:
         raise UsageError(f"A model has to know what {cls.__name__} does: give agent_tool() a description.")

@@ -226,9 +226,10 @@ UNFINISHED = ("input-streaming", "input-available", "approval-requested", "appro
 
 
 INTERRUPTED = "It was interrupted."
+STOPPED = "It was stopped."
 
 
-def closing(chunks: Iterable[Chunk]) -> list[Chunk]:
+def closing(chunks: Iterable[Chunk], why: str = INTERRUPTED) -> list[Chunk]:
     """Return the chunks that end what these have begun and nobody goes on with."""
     unended: dict[tuple[str, str], Chunk] = {}
     for chunk in chunks:
@@ -240,7 +241,7 @@ def closing(chunks: Iterable[Chunk]) -> list[Chunk]:
                 unended.pop((word, chunk["id"]), None)
         elif word == "tool-input" and what in ("start", "available"):
             id = chunk["toolCallId"]
-            unended["tool", id] = {"type": "tool-output-error", "toolCallId": id, "errorText": INTERRUPTED}
+            unended["tool", id] = {"type": "tool-output-error", "toolCallId": id, "errorText": why}
         elif word == "tool-output" or chunk["type"] == "tool-input-error":
             unended.pop(("tool", chunk["toolCallId"]), None)
     return [*unended.values()]

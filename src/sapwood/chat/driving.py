@@ -189,6 +189,8 @@ class Driver:
         if isinstance(work, Work) and work.fiber is not None and self._actor.of(Agenda).fibers.current().recoveries:
             self._record.turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._record.stream.tell(recovering(row.id, is_so=True))
+            address = str(self._actor.address)
+            log.info("%s goes on with the turn %s, which was interrupted", address, row.id, extra={"address": address})
 
     async def _go(self, row: Row) -> None:
         record, number = self._record, row.number

@@ -313,7 +313,14 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                 turn.tool_raised(name, error)
                 journal.ended(id, error=f"{type(error).__name__}: {error}")
                 raise ToolFailed(f"{type(error).__name__}: {error}") from error
-            journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())
+            try:
+                result = msgspec.json.encode(json_of(value)).decode()
+            except ValueError as error:
+                turn.tool_raised(name, error)
+                told = f"{name} ran, but what it returned does not fit into JSON: {error}"
+                journal.ended(id, error=told)
+                raise ToolFailed(told) from error
+            journal.ended(id, result=result)
             return value
 
     return Journalled()

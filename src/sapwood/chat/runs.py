@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,8 +19,7 @@ class ChatRuns:
         self._actor = actor
 
     def start(self, run: str, input: Any) -> int:
-        text = input if isinstance(input, str) else msgspec.json.encode(input).decode()
-        message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": text}]}
+        message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": _in_words(input)}]}
         return self._actor.of(Accepting).ask([message], id=run, body={"input": input}, run=run).number
 
     def cut(self, run: str, reason: str) -> None:
@@ -36,3 +35,11 @@ class ChatRuns:
     def current(self) -> str | None:
         row = self._actor.of(Record).turns.running()
         return None if row is None else row.run
+
+
+def _in_words(input: Any) -> str:
+    """Return what the agent is told; what is one text with a name, such as a query, is said as that text."""
+    if isinstance(input, dict) and len(fields := cast("dict[str, Any]", input)) == 1:
+        (input,) = fields.values()
+        return input if isinstance(input, str) else msgspec.json.encode(fields).decode()
+    return input if isinstance(input, str) else msgspec.json.encode(input).decode()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -112,12 +114,26 @@ def dev(
     serving.develop(options, Path.cwd())
 
 
-@cli.command
-def new(name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")], /) -> None:
-    """Make a project that runs at once: two agents, a page, tests, and a container."""
-    files = projects.make(name)
+NEW = (
+    "Make a project that runs at once, without a key: agents, a page, tests, and a container. Templates:\n\n"
+    + "\n".join(f"* `{name}`: {about.what}" for name, about in projects.TEMPLATES.items())
+)
+
+
+@cli.command(help=NEW)
+def new(
+    name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")],
+    /,
+    *,
+    template: Annotated[projects.Template, Parameter(help="What to begin with.")] = "lobby",
+) -> None:
+    files = projects.make(name, template)
+    about = projects.TEMPLATES[template]
     print(f"Made {name} with {', '.join(files)}.")
-    print(f"Next: cd {name} && sapwood dev")
+    if find_spec("pydantic_ai") is None and "chat" in about.extras:
+        print(f"First: pip install 'sapwood[{about.extras}]'")
+    print(f"Next:  cd {shlex.quote(str(name))} && sapwood dev")
+    print(f"Then:  {about.first}")
 
 
 @cli.command

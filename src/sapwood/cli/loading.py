@@ -16,6 +16,17 @@ from sapwood.cli.environment import changes
 from sapwood.errors import UsageError
 
 USUAL = ("app.py", "main.py")
+EXTRA_OF = {
+    "jwt": "auth",
+    "nats": "cluster",
+    "obstore": "s3",
+    "opentelemetry": "otel",
+    "prometheus_client": "metrics",
+    "pydantic_ai": "chat",
+    "pydantic_monty": "sandbox",
+    "temporalio": "temporal",
+}
+"""What brings a module that an app may import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,9 @@ def _import(where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
+        if extra := EXTRA_OF.get((error.name or "").partition(".")[0]):
+            text = f"{where} needs {error.name}, which is not installed: pip install 'sapwood[{extra}]'."
+            raise UsageError(text) from error
         if error.name is None or not f"{where}.".startswith(f"{error.name}."):
             raise
         raise UsageError(f"There is no module {where!r} here ({folder}). Say module:app, as in app:app.") from None

@@ -1,22 +1,71 @@
-"""`new`: a project that runs at once, from the templates beside this module."""
+"""`new`: a project that runs at once, from a template.
+
+The lobby is written for this, in the folder beside this module. The other templates are the examples of sapwood's own:
+what is in examples/NAME, with the sources of its page, becomes a project; only the README and the marks of the
+documentation differ.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Literal
 
 from sapwood.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-HOLE = "{{name}}"
 ENDING = ".template"
 """So that no tool takes a template for a program of ours."""
+PAGES = "pages"
+"""The folder among the examples that has the sources of their pages."""
+LEFT_BEHIND = {"__pycache__", "node_modules", "sapwood-data", ".pytest_cache", ".ruff_cache", "ruff.toml"}
+"""What running an example leaves in its folder, and what is for our own tools."""
+MARK = re.compile(r"^[ \t]*(#|//|\{/\*) --8<--.*\n", re.MULTILINE)
+"""Where a page of the documentation takes its code from."""
+IN_A_CHECKOUT = re.compile(r"<!-- checkout -->\n.*?<!-- /checkout -->\n", re.DOTALL)
+"""What the README of an example says only to those who have a checkout; the first time, how to start it."""
+START = """```sh
+pip install 'sapwood[{{extras}}]'
+sapwood dev
+```
+"""
+
+Template = Literal["lobby", "chat", "agents-as-tools"]
 
 
-def make(folder: Path) -> list[str]:
-    """Write the project; return the names of its files."""
+@dataclass(frozen=True, slots=True)
+class About:
+    """What there is to say of a template."""
+
+    what: str
+    first: str
+    """What to do first, on its page."""
+    extras: str = "server,chat"
+
+
+TEMPLATES: dict[Template, About] = {
+    "lobby": About(
+        "a counter that all open pages share, in two files.",
+        "open the page in two tabs, and press a button.",
+        extras="server",
+    ),
+    "chat": About(
+        "an assistant that keeps reminders, and speaks up when they are due.",
+        "open the page, and say: Remind me to stretch in 20 seconds.",
+    ),
+    "agents-as-tools": About(
+        "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
+        "open the page, and say: Compare Rust and Go.",
+    ),
+}
+
+
+def make(folder: Path, template: Template = "lobby") -> list[str]:
+    """Write the project; return what is in its folder now."""
     name = folder.resolve().name
     if not NAME.fullmatch(name):
         raise UsageError(
@@ -24,15 +73,64 @@ def make(folder: Path) -> list[str]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[str] = []
-    for template in _templates():
-        target = template.name.removesuffix(ENDING).replace("dot-", ".", 1)
-        (folder / target).write_text(template.read_text(encoding="utf-8").replace(HOLE, name), encoding="utf-8")
-        written.append(target)
-    return sorted(written)
+    holes = {"name": name, "extras": TEMPLATES[template].extras}
+    files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
+    for path, content in (_filled("common", holes) | files).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())
 
 
-def _templates() -> list[Traversable]:
-    folder = resources.files("sapwood.cli") / "templates"
-    return [entry for entry in folder.iterdir() if entry.name.endswith(ENDING)]
+def _filled(folder: str, holes: dict[str, str]) -> dict[str, bytes]:
+    """Return the files that are written for this, with the holes filled."""
+    return {
+        path.removesuffix(ENDING).replace("dot-", ".", 1): _fill(content.decode(), holes).encode()
+        for path, content in _read(resources.files("sapwood.cli") / "templates" / folder)
+    }
+
+
+def _example(name: str, holes: dict[str, str]) -> dict[str, bytes]:
+    """Return the files of an example, and the sources of its page, as a project has them."""
+    examples = _examples()
+    files = dict(_read(examples / name))
+    ours = files.pop("README.md").decode().replace(f"../{PAGES}/{name}", "page-source/page")
+    ours = ours.replace(f"../{PAGES}", "page-source").partition("\n")[2]
+    ours = IN_A_CHECKOUT.sub("", IN_A_CHECKOUT.sub(START, ours, count=1)).rstrip()
+    (rest,) = _filled("example", {}).values()
+    readme = _fill(f"# {{{{name}}}}\n{ours}\n{rest.decode()}", holes)
+    for path, content in _read(examples / PAGES):
+        folder, _, below = path.partition("/")
+        if folder == name:
+            files[f"page-source/page/{below}"] = content
+        elif folder == "design" or (not below and path != "README.md"):
+            files[f"page-source/{path}"] = content
+    clean = {path: _without_marks(content) for path, content in files.items() if path.endswith((".py", ".ts", ".tsx"))}
+    return files | clean | {"README.md": readme.encode()}
+
+
+def _examples() -> Traversable:
+    """Return the folder of the examples: a wheel has them in here, a checkout at its root."""
+    installed = resources.files("sapwood.cli") / "examples"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "examples"
+
+
+def _read(folder: Traversable) -> Iterator[tuple[str, bytes]]:
+    """Yield the files below, with their paths."""
+    for entry in folder.iterdir():
+        if entry.name in LEFT_BEHIND:
+            continue
+        elif entry.is_dir():
+            yield from ((f"{entry.name}/{path}", content) for path, content in _read(entry))
+        else:
+            yield entry.name, entry.read_bytes()
+
+
+def _fill(text: str, holes: dict[str, str]) -> str:
+    for hole, what in holes.items():
+        text = text.replace(f"{{{{{hole}}}}}", what)
+    return text
+
+
+def _without_marks(content: bytes) -> bytes:
+    return (MARK.sub("", content.decode()).rstrip() + "\n").encode()

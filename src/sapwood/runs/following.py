@@ -8,6 +8,7 @@ all, that counts.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import CancelledError, Future
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,8 @@ from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
 from sapwood.runs.patience import Patience
 from sapwood.runs.registry import HARD, shown
 from sapwood.runs.served import Served
+
+log = logging.getLogger(__name__)
 
 GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
@@ -80,6 +83,9 @@ class Following:
             again=row.status != "starting" or self._is_again(),
             given_up=row.status == "interrupted",
         )
+        if self._is_again():
+            address = str(self._actor.address)
+            log.info("%s waits again for the run %s of %s", address, id, row.type, extra={"address": address})
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._outcomes.tell_given_up(row.id)

@@ -43,6 +43,8 @@ FILE = "operator.json"
 MOST_ROWS = 10_000
 ALL = "all"
 """Said in place of the id of a dead letter."""
+SOME = 5
+"""Of the children of an agent, so many are named in an error."""
 BODY_BYTES = 8 * 1024 * 1024
 
 
@@ -130,17 +132,35 @@ class Operator:
 
     def _find(self, address: Address) -> tuple[Tree, Address, str]:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
-        missing = NotFound(f"There is no {address}.", path=address.steps)
         if not self._exists(address.root):
-            raise missing
+            raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.steps)
         tree = self._node.tree(address.root)
         stem, here = ROOT_STEM, address.root
         for step in address.steps[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
             if row is None:
-                raise missing
+                why = self._no_child(tree, stem, here, f"{step.type}:{step.name}")
+                raise NotFound(f"There is no {address}: {why}", path=address.steps)
             stem, here = child_stem(stem, row.generation), here.child(*step)
         return tree, here, stem
+
+    def _no_root(self, address: Address) -> str:
+        """Say why the root of an agent does not exist, and what would make it."""
+        root = address.root
+        roots = [known.type for known in self._node.roots]
+        if roots and all(root.type not in (known.type, *known.aliases) for known in self._node.roots):
+            return f"{root.type} is no root. Roots: {', '.join(roots)}."
+        who = "it" if root == address else str(root)
+        return f"nobody has asked for {who} yet. The first page, socket or call that does makes it."
+
+    def _no_child(self, tree: Tree, stem: str, parent: Address, missing: str) -> str:
+        """Say that a child was not made yet, or was deleted, and which there are."""
+        registry = self._registry(tree, stem)
+        alive = registry.count()
+        known = ", ".join(f"{child.type}:{child.name}" for child in registry.page(None, 0, SOME))
+        more = f" and {alive - SOME} more" if alive > SOME else ""
+        has = f"It has {known}{more}." if alive else "It has no children."
+        return f"{parent} has not made {missing}, or has deleted it. {has}"
 
     def _database(self, tree: Tree, stem: str) -> Database:
         return tree.database(stem, tree.limits)

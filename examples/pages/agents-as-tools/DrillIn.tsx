@@ -1,0 +1,142 @@
+// A helper, opened: the same conversation as anybody's, with the helper itself, at its own address. It may be any number of steps down.
+import { type UIMessage } from "ai";
+import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
+import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking } from "../design";
+import { type Run, type Runs, useConversation } from "./conversation";
+import { HELPERS, Parts, Scene, speaks, textOf } from "./Parts";
+import { type Step, hrefOf } from "./place";
+
+type Props = { user: string; at: Step[]; runs: Runs; isParentBusy: boolean };
+
+export function DrillIn({ user, at, runs, isParentBusy }: Props) {
+  const { open } = use(Scene);
+  const opened = useRef(at);
+  const last = at.at(-1)!;
+  useFocusOn(at);
+  /** Find what opened the panel; if it is no more, what is nearest to it. */
+  const returnTo = () => {
+    const links = [...document.querySelectorAll<HTMLElement>("main a[data-opens]")];
+    const steps = [...opened.current].reverse();
+    return steps.map(({ name }) => links.find((link) => link.dataset.opens === name)).find(Boolean) ?? document.getElementById("said");
+  };
+  return (
+    <Drawer label={`Conversation with ${last.agent}`} onClose={() => open([])} returnTo={returnTo} data-testid="drill-in-panel" data-helper-type={last.agent} data-helper-id={last.name}>
+      <Level user={user} at={at} depth={1} parent="Assistant" runs={runs} isParentBusy={isParentBusy} />
+    </Drawer>
+  );
+}
+
+type LevelProps = Props & { depth: number; parent: string };
+
+/** One step down: who is there, as whoever gave the run knows it. All steps down to the last are connected; only the last is shown. */
+function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
+  const step = at[depth - 1];
+  const run = runs.runsById[step.name] as Run | undefined;
+  const agent = run?.agentType ?? step.agent; // what the run was given to, whatever the address says
+  const isLast = depth === at.length;
+  const head = <Head at={at} run={isLast ? run : undefined} parent={isLast ? { name: parent, isBusy: isParentBusy } : undefined} />;
+  if (!(agent in HELPERS)) return <>{head}<Nobody label={agent}>Unknown helper class: {agent}</Nobody></>;
+  const opening = <>{head}<div className="opening"><Thinking>Connecting to {agent}</Thinking></div></>;
+  const path = [...at.slice(0, depth - 1), { agent, name: step.name }];
+  return (
+    <Suspense key={step.name} fallback={opening}>
+      <Helper {...{ user, at, depth, parent, head, path }} />
+    </Suspense>
+  );
+}
+
+function Helper({ user, at, depth, parent, head, path }: { user: string; at: Step[]; depth: number; parent: string; head: ReactNode; path: Step[] }) {
+  const { agent: name } = path.at(-1)!;
+  const { agent, runs, chat, isBusy, isConnected } = useConversation(user, path, () => undefined);
+  const isLast = depth === at.length;
+  if (agent.connectionError) return <>{head}<Nobody label={name}>This run was cleared. There is nobody here any more.</Nobody></>;
+  const last = chat.messages.at(-1);
+  return (
+    <>
+      {isLast && head}
+      <div className="drawer-main" hidden={!isLast}>
+        <Log
+          label={`Conversation with ${name}`}
+          isBusy={isBusy}
+          foot={<Composer id={`said-${depth}`} isInside label={`Ask the ${name}`} isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />}
+        >
+          {!isConnected && <Badge tone="warn" dot busy>connecting</Badge>}
+          {chat.messages.map((message, number) => (
+            <Said key={message.id} message={message} from={number === 0 ? parent : "You"} name={name} isGrowing={isBusy && message === last} runs={runs} at={path} />
+          ))}
+          {isBusy && !speaks(last) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "At work"}</Thinking>}
+          {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+        </Log>
+      </div>
+      {!isLast && <Level user={user} at={at} depth={depth + 1} parent={name} runs={runs} isParentBusy={isBusy} />}
+    </>
+  );
+}
+
+type SaidProps = { message: UIMessage; from: string; name: string; isGrowing: boolean; runs: Runs; at: Step[] };
+
+function Said({ message, from, name, isGrowing, runs, at }: SaidProps) {
+  if (message.role === "user" && from === "You") return <Message from="You" kind="user">{textOf(message)}</Message>;
+  if (message.role === "user") return <Message from={from} kind="given"><span className="by" aria-hidden="true">{from} asked</span><Text text={textOf(message)} /></Message>;
+  return (
+    <Message from={name} kind="assistant" isBusy={isGrowing}>
+      <Parts parts={message.parts} isGrowing={isGrowing} at={at} runs={runs} />
+    </Message>
+  );
+}
+
+/** Where one is, how the run stands, and whether whoever gave it is still at work. */
+function Head({ at, run, parent }: { at: Step[]; run?: Run; parent?: { name: string; isBusy: boolean } }) {
+  const { open } = use(Scene);
+  const last = at.at(-1)!;
+  const way = at.map(({ agent, name }, number) => ({ key: name, label: agent, href: hrefOf(at.slice(0, number + 1)), onOpen: () => open(at.slice(0, number + 1)) }));
+  return (
+    <header className="drawer-head">
+      <div className="drawer-bar">
+        <Breadcrumbs crumbs={[{ key: "", label: "Assistant", href: hrefOf([]), onOpen: () => open([]) }, ...way]} />
+        <CopyLink />
+        <button type="button" className="button is-quiet" aria-label="Close" title="Close (Esc)" onClick={() => open([])}><Cross /></button>
+      </div>
+      <div className="drawer-title">
+        <span className="run-icon">{HELPERS[last.agent]?.icon}</span>
+        <h2 tabIndex={-1} data-first="">{run?.agentType ?? last.agent}</h2>
+        {run && <StatusBadge status={run.status} />}
+        {parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
+      </div>
+    </header>
+  );
+}
+
+function CopyLink() {
+  const [isCopied, setCopied] = useState(false);
+  if (!navigator.clipboard) return null;
+  const copy = () => void navigator.clipboard.writeText(location.href).then(() => setCopied(true));
+  return (
+    <button type="button" className="button is-quiet" aria-label="Copy link" title="Copy a link to this conversation" onClick={copy} onBlur={() => setCopied(false)}>
+      {isCopied ? <span role="status">Copied</span> : <Chain />}
+    </button>
+  );
+}
+
+/** There is no conversation to be had; why, is said instead. */
+function Nobody({ label, children }: { label: string; children: ReactNode }) {
+  return (
+    <div className="drawer-main">
+      <div className="opening"><p className="nobody" role="alert">{children}</p></div>
+      <div className="composer"><Composer id="said-nobody" isInside disabled label={`Ask the ${label}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
+    </div>
+  );
+}
+
+/** Have the focus where somebody looks: on the head of what was opened, or on what they had opened from here. */
+function useFocusOn(at: Step[]): void {
+  const before = useRef<Step[]>([]);
+  const key = at.map(({ name }) => name).join("/");
+  useEffect(() => {
+    const left = before.current.length > at.length ? before.current[at.length].name : undefined;
+    before.current = at;
+    const links = [...document.querySelectorAll<HTMLElement>("dialog [data-opens]")];
+    const from = links.find((link) => link.dataset.opens === left && link.checkVisibility());
+    (from ?? document.querySelector<HTMLElement>("dialog [data-first]"))?.focus();
+  }, [key]);
+}

@@ -1,0 +1,69 @@
+// A conversation with the assistant, or with a helper at its own address: what the hooks of the npm packages know of it.
+import { useAgentChat } from "@cloudflare/ai-chat/react";
+import { useAgent, useAgentToolEvents } from "agents/react";
+import type { UIMessage } from "ai";
+import { useEffect, useRef, useState } from "react";
+import type { Step } from "./place";
+
+export type Part = UIMessage["parts"][number];
+export type Runs = ReturnType<typeof useAgentToolEvents<Part>>;
+export type Run = Runs["runsById"][string];
+type State = { model: string };
+
+// --8<-- [start:hooks]
+// All hooks of a conversation are in one place: a component that waits for messages while its socket is open hears nothing.
+export function useConversation(user: string, at: Step[], onCleared: () => void) {
+  const [isConnected, setConnected] = useState(false);
+  const agent = useAgent<State>({
+    agent: "Assistant",
+    name: user,
+    ...(at.length > 0 && { sub: at }),
+    onOpen: () => setConnected(true),
+    onClose: () => setConnected(false),
+    maxReconnectionDelay: 2000,
+  });
+  const runs = useAgentToolEvents<Part>({ agent });
+  const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
+  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+  const forget = () => {
+    runs.resetLocalState();
+    onCleared();
+  };
+  useFrames(agent, (frame) => frame.type === "cf_agent_chat_clear" && forget());
+  const clear = () => {
+    chat.clearHistory();
+    forget();
+  };
+  return { agent, runs, chat, clear, isBusy, isConnected };
+}
+
+/** The runs that a helper has given itself. It needs no more of it than this. */
+export function useRunsOf(user: string, at: Step[]): Runs {
+  return useAgentToolEvents<Part>({ agent: useAgent({ agent: "Assistant", name: user, sub: at, maxReconnectionDelay: 2000 }) });
+}
+// --8<-- [end:hooks]
+
+type Socket = Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">;
+
+/** Hear everything that an agent says. */
+function useFrames(agent: Socket, onFrame: (frame: { type?: string }) => void): void {
+  const hear = useRef(onFrame);
+  hear.current = onFrame;
+  useEffect(() => {
+    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.startsWith("{") && hear.current(JSON.parse(data));
+    agent.addEventListener("message", onMessage);
+    return () => agent.removeEventListener("message", onMessage);
+  }, [agent]);
+}
+
+/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
+async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
+  const address = new URL(url!);
+  address.pathname += "/get-messages";
+  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
+    const answer = await fetch(address).catch(() => null);
+    if (answer?.ok) return answer.json();
+    if (answer && answer.status < 500) return []; // there is nobody; the socket is told so too
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}

@@ -1,0 +1,114 @@
+import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { Link } from "./Drawer";
+import { Out, Thought, Turn } from "./icons";
+import { Badge } from "./Page";
+import { Text } from "./Text";
+
+export type RunStatus = "running" | "completed" | "error" | "aborted" | "interrupted";
+
+const BADGES: Record<RunStatus, [string, "plain" | "good" | "warn" | "bad"]> = {
+  running: ["Running", "plain"],
+  completed: ["Done", "good"],
+  error: ["Error", "bad"],
+  aborted: ["Stopped", "warn"],
+  interrupted: ["Interrupted", "warn"],
+};
+
+/** How a run stands. */
+export const StatusBadge = ({ status }: { status: RunStatus }) => (
+  <Badge tone={BADGES[status][1]} dot busy={status === "running"}>{BADGES[status][0]}</Badge>
+);
+
+type Props = {
+  id: string;
+  kind: string;
+  name: string;
+  icon: ReactNode;
+  task: string;
+  status: RunStatus;
+  /** What came of it, as text; shown while the panel is closed. */
+  result?: string;
+  error?: string;
+  href?: string;
+  onOpen: () => void;
+  children: ReactNode;
+};
+
+/**
+ * An agent at work for another: who it is, what it was given, how it stands, and all it has said.
+ * It is open while it works, and closes when it is done, so that what was made of it stays in sight; whoever opens or closes it decides instead.
+ */
+export function RunPanel({ id, kind, name, icon, task, status, result, error, href, onOpen, children }: Props) {
+  const [chosen, choose] = useState<boolean>();
+  const isOpen = chosen ?? status === "running";
+  const body = useId();
+  const what = task ? `${name}: ${short(task)}` : name;
+  return (
+    <section className="run" aria-label={what} data-testid="helper-panel" data-helper-type={kind} data-helper-id={id} data-helper-status={status}>
+      <div className="run-head">
+        <button type="button" className="run-toggle" aria-expanded={isOpen} aria-controls={body} onClick={() => choose(!isOpen)}>
+          <span className="run-icon">{icon}</span>
+          <span className="run-what"><span className="name">{name}</span>{task && <span className="task"><span className="unseen">: </span>{task}</span>}</span>
+          <StatusBadge status={status} />
+          <Turn />
+        </button>
+        {href && <Link href={href} onOpen={onOpen} className="button is-quiet run-open" label={`Open ${what}`} title={`Talk to this ${name}`} data-opens={id}><Out /></Link>}
+      </div>
+      <div id={body} className="run-body" aria-live="off">
+        {isOpen && <Tail label={`What ${name} does`} isLive={status === "running"}>{children}</Tail>}
+        {!isOpen && !error && result && <p className="run-result">{plain(result)}</p>}
+        {error && <p className="run-error">{error}</p>}
+      </div>
+    </section>
+  );
+}
+
+/** A box of limited height that shows its end while it grows, unless somebody scrolled up in it. */
+export function Tail({ label, isLive, children }: { label: string; isLive: boolean; children: ReactNode }) {
+  const box = useRef<HTMLDivElement>(null);
+  const follows = useRef(isLive);
+  const before = useRef(0);
+  useEffect(() => {
+    const inside = box.current!.firstElementChild!;
+    const watch = new ResizeObserver(() => follows.current && box.current?.scrollTo({ top: box.current.scrollHeight }));
+    watch.observe(inside);
+    return () => watch.disconnect();
+  }, []);
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < 24;
+    if (isAtEnd || scrollTop < before.current) follows.current = isLive && isAtEnd;
+    before.current = scrollTop;
+  };
+  return <div ref={box} className={isLive ? "tail is-live" : "tail"} role="group" aria-label={label} tabIndex={0} onScroll={onScroll}><div className="tail-inside">{children}</div></div>;
+}
+
+/** What somebody thinks before they speak: to be seen while they think, and on request after that. */
+export function Reasoning({ text, isGrowing }: { text: string; isGrowing: boolean }) {
+  const [chosen, choose] = useState<boolean>();
+  const isOpen = chosen ?? isGrowing;
+  const body = useId();
+  return (
+    <div className="reasoning">
+      <button type="button" className="reasoning-head" aria-expanded={isOpen} aria-controls={body} onClick={() => choose(!isOpen)}>
+        <Thought /><span className={isGrowing ? "is-alive" : undefined}>{isGrowing ? "Thinking" : "Thought"}</span><Turn />
+      </button>
+      <div id={body}>{isOpen && <Text text={text} growing={isGrowing} />}</div>
+    </div>
+  );
+}
+
+/** The calls of a tool that others work for: its name, and their panels side by side where there is room. */
+export function Delegation({ tool, note, children }: { tool: string; note?: ReactNode; children: ReactNode }) {
+  return (
+    <div className="delegation" role="group" aria-label={tool}>
+      <p className="delegation-head"><span className="name">{tool}</span>{note && <span className="note">{note}</span>}</p>
+      <div className="runs">{children}</div>
+    </div>
+  );
+}
+
+const short = (text: string, most = 80) => (text.length > most ? `${text.slice(0, most - 1).trimEnd()}…` : text);
+
+/** The beginning of a text without its marks, on one line. */
+const plain = (text: string) => text.slice(0, 600).replace(/^#{1,6} .*$/gm, "").replace(/[*`_>#]|^\s*[-•] /gm, "").replace(/\[([^\]]+)\]\([^)]*\)/g, "$1").replace(/\s+/g, " ").trim().slice(0, 320);

@@ -1,0 +1,78 @@
+"""A Chromium, an example in a process of its own, and what a test opens of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+from tests.browser.looking import Gallery, axe, flaws
+from tests.browser.serving import Accident, Example
+from tests.browser.tabs import PATIENCE, Tabs, launch
+
+
+@pytest.fixture(scope="package")  # not longer: Playwright's loop is in the way of other rooms' asynchronous tests
+def browser() -> Iterator[Browser]:
+    """The Chromium of the system."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Chromium")
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm, for axe-core")
+    axe()
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright, launch(playwright.chromium, chromium) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """Where the pictures are put."""
+    asked = os.environ.get("SAPWOOD_PICTURES")
+    folder = Path(asked) if asked else tmp_path_factory.mktemp("pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    return Gallery(folder, for_the_docs=asked is not None)
+
+
+@pytest.fixture(scope="module")
+def example(
+    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Example]:
+    """The module's `EXAMPLE`, served with the module's `ENVIRONMENT`, to all of its tests, one after the other."""
+    name: str = request.module.EXAMPLE
+    environment: dict[str, str] = getattr(request.module, "ENVIRONMENT", {})
+    example = Example(name, tmp_path_factory.mktemp(name), **environment)
+    yield example
+    example.end(signal.SIGTERM)
+
+
+@pytest.fixture
+def tabs(request: pytest.FixtureRequest, browser: Browser, example: Example, gallery: Gallery) -> Iterator[Tabs]:
+    """What the test opens. In the end a picture is taken of it, and nothing may be wrong with it."""
+    name = re.sub(r"\W+", "-", request.node.name.removeprefix("test_")).strip("-")
+    with closing(Tabs(browser, example)) as tabs:
+        yield tabs
+        tabs.photograph(gallery.folder, name)
+        print(f"Pictures: {gallery.folder}/{name}*.png\n{example.log()}")
+        assert [*tabs.problems(), *(flaw for page in tabs.pages for flaw in flaws(page))] == []
+
+
+@pytest.fixture
+def user() -> str:
+    """Somebody who has not been here."""
+    return f"user-{uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=["calm", "killed"])
+def accident(request: pytest.FixtureRequest, example: Example) -> Iterator[Accident]:
+    """Runs a test twice: with `accident.now()` nothing happens, or the server is killed and started again."""
+    accident = Accident(request.param, example)
+    yield accident
+    assert accident.has_happened, "The test never says when the accident happens."

@@ -1,0 +1,50 @@
+"""An example, served as its README says, in a process that can be killed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Literal
+
+from tests.servers import Server
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+class Example(Server):
+    """A running example. Killed and started again, it has the same port and the same data."""
+
+    def __init__(self, name: str, folder: Path, **environment: str) -> None:
+        self._app = EXAMPLES / name / "app.py"
+        self.crashes = 0
+        super().__init__(folder, folder / "data", **environment)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+    def command(self) -> list[str]:
+        options = ["--port", str(self.port), "--data", str(self._data), "--grace", "3", "--log-level", "warning"]
+        return [sys.executable, "-m", "sapwood", "serve", str(self._app), *options]
+
+    def crash(self) -> None:
+        """Kill the process where it stands, and start another."""
+        self.crashes += 1
+        self.end(signal.SIGKILL)
+        self.start()
+
+
+class Accident:
+    """What may happen in the middle of a flow: nothing, or the server is killed. The flow has to end the same."""
+
+    def __init__(self, kind: Literal["calm", "killed"], example: Example) -> None:
+        self._kind = kind
+        self._example = example
+        self.has_happened = False
+
+    def now(self) -> None:
+        self.has_happened = True
+        if self._kind == "killed":
+            self._example.crash()

@@ -1,0 +1,102 @@
+"""The real command line, in processes of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+COMMAND = [sys.executable, "-m", "sapwood"]
+PATIENCE = 30.0
+RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env={**os.environ, "SAPWOOD_PORT": "0", **variables},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._heard = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.port = int(self.wait_for(RUNNING)[1])
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._heard:
+                self.said.append(line)
+                self._heard.notify_all()
+        self.process.stderr.close()
+
+    def wait_for(self, pattern: re.Pattern[str], after: int = 0) -> re.Match[str]:
+        """Return once a line of its log fits."""
+        until = time.monotonic() + PATIENCE
+        with self._heard:
+            while True:
+                for line in self.said[after:]:
+                    if found := pattern.search(line):
+                        return found
+                assert self._heard.wait(until - time.monotonic()), "".join(self.said)
+
+    def connect(self, path: str, **more: Any) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **more)
+
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
+    server = Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait(PATIENCE)
+
+
+def sapwood(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def said_by(folder: Path, *arguments: str) -> str:
+    done = sapwood(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

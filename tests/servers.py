@@ -1,0 +1,61 @@
+"""Servers in processes of their own, for tests that end them and start them again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import ClassVar
+
+
+class Server:
+    """A server in a process of its own, on a folder of its own; it can be ended and started again."""
+
+    environment: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, work: Path, data: Path, **environment: str) -> None:
+        self._told = environment
+        self._work = work
+        self._data = data
+        self._log = work / f"{type(self).__name__.lower()}.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        data.mkdir()
+        self.start()
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            command = self.command()  # first: it says where the pages are
+            told = {**os.environ, **self.environment, **self._told}
+            self._process = subprocess.Popen(command, cwd=self._work, env=told, stdout=log, stderr=log)
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise RuntimeError(f"The server did not start: {self.log()}")
+
+    def end(self, how: signal.Signals) -> None:
+        self._process.send_signal(how)
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text()[-4000:]
