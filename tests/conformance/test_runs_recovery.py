@@ -669,7 +669,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
 ) -> None:
     monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
 
-    class TellingDigger(Digger):
+    class HeldDigger(Digger):
         hold: asyncio.Event | None = None
 
         async def on_start(self) -> None:
@@ -682,7 +682,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
     nth = 0
     while True:
         nth += 1
-        async with working(cls := boss(TellingDigger)) as (one, agent, bench):
+        async with working(cls := boss(HeldDigger)) as (one, agent, bench):
             giving = asyncio.create_task(agent.give("wait", run_id="r1"))
             await bench.seen("begun wait")
             await running(agent, "r1")
@@ -692,14 +692,14 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
             await asyncio.gather(giving, return_exceptions=True)
             if one.world.points.passed["committed"] < before + nth:
                 return
-            TellingDigger.hold = asyncio.Event()
+            HeldDigger.hold = asyncio.Event()
             agent = await crashed(one, cls)
             await agent.stop("r1", "enough")
             run = await over(agent, "r1")
-            TellingDigger.hold.set()
-            TellingDigger.hold = None
+            HeldDigger.hold.set()
+            HeldDigger.hold = None
 
-            child = await one.world.get_agent(cls, "b", sub=((TellingDigger, "r1"),))
+            child = await one.world.get_agent(cls, "b", sub=((HeldDigger, "r1"),))
             await one.world.settled()
             assert await child.own() == [run.status]
             assert run.output == ({"did": "wait"} if run.ok else None)
