@@ -13,10 +13,11 @@ import msgspec
 
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.answers import Answers
-from sapwood.chat.driving import Driver
+from sapwood.chat.driving import FiberDriver
 from sapwood.chat.ending import Ending
 from sapwood.chat.interrupting import CLEARED, Interrupts
 from sapwood.chat.record import Record
+from sapwood.chat.steps import Steps
 from sapwood.chat.turns import Row, Turn
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
@@ -36,7 +37,7 @@ class Conversation:
         self._interrupts = actor.of(Interrupts)
         self._ending = actor.of(Ending)
         self._accepting = actor.of(Accepting)
-        self.driver = Driver(actor, self.end)
+        self.driver = FiberDriver(actor, Steps(actor, self.end))
 
     async def end(self, number: int, status: str, *, error: str | None = None) -> None:
         """End a turn, or have it wait for somebody, and let what follows begin."""

@@ -19,6 +19,8 @@ ALL = (
     " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
+CLIENT_SOON, RUN_SOON = SOON = ("client soon", "run soon")
+"""Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 

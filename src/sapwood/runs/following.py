@@ -133,7 +133,7 @@ class Following:
                 state = await self._result(followed)
                 self._check_followed(followed)
                 self._outcomes.end_as(followed, state)
-            except (CancelledError, Cleared):
+            except Cleared:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
                 self._actor.check_live()
