@@ -20,7 +20,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEDGER = ROOT / "tests/conformance/ledger.toml"
-ROOMS = ["tests/unit", "tests/conformance", "tests/docs", "tests/faults", "tests/npm", "tests/e2e", "tests/browser"]
+ROOMS = [
+    "tests/unit",
+    "tests/conformance",
+    "tests/docs",
+    "tests/faults",
+    "tests/npm",
+    "tests/e2e",
+    "tests/browser",
+    "examples",
+]
 PARTS = {"A": 262, "B": 40, "CF": 195}
 ANSWERS = ("tests", "later", "not_applicable")
 AREAS = ("tree", "door", "time", "chat", "runs", "apps", "teams", "temporal", "workers", "cluster")

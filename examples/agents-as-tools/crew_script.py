@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from pydantic_ai.messages import (
     ModelMessage,
@@ -90,7 +91,8 @@ class Offline(FunctionModel):
             yield word
         for number, (tool, arguments) in enumerate(reply.calls):
             await asyncio.sleep(crew_sources.PAUSE)
-            yield {number: DeltaToolCall(tool, json.dumps(arguments))}
+            id = f"call-{uuid4().hex[:8]}"
+            yield {number: DeltaToolCall(tool, json.dumps(arguments), tool_call_id=id)}
 
 
 def words(text: str) -> list[str]:
@@ -175,11 +177,20 @@ with ↗ to ask the Planner about any of them."
 
 
 def compared(a: dict[str, str], b: dict[str, str]) -> str:
-    """Put two summaries side by side; what is missing is said to be."""
+    """Put two summaries side by side; if one is missing, say so."""
     good = [half for half in (a, b) if "summary" in half]
-    missing = [half for half in (a, b) if "summary" not in half]
     if not good:
         return f"Neither of the two could be researched. {a['error']}"
+    if len(good) == 1:
+        (known,), missing = good, b if good[0] is a else a
+        points = labelled(known["summary"]).items()
+        lines = [f"- **{label}:** {bare(point)}" for label, point in points]
+        return (
+            f"This is only half of a comparison: I know nothing about \
+**{missing['query']}**, because its Researcher failed. {missing['error']}\n\n\
+What there is to say about **{upper(known['query'])}**:\n\n"
+            + "\n".join(lines)
+        )
     paragraphs: list[str] = []
     for angle in Angle:
         lines = [
@@ -189,11 +200,6 @@ def compared(a: dict[str, str], b: dict[str, str]) -> str:
         ]
         if lines:
             paragraphs += [f"### {angle.label}", "\n".join(lines)]
-    for half in missing:
-        paragraphs.append(
-            f"I know nothing about **{half['query']}**, so this is only \
-half of a comparison: its Researcher failed. {half['error']}"
-        )
     return "\n\n".join(paragraphs)
 
 
@@ -308,7 +314,7 @@ MATTERS = (
 WRITTEN = """\
 ## Overview
 
-For **{goal}**, one file changes, and its test. {advice}
+**{title}:** one file changes, and its test. {advice}
 
 ## Affected files
 
@@ -363,6 +369,7 @@ def plan(goal: str, path: str, research: ToolReturnPart) -> str:
         failed = trouble(research.content)
         open_questions.append(f"How do others do this? The research failed: {failed}")
     return WRITTEN.format(
+        title=upper(goal),
         goal=goal,
         path=path,
         advice=advice or "How others do it is not known yet.",

@@ -72,7 +72,7 @@ async def test_if_one_half_fails_the_other_counts_and_the_gap_is_named(
         "error": "The web did not answer any more.",
     }
     assert turn.status == "completed"
-    assert "**Rust:**" in turn.text
+    assert "about **Rust**:\n\n- **In short:** " in turn.text
     assert "only half of a comparison" in turn.text
 
 
@@ -212,6 +212,17 @@ def test_the_right_helper_is_chosen(
     said: str, tool: str, given: dict[str, str]
 ) -> None:
     assert as_assistant(Heard([said], [], [])) == Reply(calls=((tool, given),))
+
+
+def test_the_instructions_say_which_helper_is_for_what() -> None:
+    told = str(Assistant.instructions)
+    for tool, hint in (
+        ("compare", "compare or contrast"),
+        ("plan", "how do I implement"),
+        ("research", "other questions"),
+    ):
+        assert f"`{tool}`" in told
+        assert hint in told
 
 
 @pytest.mark.parametrize(

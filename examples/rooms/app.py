@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from sapwood import App
+
 from house import Inbox
 from porter import Porter, may
-
-from sapwood import App
 
 porter = Porter()
 agents = App(

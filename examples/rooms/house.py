@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from small_talk import SmallTalk
-
 from sapwood import Agent, ChatAgent, Connection, Refused, Turn, expose
 
+from small_talk import SmallTalk
+
+MARKDOWN = re.compile(r"^\s*(?:[-•]|\d+\.) |[*_`#>|]+", re.MULTILINE)
 MODEL = os.environ.get("MODEL")
 LISTED = 100
 """Rooms that pages are shown, the latest first. The others are found by searching."""
@@ -64,6 +65,7 @@ class Inbox(Agent[Shown]):
     )
 
     # --8<-- [start:rooms]
+    # --8<-- [start:create]
     @expose
     async def create(self) -> str:
         """Return the name of a new room, or of one that nobody has used yet."""
@@ -77,6 +79,7 @@ class Inbox(Agent[Shown]):
         await self.sub_agent(Room, id)
         return id
 
+    # --8<-- [end:create]
     @expose
     async def rename(self, room: str, title: str) -> None:
         self._entitle(self._number(room), shortened(title, 80))
@@ -215,7 +218,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 def shortened(text: str, length: int) -> str:
     """Return the first words of a text, without Markdown, on one line."""
-    text = " ".join(re.sub(r"[*_`#>|]+", "", text).split())
+    text = " ".join(re.sub(MARKDOWN, "", text).split())
     if len(text) <= length:
         return text
     cut = text[:length].rpartition(" ")[0] or text[:length]

@@ -16,12 +16,11 @@ from functools import cached_property
 from pathlib import Path
 
 import jwt
+from sapwood import Address, App, JwtAuth, User
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
-
-from sapwood import Address, App, JwtAuth, User
 
 COOKIE = "rooms-session"
 WEEK = 7 * 24 * 3600

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
-import house
 import pytest
-from house import Inbox, Listed, Room, shortened, text_of
-from small_talk import SmallTalk
-
 from sapwood import Address, App, NotFound, Refused, Unavailable
 from sapwood.testing import World, running
+
+import house
+from house import Inbox, Listed, Room, shortened, text_of
+from small_talk import SmallTalk
 
 
 @pytest.fixture

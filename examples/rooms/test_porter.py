@@ -13,14 +13,14 @@ from urllib.request import Request, urlopen
 import jwt
 import pytest
 import uvicorn
-from house import Inbox, Room
-from porter import COOKIE, Porter, may
-from small_talk import SmallTalk
+from sapwood import App
+from sapwood.testing import World, running
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from sapwood import App
-from sapwood.testing import World, running
+from house import Inbox, Room
+from porter import COOKIE, Porter, may
+from small_talk import SmallTalk
 
 Answer = tuple[int, Any]
 

@@ -33,12 +33,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
-    """Where the pictures are put."""
-    asked = os.environ.get("SAPWOOD_PICTURES")
-    folder = Path(asked) if asked else tmp_path_factory.mktemp("pictures")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all pictures are put into."""
+    folder = Path(os.environ.get("SAPWOOD_PICTURES") or tmp_path_factory.mktemp("pictures"))
     folder.mkdir(parents=True, exist_ok=True)
-    return Gallery(folder, for_the_docs=asked is not None)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +53,21 @@ def example(
 
 
 @pytest.fixture
-def tabs(request: pytest.FixtureRequest, browser: Browser, example: Example, gallery: Gallery) -> Iterator[Tabs]:
+def tabs(request: pytest.FixtureRequest, browser: Browser, example: Example, pictures: Path) -> Iterator[Tabs]:
     """What the test opens. In the end a picture is taken of it, and nothing may be wrong with it."""
     name = re.sub(r"\W+", "-", request.node.name.removeprefix("test_")).strip("-")
     with closing(Tabs(browser, example)) as tabs:
         yield tabs
-        tabs.photograph(gallery.folder, name)
-        print(f"Pictures: {gallery.folder}/{name}*.png\n{example.log()}")
-        assert [*tabs.problems(), *(flaw for page in tabs.pages for flaw in flaws(page))] == []
+        tabs.photograph(pictures, name)
+        print(f"Pictures: {pictures}/{name}*.png\n{example.log()}")
+        found = [flaw for page in tabs.pages for flaw in flaws(page)]
+        assert [*tabs.problems(), *found] == []
+
+
+@pytest.fixture
+def gallery(tabs: Tabs, pictures: Path) -> Gallery:
+    """What takes the pictures that a test asks for."""
+    return Gallery(pictures, tabs, for_the_docs="SAPWOOD_PICTURES" in os.environ)
 
 
 @pytest.fixture

@@ -9,15 +9,20 @@ from typing import Any
 
 from playwright.sync_api import Page
 from tests.browser.serving import EXAMPLES, ROOT
-from tests.browser.tabs import NARROW, WIDE
+from tests.browser.tabs import NARROW, WIDE, Tabs
 from tests.packages import install
 
 PICTURES = ROOT / "docs/how-to/pictures"
 IN_THE_DOCS = ("chat-wide-light", "chat-narrow-dark")
-"""Taken by these tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
+"""Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
 
 AXE = "axe.run(document, { resultTypes: ['violations'] })"
-TOO_WIDE = "document.documentElement.scrollWidth > window.innerWidth"
+TOO_WIDE = """() => [...document.querySelectorAll(":not(pre, pre *)")].filter((one) => {
+  const scrolls = one === document.documentElement || ["auto", "scroll"].includes(getComputedStyle(one).overflowX);
+  if (scrolls && one.scrollWidth > one.clientWidth + 1) return true;
+  const isOut = one.getBoundingClientRect().right > innerWidth + 1 && one.checkVisibility({ visibilityProperty: true });
+  return isOut && one.matches("a, button, input, textarea, summary");
+}).map((one) => one.outerHTML.slice(0, 200))"""
 DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 
 
@@ -36,29 +41,35 @@ def flaws(page: Page) -> list[str]:
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
-    return [*found, *(["it has to be scrolled sideways"] if page.evaluate(TOO_WIDE) else [])]
+    return [*found, *(f"too wide: {html}" for html in page.evaluate(TOO_WIDE))]
 
 
 class Gallery:
-    """The folder of the pictures; whoever asked for new ones in the documentation gets them there, too."""
+    """Takes the pictures of one test. If the server has been killed, their names say so.
 
-    def __init__(self, folder: Path, *, for_the_docs: bool) -> None:
-        self.folder = folder
+    Those that were asked for go into the documentation, too.
+    """
+
+    def __init__(self, folder: Path, tabs: Tabs, *, for_the_docs: bool) -> None:
+        self._folder = folder
+        self._tabs = tabs
         self._for_the_docs = for_the_docs
 
-    def pictured(self, page: Page, name: str) -> None:
+    def picture(self, page: Page, name: str) -> None:
+        """Take a picture of a page as it is. It must have no flaws."""
+        page.evaluate(DRAWN)
+        path = self._folder / f"{name}{'-killed' if self._tabs.saw_a_crash else ''}.png"
+        page.screenshot(path=path)
+        if self._for_the_docs and path.stem in IN_THE_DOCS:
+            shutil.copy(path, PICTURES)
+        assert flaws(page) == [], name
+
+    def pictures(self, page: Page, name: str) -> None:
         """Take pictures of a page, wide and narrow, light and dark. It must have no flaws in any of them."""
-        found: list[str] = []
         for width, size in (("wide", WIDE), ("narrow", NARROW)):
             for theme in ("light", "dark"):
                 page.set_viewport_size(size)
                 page.emulate_media(color_scheme=theme)
-                page.evaluate(DRAWN)
-                found += [f"{width} {theme}: {flaw}" for flaw in flaws(page)]
-                picture = self.folder / f"{name}-{width}-{theme}.png"
-                page.screenshot(path=picture)
-                if self._for_the_docs and picture.stem in IN_THE_DOCS:
-                    shutil.copy(picture, PICTURES)
+                self.picture(page, f"{name}-{width}-{theme}")
         page.set_viewport_size(WIDE)
         page.emulate_media(color_scheme="light")
-        assert found == []

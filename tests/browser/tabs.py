@@ -49,10 +49,10 @@ class Tabs:
                 timezone_id=zone,
             )
             person.set_default_timeout(PATIENCE)
+            person.on("weberror", lambda error: self._said.append(f"error: {error.error}"))
+            person.on("console", lambda said: self._said.append(f"{said.type}: {said.text} ({said.location['url']})"))
             self._people[by] = person
         page = self._people[by].new_page()
-        page.on("pageerror", lambda error: self._said.append(f"error: {error}"))
-        page.on("console", lambda said: self._said.append(f"{said.type}: {said.text}"))
         page.goto(path)
         return page
 
@@ -61,13 +61,18 @@ class Tabs:
         """The tabs that are open."""
         return [page for person in self._people.values() for page in person.pages]
 
+    @property
+    def saw_a_crash(self) -> bool:
+        """Whether the server was killed in this test."""
+        return self._example.crashes > self._crashes
+
     def forgive(self, pattern: str) -> None:
         """Do not mind what a page says of something that this test makes go wrong."""
         self._forgiven.append(pattern)
 
     def problems(self) -> list[str]:
         """Return the errors and warnings of all tabs. A server that was killed excuses requests that failed."""
-        excuses = [*self._forgiven, *([REFUSED] if self._example.crashes > self._crashes else [])]
+        excuses = [*self._forgiven, *([REFUSED] if self.saw_a_crash else [])]
         bad = [said for said in self._said if said.startswith(("error: ", "warning: "))]
         return [said for said in bad if not any(re.search(excuse, said) for excuse in excuses)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.chatting import press, rests, say, speaks, stored, words, written
-from tests.browser.looking import Gallery, flaws
+from tests.browser.looking import Gallery
 from tests.browser.serving import Accident
 from tests.browser.tabs import NARROW, Tabs
 
@@ -46,7 +46,7 @@ def test_an_empty_conversation_says_what_it_is_for(tabs: Tabs, gallery: Gallery,
     connected(page)
 
     expect(page.get_by_role("heading", name="What shall I remember for you?")).to_be_visible()
-    gallery.pictured(page, "chat-empty")
+    gallery.pictures(page, "chat-empty")
 
 
 def test_a_reminder_begins_a_turn_nobody_asked_for(tabs: Tabs, user: str, accident: Accident) -> None:
@@ -81,6 +81,7 @@ def test_the_agent_asks_the_browser_for_its_clock(tabs: Tabs, user: str, acciden
         ("Approve", "done", [], "Done, 1 deleted."),
         ("Deny", "denied", ["water the plants"], "All right, I leave it as it is."),
     ],
+    ids=["approved", "denied"],
 )
 def test_a_tool_waits_for_a_person_and_every_tab_shows_the_answer(
     tabs: Tabs, user: str, accident: Accident, button: str, badge: str, reminders: list[str], answer: str
@@ -171,7 +172,9 @@ def test_an_answer_is_given_anew(tabs: Tabs, user: str, accident: Accident) -> N
     assert shown(page) == written(after[-1])
 
 
-def test_a_conversation_that_is_cleared_is_gone_in_every_tab(tabs: Tabs, user: str, accident: Accident) -> None:
+def test_a_conversation_that_is_cleared_is_gone_in_every_tab(
+    tabs: Tabs, gallery: Gallery, user: str, accident: Accident
+) -> None:
     page, other = tabs.open(f"/?chat={user}"), tabs.open(f"/?chat={user}")
     say(page, "Hello")
     for tab in (page, other):
@@ -180,7 +183,7 @@ def test_a_conversation_that_is_cleared_is_gone_in_every_tab(tabs: Tabs, user: s
 
     press(page, "Clear")
     page.set_viewport_size(NARROW)
-    assert flaws(page) == []
+    gallery.picture(page, "chat-clear")
     accident.now()
     press(page, "Clear all?")
 
@@ -197,7 +200,7 @@ def test_what_went_wrong_is_said_and_can_be_tried_again(
 
     say(page, "Fail, please")
     expect(alert).to_contain_text("when it is told to")
-    gallery.pictured(page, "chat-error")
+    gallery.pictures(page, "chat-error")
     accident.now()
     page.reload()
     expect(alert).to_contain_text("when it is told to")
@@ -249,11 +252,10 @@ def test_a_conversation_is_good_to_look_at(tabs: Tabs, gallery: Gallery, user: s
     accident.now()
     connected(page)
 
-    gallery.pictured(page, "chat")
+    gallery.pictures(page, "chat")
     page.set_viewport_size(NARROW)
     press(page, "Reminders: 1")
     expect(page.get_by_role("complementary", name="Reminders")).to_contain_text("water the plants")
-    assert flaws(page) == []
-    page.screenshot(path=gallery.folder / "chat-panel.png")
+    gallery.picture(page, "chat-panel")
     page.keyboard.press("Escape")
     expect(page.locator(".side.is-open")).to_have_count(0)

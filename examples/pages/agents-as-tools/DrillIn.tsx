@@ -1,7 +1,7 @@
 // A helper, opened: the same conversation as anybody's, with the helper itself, at its own address. It may be any number of steps down.
 import { type UIMessage } from "ai";
 import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
-import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking } from "../design";
+import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who } from "../design";
 import { type Run, type Runs, useConversation } from "./conversation";
 import { HELPERS, Parts, Scene, speaks, textOf } from "./Parts";
 import { type Step, hrefOf } from "./place";
@@ -34,26 +34,31 @@ function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
   const run = runs.runsById[step.name] as Run | undefined;
   const agent = run?.agentType ?? step.agent; // what the run was given to, whatever the address says
   const isLast = depth === at.length;
-  const head = <Head at={at} run={isLast ? run : undefined} parent={isLast ? { name: parent, isBusy: isParentBusy } : undefined} />;
-  if (!(agent in HELPERS)) return <>{head}<Nobody label={agent}>Unknown helper class: {agent}</Nobody></>;
-  const opening = <>{head}<div className="opening"><Thinking>Connecting to {agent}</Thinking></div></>;
+  // Outside of what waits for messages: what is in it may have the focus.
+  const head = isLast && <Head at={at} run={run} parent={{ name: parent, isBusy: isParentBusy }} />;
+  const name = at.at(-1)!.agent;
+  if (!(agent in HELPERS)) return <>{head || <Head at={at} />}<Nobody name={name}><strong>Unknown helper class: {agent}</strong>This page does not know how to talk to it.</Nobody></>;
+  const waiting = <>{!isLast && <Head at={at} />}<div className="opening"><Thinking>Connecting to {agent}</Thinking></div></>;
   const path = [...at.slice(0, depth - 1), { agent, name: step.name }];
   return (
-    <Suspense key={step.name} fallback={opening}>
-      <Helper {...{ user, at, depth, parent, head, path }} />
-    </Suspense>
+    <>
+      {head}
+      <Suspense key={`${agent}:${step.name}`} fallback={waiting}>
+        <Helper user={user} at={at} path={path} parent={parent} />
+      </Suspense>
+    </>
   );
 }
 
-function Helper({ user, at, depth, parent, head, path }: { user: string; at: Step[]; depth: number; parent: string; head: ReactNode; path: Step[] }) {
+function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: Step[]; parent: string }) {
   const { agent: name } = path.at(-1)!;
   const { agent, runs, chat, isBusy, isConnected } = useConversation(user, path, () => undefined);
+  const depth = path.length;
   const isLast = depth === at.length;
-  if (agent.connectionError) return <>{head}<Nobody label={name}>This run was cleared. There is nobody here any more.</Nobody></>;
+  if (agent.connectionError) return <>{!isLast && <Head at={at} />}<Nobody name={at.at(-1)!.agent}><strong>This run was cleared</strong>There is nobody at this address any more.</Nobody></>;
   const last = chat.messages.at(-1);
   return (
     <>
-      {isLast && head}
       <div className="drawer-main" hidden={!isLast}>
         <Log
           label={`Conversation with ${name}`}
@@ -91,19 +96,19 @@ function Head({ at, run, parent }: { at: Step[]; run?: Run; parent?: { name: str
   const last = at.at(-1)!;
   const way = at.map(({ agent, name }, number) => ({ key: name, label: agent, href: hrefOf(at.slice(0, number + 1)), onOpen: () => open(at.slice(0, number + 1)) }));
   return (
-    <header className="drawer-head">
+    <div className="drawer-head">
       <div className="drawer-bar">
         <Breadcrumbs crumbs={[{ key: "", label: "Assistant", href: hrefOf([]), onOpen: () => open([]) }, ...way]} />
         <CopyLink />
         <button type="button" className="button is-quiet" aria-label="Close" title="Close (Esc)" onClick={() => open([])}><Cross /></button>
       </div>
       <div className="drawer-title">
-        <span className="run-icon">{HELPERS[last.agent]?.icon}</span>
-        <h2 tabIndex={-1} data-first="">{run?.agentType ?? last.agent}</h2>
+        <span className="run-icon">{HELPERS[last.agent]?.icon ?? <Who />}</span>
+        <h2>{run?.agentType ?? last.agent}</h2>
         {run && <StatusBadge status={run.status} />}
-        {parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
+        {run && parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
       </div>
-    </header>
+    </div>
   );
 }
 
@@ -119,16 +124,16 @@ function CopyLink() {
 }
 
 /** There is no conversation to be had; why, is said instead. */
-function Nobody({ label, children }: { label: string; children: ReactNode }) {
+function Nobody({ name, children }: { name: string; children: ReactNode }) {
   return (
     <div className="drawer-main">
-      <div className="opening"><p className="nobody" role="alert">{children}</p></div>
-      <div className="composer"><Composer id="said-nobody" isInside disabled label={`Ask the ${label}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
+      <div className="opening"><div className="nobody" role="alert">{children}</div></div>
+      <div className="composer"><Composer id="said-nobody" isInside disabled label={`Ask the ${name}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
     </div>
   );
 }
 
-/** Have the focus where somebody looks: on the head of what was opened, or on what they had opened from here. */
+/** Have the focus on what was opened; or, on the way back, on what had opened it. */
 function useFocusOn(at: Step[]): void {
   const before = useRef<Step[]>([]);
   const key = at.map(({ name }) => name).join("/");
@@ -137,6 +142,6 @@ function useFocusOn(at: Step[]): void {
     before.current = at;
     const links = [...document.querySelectorAll<HTMLElement>("dialog [data-opens]")];
     const from = links.find((link) => link.dataset.opens === left && link.checkVisibility());
-    (from ?? document.querySelector<HTMLElement>("dialog [data-first]"))?.focus();
+    (from ?? document.querySelector<HTMLElement>("dialog"))?.focus();
   }, [key]);
 }

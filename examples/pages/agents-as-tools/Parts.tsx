@@ -1,7 +1,7 @@
 import { getToolPartState } from "@cloudflare/ai-chat/react";
-import { type UIMessage, getToolName, isToolUIPart } from "ai";
+import { type DynamicToolUIPart, type ToolUIPart, type UIMessage, getToolName, isToolUIPart } from "ai";
 import { type ReactNode, createContext, use } from "react";
-import { Delegation, Glass, Plan, Reasoning, RunPanel, Text, ToolLine, Who } from "../design";
+import { Delegation, Delegations, Glass, Plan, Reasoning, RunPanel, Text, ToolLine, Who } from "../design";
 import { type Part, type Run, type Runs, useRunsOf } from "./conversation";
 import { type Step, hrefOf } from "./place";
 
@@ -14,40 +14,44 @@ export const HELPERS: Record<string, { icon: ReactNode; hasHelpers: boolean }> =
 type Scene = { user: string; open: (at: Step[]) => void };
 export const Scene = createContext<Scene>({ user: "main", open: () => undefined });
 
+type Call = ToolUIPart | DynamicToolUIPart;
 type Props = { parts: Part[]; isGrowing: boolean; at: Step[]; runs?: Runs };
 
 /** What somebody says: text, thoughts, and calls of tools, each with the helpers that work for it. */
 export function Parts({ parts, isGrowing, at, runs }: Props) {
-  return parts.map((part, number) => {
+  const runsOf = (part: Part) => (isToolUIPart(part) && runs?.getRunsForToolCall(part.toolCallId)) || [];
+  return together(parts, (part) => runsOf(part).length > 0).map((some) => {
+    const [part] = some;
+    const number = parts.indexOf(part);
     const grows = isGrowing && number === parts.length - 1;
     if (part.type === "text") return part.text && <Text key={number} text={part.text} growing={grows} />;
     if (part.type === "reasoning") return part.text && <Reasoning key={number} text={part.text} isGrowing={grows} />;
     if (!isToolUIPart(part)) return null;
-    const given = runs?.getRunsForToolCall(part.toolCallId) ?? [];
-    if (given.length > 0) return <Given key={part.toolCallId} tool={getToolName(part)} runs={given} at={at} error={part.state === "output-error" ? part.errorText : undefined} />;
-    return (
-      <ToolLine
-        key={part.toolCallId}
-        name={getToolName(part)}
-        state={getToolPartState(part)}
-        input={part.input}
-        output={part.state === "output-available" ? part.output : undefined}
-        error={part.state === "output-error" ? part.errorText : undefined}
-      />
-    );
+    if (runsOf(part).length > 0) return <Delegations key={part.toolCallId}>{some.map((one) => <Given key={(one as Call).toolCallId} call={one as Call} runs={runsOf(one)} at={at} />)}</Delegations>;
+    const { toolCallId, input } = part;
+    return <ToolLine key={toolCallId} name={getToolName(part)} state={getToolPartState(part)} input={input} output={part.state === "output-available" ? part.output : undefined} error={failure(part)} />;
   });
 }
 
-/** The runs of one tool call, in their order. */
-function Given({ tool, runs, at, error }: { tool: string; runs: Run[]; at: Step[]; error?: string }) {
-  const isTold = runs.some((run) => run.status !== "completed");
+/** The parts, each for itself; those that have helpers and follow each other, together. */
+function together(parts: Part[], hasHelpers: (part: Part) => boolean): Part[][] {
+  const found: Part[][] = [];
+  for (const part of parts) {
+    if (hasHelpers(part) && found.length > 0 && hasHelpers(found.at(-1)![0])) found.at(-1)!.push(part);
+    else found.push([part]);
+  }
+  return found;
+}
+
+const failure = (call: Call) => (call.state === "output-error" ? call.errorText : undefined);
+
+/** The runs of one tool call, in their order. What went wrong with the call is said by them, if it is their fault. */
+function Given({ call, runs, at }: { call: Call; runs: Run[]; at: Step[] }) {
+  const error = runs.every(({ status }) => status === "completed") ? failure(call) : undefined;
   return (
-    <>
-      <Delegation tool={tool} note={runs.length > 1 ? `${runs.length} helpers at once` : undefined}>
-        {runs.map((run) => <Helper key={run.runId} run={run} at={at} />)}
-      </Delegation>
-      {error && !isTold && <p className="run-error">{error}</p>}
-    </>
+    <Delegation tool={getToolName(call)} note={runs.length > 1 ? `${runs.length} helpers at once` : undefined} error={error}>
+      {runs.map((run) => <Helper key={run.runId} run={run} at={at} />)}
+    </Delegation>
   );
 }
 
@@ -56,7 +60,7 @@ function Helper({ run, at }: { run: Run; at: Step[] }) {
   const { open } = use(Scene);
   const { runId, agentType, status, summary } = run;
   const inside = [...at, { agent: agentType, name: runId }];
-  const parts = withoutRepeats(run.parts);
+  const parts = whatCounts(run.parts);
   return (
     <RunPanel
       id={runId}
@@ -90,18 +94,21 @@ function taskOf(input: unknown): string {
 }
 
 function whyNot({ status, error }: Run): string | undefined {
-  if (status === "running" || status === "completed") return undefined;
-  if (status === "aborted") return "It was stopped. What it had said until then is kept.";
-  return error || "It failed.";
+  if (status === "error" || status === "interrupted") return error || "It failed.";
+  return undefined;
 }
 
-/** Who was interrupted says again what it had begun to say: only the whole of it is shown. */
-function withoutRepeats(parts: Part[]): Part[] {
-  return parts.filter((part, at) => {
-    if (part.type !== "text" && part.type !== "reasoning") return true;
-    return !parts.slice(at + 1).some((later) => later.type === part.type && later.text.startsWith(part.text));
-  });
+/** What was said without what a crash cut off: a step that called no tool is the last one, unless it had to be begun again. */
+function whatCounts(parts: Part[]): Part[] {
+  const steps: Part[][] = [[]];
+  for (const part of parts) {
+    if (part.type === "step-start") steps.push([]);
+    steps.at(-1)!.push(part);
+  }
+  return steps.filter((step, at) => at === steps.length - 1 || step.some((part) => isToolUIPart(part) && isAnswered(part))).flat();
 }
+
+const isAnswered = ({ state }: Call) => state === "output-available" || state === "output-error";
 
 export const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
 

@@ -1,39 +1,48 @@
-import { type FormEvent, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
+import { type FormEvent, type KeyboardEvent, type ReactNode, type RefObject, useEffect, useRef, useState } from "react";
 import { Arrow, Down, Square } from "./icons";
+
+/** Keep a box at its end while what lies in it grows, unless somebody scrolls up in it. */
+export function useFollowing(box: RefObject<HTMLElement | null>, { slack, isOn = true }: { slack: number; isOn?: boolean }) {
+  const follows = useRef(isOn);
+  const before = useRef(0);
+  const [isAway, setAway] = useState(false);
+  const toEnd = () => {
+    if (!box.current) return;
+    box.current.scrollTo({ top: box.current.scrollHeight });
+    before.current = box.current.scrollTop;
+  };
+  useEffect(() => {
+    const watch = new ResizeObserver(() => follows.current && toEnd());
+    watch.observe(box.current!);
+    watch.observe(box.current!.firstElementChild!);
+    return () => watch.disconnect();
+  }, []);
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < slack;
+    // It may have grown since it was led to its end: only who goes up wants to stay there.
+    if (isAtEnd || scrollTop < before.current) follows.current = isAtEnd && isOn;
+    before.current = scrollTop;
+    setAway(!follows.current);
+  };
+  const follow = () => {
+    follows.current = true;
+    toEnd();
+  };
+  return { isAway, onScroll, follow };
+}
 
 /** A list that stays at its end while it grows, unless somebody scrolled up; then a button leads back. */
 export function Log({ label, isBusy, foot, children }: { label: string; isBusy: boolean; foot: ReactNode; children: ReactNode }) {
   const log = useRef<HTMLDivElement>(null);
-  const follows = useRef(true);
-  const before = useRef(0);
-  const [isAway, setAway] = useState(false);
-  const toEnd = () => log.current?.scrollTo({ top: log.current.scrollHeight });
-  useEffect(() => {
-    const column = log.current?.firstElementChild;
-    if (!column) return;
-    const watch = new ResizeObserver(() => follows.current && toEnd());
-    watch.observe(column);
-    return () => watch.disconnect();
-  }, []);
-  const onScroll = () => {
-    const { scrollTop, scrollHeight, clientHeight } = log.current!;
-    const isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
-    // It may have grown since it was led to its end: only who goes up wants to stay there.
-    if (isAtEnd || scrollTop < before.current) follows.current = isAtEnd;
-    before.current = scrollTop;
-    setAway(!follows.current);
-  };
-  const onSubmit = () => {
-    follows.current = true;
-    toEnd();
-  };
+  const { isAway, onScroll, follow } = useFollowing(log, { slack: 60 });
   return (
     <>
       <div ref={log} className="log" role="log" aria-label={label} aria-busy={isBusy} tabIndex={0} onScroll={onScroll}>
         <div className="log-column"><h2 className="unseen">{label}</h2>{children}</div>
       </div>
-      <div className="composer" onSubmit={onSubmit}>
-        {isAway && <button type="button" className="button latest" onClick={toEnd}><Down />Latest</button>}
+      <div className="composer" onSubmit={follow}>
+        {isAway && <button type="button" className="button latest" onClick={follow}><Down />Latest</button>}
         {foot}
       </div>
     </>

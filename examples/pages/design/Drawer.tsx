@@ -69,14 +69,14 @@ export function Breadcrumbs({ crumbs }: { crumbs: Crumb[] }) {
   );
 }
 
-type LinkProps = { href: string; onOpen: () => void; label?: string; title?: string; className?: string; children: ReactNode };
+type LinkProps = { href: string; onOpen: () => void; label?: string; title?: string; className?: string; id?: string; current?: boolean; children: ReactNode };
 
 /** A link that this page follows by itself; in a new tab or copied it is a link as any other. */
-export function Link({ href, onOpen, label, children, ...rest }: LinkProps & { [name: `data-${string}`]: string | undefined }) {
+export function Link({ href, onOpen, label, current, children, ...rest }: LinkProps & { [name: `data-${string}`]: string | undefined }) {
   const onClick = (event: MouseEvent) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
     onOpen();
   };
-  return <a href={href} aria-label={label} onClick={onClick} {...rest}>{children}</a>;
+  return <a href={href} aria-label={label} aria-current={current || undefined} onClick={onClick} {...rest}>{children}</a>;
 }

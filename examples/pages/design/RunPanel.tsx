@@ -1,4 +1,5 @@
-import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, useId, useRef, useState } from "react";
+import { useFollowing } from "./Conversation";
 import { Link } from "./Drawer";
 import { Out, Thought, Turn } from "./icons";
 import { Badge } from "./Page";
@@ -44,7 +45,7 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
   const body = useId();
   const what = task ? `${name}: ${short(task)}` : name;
   return (
-    <section className="run" aria-label={what} data-testid="helper-panel" data-helper-type={kind} data-helper-id={id} data-helper-status={status}>
+    <div className="run" role="group" aria-label={what} data-testid="helper-panel" data-helper-type={kind} data-helper-id={id} data-helper-status={status}>
       <div className="run-head">
         <button type="button" className="run-toggle" aria-expanded={isOpen} aria-controls={body} onClick={() => choose(!isOpen)}>
           <span className="run-icon">{icon}</span>
@@ -59,27 +60,14 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
         {!isOpen && !error && result && <p className="run-result">{plain(result)}</p>}
         {error && <p className="run-error">{error}</p>}
       </div>
-    </section>
+    </div>
   );
 }
 
 /** A box of limited height that shows its end while it grows, unless somebody scrolled up in it. */
 export function Tail({ label, isLive, children }: { label: string; isLive: boolean; children: ReactNode }) {
   const box = useRef<HTMLDivElement>(null);
-  const follows = useRef(isLive);
-  const before = useRef(0);
-  useEffect(() => {
-    const inside = box.current!.firstElementChild!;
-    const watch = new ResizeObserver(() => follows.current && box.current?.scrollTo({ top: box.current.scrollHeight }));
-    watch.observe(inside);
-    return () => watch.disconnect();
-  }, []);
-  const onScroll = () => {
-    const { scrollTop, scrollHeight, clientHeight } = box.current!;
-    const isAtEnd = scrollHeight - scrollTop - clientHeight < 24;
-    if (isAtEnd || scrollTop < before.current) follows.current = isLive && isAtEnd;
-    before.current = scrollTop;
-  };
+  const { onScroll } = useFollowing(box, { slack: 24, isOn: isLive });
   return <div ref={box} className={isLive ? "tail is-live" : "tail"} role="group" aria-label={label} tabIndex={0} onScroll={onScroll}><div className="tail-inside">{children}</div></div>;
 }
 
@@ -98,12 +86,16 @@ export function Reasoning({ text, isGrowing }: { text: string; isGrowing: boolea
   );
 }
 
-/** The calls of a tool that others work for: its name, and their panels side by side where there is room. */
-export function Delegation({ tool, note, children }: { tool: string; note?: ReactNode; children: ReactNode }) {
+/** Calls of tools that were made together, side by side where there is room. */
+export const Delegations = ({ children }: { children: ReactNode }) => <div className="runs">{children}</div>;
+
+/** The call of a tool that others work for: its name, and their panels side by side where there is room. */
+export function Delegation({ tool, note, error, children }: { tool: string; note?: ReactNode; error?: string; children: ReactNode }) {
   return (
     <div className="delegation" role="group" aria-label={tool}>
-      <p className="delegation-head"><span className="name">{tool}</span>{note && <span className="note">{note}</span>}</p>
+      <p className="delegation-head"><span className="name">{tool}</span>{note && <span>· {note}</span>}</p>
       <div className="runs">{children}</div>
+      {error && <p className="run-error">{error}</p>}
     </div>
   );
 }

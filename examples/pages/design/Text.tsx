@@ -1,6 +1,6 @@
 import { type ReactNode, memo } from "react";
 
-const INLINE = /(\*\*[^*]+\*\*|`[^`]+`|\*[^*\s][^*]*\*|\[[^\]]+\]\(https?:\/\/[^\s)]+\))/;
+const INLINE = /(\*\*[^*]+\*\*|`[^`]+`|\*[^*\s][^*]*\*|\[[^\]]+\]\(https?:\/\/[^\s)]+\)|https?:\/\/[^\s<>()]*[^\s<>().,;:!?*`])/;
 const HEADING = /^#{1,6}(?: +(.*))?$/;
 const ITEM = /^\s*[-*•] +/;
 const NUMBERED = /^\s*\d+[.)] +/;
@@ -71,6 +71,7 @@ function inline(line: string): ReactNode[] {
     if (part.startsWith("**")) return <strong key={at}>{part.slice(2, -2)}</strong>;
     if (part.startsWith("`")) return <code key={at}>{part.slice(1, -1)}</code>;
     if (part.startsWith("*")) return <em key={at}>{part.slice(1, -1)}</em>;
+    if (part.startsWith("http")) return <a key={at} href={part} target="_blank" rel="noreferrer">{part}</a>;
     const [words, address] = part.slice(1, -1).split("](");
     return <a key={at} href={address} target="_blank" rel="noreferrer">{words}</a>;
   });

@@ -31,3 +31,7 @@ export const Glass = () => <Icon><circle cx="11" cy="11" r="6.5" /><path d="M16 
 export const Plan = () => <Icon><path d="M9 6h11M9 12h11M9 18h11M4.5 6h.01M4.5 12h.01M4.5 18h.01" /></Icon>;
 export const Who = () => <Icon><circle cx="12" cy="9" r="4" /><path d="M5 20c.8-4 3.5-6 7-6s6.2 2 7 6" /></Icon>;
 export const Chain = () => <Icon><path d="M10 14a4 4 0 0 0 5.7 0l3.1-3.1a4 4 0 0 0-5.7-5.7L12 6.3M14 10a4 4 0 0 0-5.7 0l-3.1 3.1a4 4 0 0 0 5.7 5.7l1.1-1.1" /></Icon>;
+export const Plus = () => <Icon><path d="M12 5v14M5 12h14" /></Icon>;
+export const Pencil = () => <Icon><path d="M4 20l1-4L16 5l3 3L8 19zM14 7l3 3" /></Icon>;
+export const Back = () => <Icon><path d="M19 12H5M11 6l-6 6 6 6" /></Icon>;
+export const Leave = () => <Icon><path d="M14 5H6v14h8M11 12h9M17 8.5l3.5 3.5-3.5 3.5" /></Icon>;

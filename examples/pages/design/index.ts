@@ -1,6 +1,7 @@
 import "./design.css";
 
 export * from "./Boundary";
+export * from "./Confirm";
 export * from "./Conversation";
 export * from "./Drawer";
 export * from "./icons";

@@ -20,7 +20,7 @@ from rich.console import Console
 from sapwood.cli import doctor as doctors
 from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
-from sapwood.cli.loading import load, usual_target
+from sapwood.cli.loading import EXTRA_OF, load, usual_target
 from sapwood.cli.shell import interact
 from sapwood.cli.words import counted
 from sapwood.errors import ForbiddenSql, Refused, SapwoodError, UsageError
@@ -130,7 +130,7 @@ def new(
     files = projects.make(name, template)
     about = projects.TEMPLATES[template]
     print(f"Made {name} with {', '.join(files)}.")
-    if find_spec("pydantic_ai") is None and "chat" in about.extras:
+    if any(extra in about.extras.split(",") and find_spec(module) is None for module, extra in EXTRA_OF.items()):
         print(f"First: pip install 'sapwood[{about.extras}]'")
     print(f"Next:  cd {shlex.quote(str(name))} && sapwood dev")
     print(f"Then:  {about.first}")

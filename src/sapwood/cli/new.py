@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "agents-as-tools"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class About:
     first: str
     """What to do first, on its page."""
     extras: str = "server,chat"
+    asks_who: bool = False
+    """Whether its app asks people who they are."""
 
 
 TEMPLATES: dict[Template, About] = {
@@ -56,6 +58,12 @@ TEMPLATES: dict[Template, About] = {
     "chat": About(
         "an assistant that keeps reminders, and speaks up when they are due.",
         "open the page, and say: Remind me to stretch in 20 seconds.",
+    ),
+    "rooms": About(
+        "people sign in, and each has an inbox of conversations that nobody else can open.",
+        "open the page, and sign in as ann; in a private window, as bob.",
+        extras="server,chat,auth",
+        asks_who=True,
     ),
     "agents-as-tools": About(
         "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
@@ -73,7 +81,9 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
-    holes = {"name": name, "extras": TEMPLATES[template].extras}
+    about = TEMPLATES[template]
+    insecure = "" if about.asks_who else ', "--insecure"'
+    holes = {"name": name, "extras": about.extras, "insecure": insecure}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
     for path, content in (_filled("common", holes) | files).items():
         target = folder / path

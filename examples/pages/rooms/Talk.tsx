@@ -1,0 +1,134 @@
+import { useAgentChat } from "@cloudflare/ai-chat/react";
+import { useAgent } from "agents/react";
+import type { UIMessage } from "ai";
+import { type FormEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
+import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking } from "../design";
+import type { Room } from "./Rooms";
+
+type TalkProps = {
+  user: string;
+  room: Room;
+  /** What is to be said first in a room that was made for it. */
+  first?: string;
+  onFirst: () => void;
+  onRename: (title: string) => void;
+  onDelete: () => void;
+  onBack: () => void;
+};
+
+// --8<-- [start:talk]
+export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }: TalkProps) {
+  const agent = useAgent({ agent: "Inbox", name: user, sub: [{ agent: "Room", name: room.id }], maxReconnectionDelay: 2000 });
+  const chat = useAgentChat({ agent, getInitialMessages: said });
+  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering;
+  // --8<-- [end:talk]
+  const [isSure, ask] = useState(false);
+  const last = chat.messages.at(-1);
+  useEffect(() => {
+    if (!first) return;
+    onFirst();
+    void chat.sendMessage({ text: first });
+  }, [first]);
+  if (agent.connectionError) return <Gone onBack={onBack} />;
+  return (
+    <>
+      <header className="talk-head">
+        <button type="button" className="button is-quiet is-back" aria-label="Back to all rooms" onClick={onBack}><Back /></button>
+        <Title title={room.title} onRename={onRename} />
+        <button type="button" className="button is-quiet" aria-label="Delete this room" title="Delete this room" onClick={() => ask(true)}><Bin /></button>
+      </header>
+      <Log
+        label={room.title || "New room"}
+        isBusy={isBusy}
+        foot={
+          <>
+            <Composer label="Say something" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
+            <p className="hint">Enter sends, Shift+Enter begins a new line, Esc stops.</p>
+          </>
+        }
+      >
+        {chat.messages.length === 0 && !isBusy && !first && (
+          <Empty title="A new room" wishes={["Hello!", "What can you do?", "Tell me a story"]} onWish={(text) => void chat.sendMessage({ text })}>
+            It will be called after what you say first. Leave it whenever you like: an answer goes on without you.
+          </Empty>
+        )}
+        {chat.messages.map((message) =>
+          message.role === "user" ? (
+            <Message key={message.id} from="You" kind="user">{textOf(message)}</Message>
+          ) : (
+            <Message key={message.id} from="Room" kind="assistant" isBusy={isBusy && message === last}><Text text={textOf(message)} growing={isBusy && message === last} /></Message>
+          ),
+        )}
+        {isBusy && !(last?.role === "assistant" && textOf(last)) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+        {!isBusy && !chat.error && last?.role === "assistant" && (
+          <div className="message-foot">
+            <button type="button" className="button is-quiet" onClick={() => void chat.regenerate()}><Again />Regenerate</button>
+          </div>
+        )}
+      </Log>
+      {isSure && (
+        <Confirm title="Delete this room?" yes="Delete" onYes={onDelete} onNo={() => ask(false)}>
+          “{room.title || "New room"}”, with everything that was said in it. There is no way back.
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** The title of a room. Pressed, it can be written anew: Enter keeps it, Escape does not. */
+function Title({ title, onRename }: { title: string; onRename: (title: string) => void }) {
+  const [text, setText] = useState<string>();
+  const input = useRef<HTMLInputElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
+  const isWriting = text !== undefined;
+  useEffect(() => void (isWriting && input.current?.select()), [isWriting]);
+  const end = (isKept: boolean) => {
+    if (isKept && text?.trim() && text.trim() !== title) onRename(text.trim());
+    setText(undefined);
+    requestAnimationFrame(() => button.current?.focus());
+  };
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    end(true);
+  };
+  const onKey = (event: KeyboardEvent) => event.key === "Escape" && end(false);
+  if (!isWriting) {
+    return (
+      <h2 className="talk-title">
+        <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || "New room"}</span><Pencil /><span className="unseen">, rename</span></button>
+      </h2>
+    );
+  }
+  return (
+    <form className="talk-title" onSubmit={submit}>
+      <label className="unseen" htmlFor="title">Title of the room</label>
+      <input id="title" ref={input} className="field" value={text} maxLength={80} autoComplete="off" onChange={(event) => setText(event.target.value)} onKeyDown={onKey} onBlur={() => end(true)} />
+    </form>
+  );
+}
+
+export function Gone({ onBack }: { onBack: () => void }) {
+  return (
+    <div className="talk-empty">
+      <div className="empty" role="alert">
+        <Mark />
+        <h2>This room is gone</h2>
+        <p>It was deleted, perhaps in another tab, or there never was such a room.</p>
+        <button type="button" className="button is-main" onClick={onBack}>To your rooms</button>
+      </div>
+    </div>
+  );
+}
+
+/** Return what was said in a room so far. A server that is about to come back is waited for. */
+async function said({ url }: { url?: string }): Promise<UIMessage[]> {
+  for (;;) {
+    const answer = await fetch(`${url}/get-messages`).catch(() => undefined);
+    if (answer?.ok) return answer.json();
+    if (answer && answer.status < 500) return [];
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+}
+
+const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
