@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
@@ -25,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import served
 import uvloop
 from frame import Result, alternately, at_most, below, emit, say, scratch
 from pydantic_ai import Agent as Bare
@@ -128,18 +126,7 @@ async def read(prompt: str, history: Sequence[Any]) -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        App(agents=[Talker, Meter], settings=Settings(data=folder, slow_slice=60)),
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-    )
-    uvicorn.Server(config).run()
+    served.serve(App(agents=[Talker, Meter], settings=Settings(data=folder, slow_slice=60)), port)
 
 
 class Listener(Client):
@@ -211,24 +198,8 @@ class Server:
 @contextmanager
 def server(folder: Path | None = None) -> Generator[Server, None, None]:
     """Run our server in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen([sys.executable, __file__, "--serve", str(folder or scratch("chat")), str(port)])
-    try:
-        for _ in range(3000):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                break
-        else:
-            raise RuntimeError("the server did not start")
+    with served.process(__file__, "--serve", str(folder or scratch("chat")), served.PORT) as port:
         yield Server(port)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 async def token() -> None:
