@@ -694,9 +694,9 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
 async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
 
-    class Telling(Digger):
+    class HeldDigger(Digger):
         hold: asyncio.Event | None = None
 
         async def on_start(self) -> None:
@@ -709,7 +709,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
     nth = 0
     while True:
         nth += 1
-        async with working(cls := boss(Telling)) as (one, agent, bench):
+        async with working(cls := boss(HeldDigger)) as (one, agent, bench):
             giving = asyncio.create_task(agent.give("wait", run_id="r1"))
             await bench.seen("begun wait")
             await running(agent, "r1")
@@ -719,14 +719,14 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
             await asyncio.gather(giving, return_exceptions=True)
             if one.world.points.passed["committed"] < before + nth:
                 return
-            Telling.hold = asyncio.Event()
+            HeldDigger.hold = asyncio.Event()
             agent = await crashed(one, cls)
             await agent.stop("r1", "enough")
             run = await over(agent, "r1")
-            Telling.hold.set()
-            Telling.hold = None
+            HeldDigger.hold.set()
+            HeldDigger.hold = None
 
-            child = await one.world.get_agent(cls, "b", sub=((Telling, "r1"),))
+            child = await one.world.get_agent(cls, "b", sub=((HeldDigger, "r1"),))
             await one.world.settled()
             assert await child.own() == [run.status]
             assert run.output == ({"did": "wait"} if run.ok else None)
