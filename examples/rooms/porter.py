@@ -7,22 +7,24 @@ identity provider say who somebody is, and give them the same cookie; README.md 
 how.
 """
 
-import json
 import os
 import re
 import secrets
 import time
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jwt
 from sapwood import Address, App, JwtAuth, User
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 COOKIE = "rooms-session"
+FLAGS: Any = {"httponly": True, "samesite": "strict"}
 WEEK = 7 * 24 * 3600
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -34,6 +36,7 @@ def may(user: User, address: Address, action: str) -> bool:
 
 
 # --8<-- [end:may]
+# --8<-- [start:around]
 class Porter:
     """Signs people in and out, and knows them: `App(authenticate=porter)`."""
 
@@ -60,6 +63,7 @@ class Porter:
         secret = self._secret
         return JwtAuth(secret, algorithms=["HS256"], cookie=COOKIE, query=None)
 
+    # --8<-- [end:around]
     @cached_property
     def _secret(self) -> str:
         """The key of all cookies: `SECRET`, or one that is kept beside the data."""
@@ -73,6 +77,7 @@ class Porter:
             new.rename(path)  # whole, or not at all
         return path.read_text()
 
+    # --8<-- [start:session]
     async def tell(self, request: Request) -> Response:
         """Say who is asking."""
         user = self(request)
@@ -82,33 +87,36 @@ class Porter:
         """Give a cookie to whoever says a name."""
         # A page of another site cannot send JSON, so it cannot sign anybody in here.
         is_ours = request.headers.get("content-type") == "application/json"
-        said = await request.body()
+        is_short = 0 < int(request.headers.get("content-length", 0)) < 1000
         try:
-            name = json.loads(said)["name"].strip().lower() if is_ours else ""
+            said = await request.json() if is_ours and is_short else {}
+            name = said["name"].strip().lower()
         except (ValueError, LookupError, TypeError, AttributeError):
             name = ""
         if not NAME.fullmatch(name):
             text = "A name has 1 to 32 letters a to z, digits and hyphens."
             return answer({"error": text}, 400)
         claims = {"sub": name, "exp": int(time.time()) + WEEK}
-        response = answer({"user": name})
-        response.set_cookie(
-            COOKIE,
-            jwt.encode(claims, self._secret, algorithm="HS256"),
-            max_age=WEEK,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
+        token = jwt.encode(claims, self._secret, algorithm="HS256")
+        is_tls = request.url.scheme == "https"
+        response = self._show_out(request, answer({"user": name}))
+        response.set_cookie(COOKIE, token, WEEK, secure=is_tls, **FLAGS)
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        """Take the cookie back, and close what is open in other tabs."""
-        if user := self(request):
-            self.app.disconnect(user)
-        response = answer({"user": None})
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        """Take the cookie back."""
+        response = self._show_out(request, answer({"user": None}))
+        response.delete_cookie(COOKIE, **FLAGS)
         return response
+
+    def _show_out(self, request: Request, response: Response) -> Response:
+        """Close what this browser has open, once it has got the response."""
+        if user := self(request):
+            # Not before: another tab would come back with the cookie it still has.
+            response.background = BackgroundTask(self.app.disconnect, user)
+        return response
+
+    # --8<-- [end:session]
 
 
 def answer(content: object, status: int = 200) -> Response:

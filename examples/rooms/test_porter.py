@@ -137,7 +137,8 @@ async def test_the_porter_gives_a_cookie_that_scripts_and_other_sites_cannot_use
 
 async def test_a_name_that_cannot_stand_in_a_url_is_refused(house: House) -> None:
     names = ("", "-", "ann/bob", "ann bob", "é", "a" * 33, None, 7, [], "%61nn")
-    for data in (*({"name": name} for name in names), [], "ann", {}):
+    long = {"name": "ann", "more": "x" * 1000}
+    for data in (*({"name": name} for name in names), [], "ann", {}, long):
         status, body = await house.ask("/session", data=data)
         assert (status, "1 to 32 letters" in body["error"]) == (400, True)
 
@@ -287,6 +288,18 @@ async def test_who_signs_out_is_shown_out_of_every_tab(house: House) -> None:
         await other.send('{"type":"rpc","id":"1","method":"create","args":[]}')
         assert json.loads(await told(other, "rpc"))["success"]
     assert await house.ask("/session", method="DELETE") == (200, {"user": None})
+
+
+async def test_who_comes_as_somebody_else_is_shown_out_as_who_they_were(
+    house: House,
+) -> None:
+    ann = await house.sign_in("ann")
+    async with house.open("/agents/inbox/ann", ann) as inbox:
+        await told(inbox, "cf_agent_identity")
+
+        status, _ = await house.ask("/session", ann, data={"name": "bob"})
+
+        assert (status, (await until_closed(inbox))[1]) == (200, 4401)
 
 
 async def test_a_room_that_is_deleted_is_closed_and_found_no_more(house: House) -> None:

@@ -166,7 +166,7 @@ class App:
 
         return Routed(handle)
 
-    def disconnect(self, user: object, *, code: int = 4401, reason: str = "Signed out") -> int:
+    async def disconnect(self, user: object, *, code: int = 4401, reason: str = "Signed out") -> int:
         """Close every socket of a user, whatever agent it leads to, and return how many there were.
 
         Call it when somebody signed out or may no longer come in: who they are is asked when a socket is opened, and

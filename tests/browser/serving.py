@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -31,9 +33,18 @@ class Example(Server):
 
     def crash(self) -> None:
         """Kill the process where it stands, and start another."""
+        with self.away():
+            pass
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Kill the process where it stands, and start another after the block."""
         self.crashes += 1
         self.end(signal.SIGKILL)
-        self.start()
+        try:
+            yield
+        finally:
+            self.start()
 
 
 class Accident:

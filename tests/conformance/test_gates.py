@@ -336,11 +336,11 @@ async def test_a_user_who_may_no_longer_come_in_is_shown_out_of_every_agent(plan
                 await greeted(client)
             site.world.sleep()
 
-            assert site.world.app.disconnect("ann") == 2
+            assert await site.world.app.disconnect("ann") == 2
 
             assert [await closed(above), await closed(below)] == [4401, 4401]
             assert (above.close_reason, await call(other, "who")) == ("Signed out", "b")
-            assert site.world.app.disconnect("ann") == 0
+            assert await site.world.app.disconnect("ann") == 0
 
 
 async def test_a_user_may_be_any_value_and_authenticate_a_plain_function(plan: Plan) -> None:

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from tests.conformance.serving import Site, serving
 
 from sapwood import Agent, App, Settings, UsageError
@@ -118,6 +118,22 @@ async def test_who_is_not_let_in_to_the_agents_still_gets_the_page(folder: Path,
     async with serving(app, lifespan="on") as site:
         assert (await site.http("/")).status == 200
         assert (await site.http("/agents/paged-thing/main")).status == 401
+
+
+async def test_an_app_that_is_mounted_at_the_root_keeps_its_pages_beside_the_routes_of_the_other(
+    folder: Path, tmp_path: Path
+) -> None:
+    async def sign_in(request: Request) -> Response:
+        return PlainTextResponse("come in")
+
+    app = App(agents=[PagedThing], pages=folder, settings=Settings(data=tmp_path / "data"))
+    routes = [Route("/session", sign_in), Mount("/", app)]
+    async with serving(Starlette(routes=routes, lifespan=app.lifespan), lifespan="on") as site:
+        assert (await site.http("/session")).text == "come in"
+        assert "the page" in (await site.http("/")).text
+        assert (await site.http("/page.js")).text == "let it = 'run';"
+        assert (await site.http("/agents/paged-thing/main")).text == "the agent main"
+        assert (await site.http("/nothing")).status == 404
 
 
 async def test_an_app_that_is_mounted_leaves_the_pages_to_the_one_around_it(folder: Path, tmp_path: Path) -> None:

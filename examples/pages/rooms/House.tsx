@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { Thinking } from "../design";
 import { Rooms } from "./Rooms";
 import { SignIn } from "./SignIn";
@@ -9,6 +9,7 @@ type Who = { name: string | null; note?: string; visit: number };
 export function House() {
   const [who, setWho] = useState<Who>();
   const [isAway, setAway] = useState(false);
+  const isLeaving = useRef(false);
 
   const ask = useCallback(async (note?: string) => {
     for (;;) {
@@ -25,14 +26,16 @@ export function House() {
   useEffect(() => void ask(), [ask]);
 
   const onSignOut = async () => {
+    isLeaving.current = true;
     await fetch("/session", { method: "DELETE" }).catch(() => undefined);
     history.replaceState(null, "", location.pathname); // whoever comes next has other rooms
     await ask("You are signed out.");
+    isLeaving.current = false;
   };
 
   if (!who) return <main className="opening"><Thinking>{isAway ? "The server cannot be reached. Trying again" : "Ringing the bell"}</Thinking></main>;
   if (!who.name) return <SignIn note={who.note} onSignedIn={() => void ask()} />;
-  return <Rooms key={who.visit} user={who.name} onSignOut={() => void onSignOut()} onLost={() => void ask("You have been signed out.")} />;
+  return <Rooms key={who.visit} user={who.name} onSignOut={() => void onSignOut()} onLost={() => void (isLeaving.current || ask("You have been signed out."))} />;
 }
 
 /** Return whose cookie this browser has. It cannot be read here, so the porter is asked. */

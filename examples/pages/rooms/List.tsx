@@ -1,6 +1,6 @@
 import { type ReactNode, useEffect, useState } from "react";
 import { Cross, Glass, Link } from "../design";
-import type { Call, Room } from "./Rooms";
+import { type Call, type Room, UNTITLED } from "./Rooms";
 
 type Found = { id: string; title: string; at: number; found: string | null };
 type Streams = { call: (method: string, args: unknown[], options: { stream: { onChunk: (chunk: unknown) => void; onError: () => void } }) => Promise<unknown> };
@@ -48,7 +48,7 @@ export function List({ inbox, isConnected, rooms, total, search, open, goTo }: L
         <li key={one.id}>
           <Link id={`room-${one.id}`} className="room" href={`?room=${one.id}`} current={one.id === open} onOpen={() => goTo(one.id)}>
             <span className="room-line">
-              <span className="room-title">{one.title || "New room"}</span>
+              <span className="room-title">{one.title || UNTITLED}</span>
               <When at={one.at} />
             </span>
             <span className="room-line">

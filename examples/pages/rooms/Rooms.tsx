@@ -47,7 +47,7 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
 
   const news = state?.rooms.filter(({ id, unread }) => unread && id !== open).length ?? 0;
   useEffect(() => {
-    document.title = `${news ? `(${news}) ` : ""}${room ? room.title || "New room" : "Rooms"}`;
+    document.title = `${news ? `(${news}) ` : ""}${room ? room.title || UNTITLED : "Rooms"}`;
   }, [news, room?.title, !room]);
 
   const fail = (why: Error) => why.message === NO_ROOM || setError(why.message);
@@ -121,6 +121,7 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
   );
 }
 
+export const UNTITLED = "Untitled room";
 const NO_ROOM = "There is no such room.";
 
 export type Call = <T>(method: string, ...args: unknown[]) => Promise<T>;

@@ -3,7 +3,7 @@ import { useAgent } from "agents/react";
 import type { UIMessage } from "ai";
 import { type FormEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
 import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking } from "../design";
-import type { Room } from "./Rooms";
+import { type Room, UNTITLED } from "./Rooms";
 
 type TalkProps = {
   user: string;
@@ -29,7 +29,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
     onFirst();
     void chat.sendMessage({ text: first });
   }, [first]);
-  if (agent.connectionError) return <Gone onBack={onBack} />;
+  if (agent.connectionError?.code === 4404) return <Gone onBack={onBack} />;
   return (
     <>
       <header className="talk-head">
@@ -38,7 +38,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
         <button type="button" className="button is-quiet" aria-label="Delete this room" title="Delete this room" onClick={() => ask(true)}><Bin /></button>
       </header>
       <Log
-        label={room.title || "New room"}
+        label={room.title || UNTITLED}
         isBusy={isBusy}
         foot={
           <>
@@ -69,7 +69,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
       </Log>
       {isSure && (
         <Confirm title="Delete this room?" yes="Delete" onYes={onDelete} onNo={() => ask(false)}>
-          “{room.title || "New room"}”, with everything that was said in it. There is no way back.
+          “{room.title || UNTITLED}”, with everything that was said in it. There is no way back.
         </Confirm>
       )}
     </>
@@ -96,7 +96,7 @@ function Title({ title, onRename }: { title: string; onRename: (title: string) =
   if (!isWriting) {
     return (
       <h2 className="talk-title">
-        <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || "New room"}</span><Pencil /><span className="unseen">, rename</span></button>
+        <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || UNTITLED}</span><Pencil /></button>
       </h2>
     );
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 from uuid import uuid4
 
 import msgspec
@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
 from sapwood.chat.accepting import POLICIES, Accepting
+from sapwood.chat.agent_tools import AgentTool
 from sapwood.chat.answers import Answers, Approval
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
@@ -97,6 +98,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         if cls.concurrency not in POLICIES:
             raise UsageError(f"{cls.__name__}.concurrency is {cls.concurrency!r}; it can be {', '.join(POLICIES)}.")
         _check_hooks(cls)
+
+    @classmethod
+    def _brings(cls) -> list[type]:
+        """Return the classes that the model may use: whatever else has their names, these are meant."""
+        given: Any = cls.tools  # perhaps a property, which only an agent can answer
+        tools = cast("Sequence[Any]", given if isinstance(given, Sequence) else ())
+        return [one.cls for one in tools if isinstance(one, AgentTool)]
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
