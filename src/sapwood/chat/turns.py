@@ -175,7 +175,9 @@ class Turns:
         return rows[0] if rows else None
 
     def last(self) -> Row | None:
-        rows = self._find("WHERE status <> 'skipped' ORDER BY number DESC LIMIT 1")
+        """Return the last turn, but for those that were skipped, or cancelled before what was said joined them."""
+        never_begun = "(status = 'skipped' OR (status = 'aborted' AND said <> '[]'))"
+        rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
     def running(self) -> Row | None:
