@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
@@ -25,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import served
 import uvloop
 from frame import Result, alternately, at_most, below, emit, say, scratch
 from pydantic_ai import Agent as Bare
@@ -33,7 +31,7 @@ from pydantic_ai.models.function import FunctionModel
 from sockets import Client, connect
 
 from sapwood import Agent, App, ChatAgent, Settings, expose
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
 
 SMALL = "--small" in sys.argv
 GREETING = 3
@@ -76,7 +74,7 @@ class Talker(ChatAgent):
 
     async def fill(self, n: int) -> None:
         """Have a conversation of so many messages, without having it."""
-        transcript = self._actor.of(Conversation).transcript
+        transcript = self._actor.of(Record).transcript
         for number in range(0, n, 2):
             question, id = f"Question {number}: how does a tree know how old it is?", f"msg-{number:031}"
             transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": question}]})
@@ -128,18 +126,7 @@ async def read(prompt: str, history: Sequence[Any]) -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        App(agents=[Talker, Meter], settings=Settings(data=folder, slow_slice=60)),
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-    )
-    uvicorn.Server(config).run()
+    served.serve(App(agents=[Talker, Meter], settings=Settings(data=folder, slow_slice=60)), port)
 
 
 class Listener(Client):
@@ -211,24 +198,8 @@ class Server:
 @contextmanager
 def server(folder: Path | None = None) -> Generator[Server, None, None]:
     """Run our server in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen([sys.executable, __file__, "--serve", str(folder or scratch("chat")), str(port)])
-    try:
-        for _ in range(3000):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                break
-        else:
-            raise RuntimeError("the server did not start")
+    with served.process(__file__, "--serve", str(folder or scratch("chat")), served.PORT) as port:
         yield Server(port)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 async def token() -> None:

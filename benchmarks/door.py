@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import served
 import uvloop
 from frame import at_least, at_most, below, say, scratch
 from sockets import Client, connect
@@ -70,41 +70,20 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve(what: str, folder: str, port: int) -> None:
-    import uvicorn
-
     settings = Settings(data=folder, slow_slice=10, sleep_after=2)
     app: Any = bare if what == "bare" else App(agents=[Parent], settings=settings)
-    config = uvicorn.Config(
-        app,
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-        lifespan="off" if what == "bare" else "on",
-    )
-    uvicorn.Server(config).run()
+    served.serve(app, port, lifespan="off" if what == "bare" else "on")
 
 
 class Server:
     """One of our servers, in a process of its own."""
 
     def __init__(self, what: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = served.free_port()
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", what, str(scratch(what)), str(self.port)]
         )
-        for _ in range(1000):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                return
-        raise RuntimeError(f"{what} did not start")
+        served.until_listening(self.port)
 
     def rss(self) -> int:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * 4096

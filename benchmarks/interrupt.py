@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import served
 import uvloop
 from frame import Result, below, emit, say, scratch
 from sockets import Client, connect
@@ -139,7 +138,6 @@ async def provide(port: int) -> None:
 
 def serve(folder: str, port: int, provider: int) -> None:
     import httpx2
-    import uvicorn
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -178,44 +176,7 @@ def serve(folder: str, port: int, provider: int) -> None:
         tools = (agent_tool(Leaf),)
 
     settings = Settings(data=folder, slow_slice=60, model_requests_at_once=5000)
-    config = uvicorn.Config(
-        App(agents=[Trunk, Sapling], settings=settings),
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-    )
-    uvicorn.Server(config).run()
-
-
-@contextmanager
-def process(*arguments: str) -> Generator[int, None, None]:
-    """Run this file as a process that listens; yield at which port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    filled = [str(port) if argument == "PORT" else argument for argument in arguments]
-    flags = ["--small"] if SMALL else []
-    one = subprocess.Popen([sys.executable, __file__, *filled, *flags])
-    try:
-        for _ in range(3000):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                break
-        else:
-            raise RuntimeError("it did not start")
-        yield port
-    finally:
-        one.send_signal(signal.SIGTERM)
-        try:
-            one.wait(60)
-        except subprocess.TimeoutExpired:
-            one.kill()
+    served.serve(App(agents=[Trunk, Sapling], settings=settings), port)
 
 
 class Listener(Client):
@@ -312,9 +273,10 @@ class Site:
 
 @contextmanager
 def site() -> Generator[Site, None, None]:
+    flags = ["--small"] if SMALL else []
     with (
-        process("--provide", "PORT") as provider,
-        process("--serve", str(scratch("interrupt")), "PORT", str(provider)) as port,
+        served.process(__file__, "--provide", served.PORT, *flags) as provider,
+        served.process(__file__, "--serve", str(scratch("interrupt")), served.PORT, str(provider), *flags) as port,
     ):
         yield Site(port, provider)
 

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import served
 import uvloop
 from frame import Result, below, emit, say, scratch
 from sockets import Client, Lost, connect, handshake
@@ -97,9 +98,7 @@ class Server:
     """`sapwood serve`, in a process of its own, on one port and folder for all its lives."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = served.free_port()
         self._folder = scratch("load")
         self.start()
 
@@ -110,14 +109,7 @@ class Server:
             cwd=Path(__file__).parent,
             stdout=sys.stderr,
         )
-        for _ in range(1000):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                return
-        raise RuntimeError("the server did not start")
+        served.until_listening(self.port)
 
     def rss(self) -> int:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * resource.getpagesize()

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+import served
 import uvloop
 from frame import Result, alternately, at_most, below, emit, say, scratch, works
 from pydantic_ai.models.function import FunctionModel
@@ -162,43 +160,9 @@ async def crowd() -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    import uvicorn
-
     from sapwood.web.server import WebSockets
 
-    config = uvicorn.Config(
-        App(agents=[Boss], settings=Settings(data=folder, slow_slice=60)),
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws=WebSockets,
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-    )
-    uvicorn.Server(config).run()
-
-
-@contextmanager
-def server() -> Generator[int, None, None]:
-    """Run our server in a process of its own; yield its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen([sys.executable, __file__, "--serve", str(scratch("replay")), str(port)])
-    try:
-        for _ in range(3000):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                break
-        else:
-            raise RuntimeError("the server did not start")
-        yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    served.serve(App(agents=[Boss], settings=Settings(data=folder, slow_slice=60)), port, ws=WebSockets)
 
 
 class Watcher(Client):
@@ -217,7 +181,7 @@ class Watcher(Client):
 async def replay() -> None:
     """Connect to an agent that has given a hundred runs."""
     runs, repeats = (10 if SMALL else RUNS), 3 if SMALL else 15
-    with server() as port:
+    with served.process(__file__, "--serve", str(scratch("replay")), served.PORT) as port:
         filler = await connect(port, "/agents/boss/r", 2)
         filler.send(json.dumps({"type": "rpc", "id": "1", "method": "fill", "args": [runs, CHUNKS]}).encode())
         while b'"rpc"' not in filler.last:  # noqa: ASYNC110 - it is no matter when

@@ -13,20 +13,18 @@ import asyncio
 import json
 import random
 import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
+import served
 import uvloop
 from frame import Result, alternately, at_least, at_most, below, emit, say, scratch
 from sockets import Client, connect
@@ -250,42 +248,8 @@ async def due() -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    import uvicorn
-
     settings = Settings(data=folder, slow_slice=60, durability="disk")
-    config = uvicorn.Config(
-        App(agents=[Planner], settings=settings),
-        port=port,
-        log_level="error",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_ping_interval=None,
-    )
-    uvicorn.Server(config).run()
-
-
-@contextmanager
-def server() -> Generator[int, None, None]:
-    """Run one of our servers in a process of its own; gives its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen([sys.executable, __file__, "--serve", str(scratch("storm")), str(port)])
-    try:
-        for _ in range(1000):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                break
-        else:
-            raise RuntimeError("the server did not start")
-        yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    served.serve(App(agents=[Planner], settings=settings), port)
 
 
 async def call(client: Client, method: str, *args: object) -> Any:
@@ -320,7 +284,7 @@ async def storm() -> None:
     """Let a hundred thousand calls be due at once while somebody is at the door."""
     n = size(100_000)
     for where, trees in ((f"{n // 100:,} trees", n // 100), ("one tree", 1)):
-        with server() as port:
+        with served.process(__file__, "--serve", str(scratch("storm")), served.PORT) as port:
             door = await connect(port, "/agents/planner/door", GREETING)
             seer = await connect(port, "/agents/planner/seer", GREETING)
             second = float(int(time.time()) + (4 if SMALL else 20))

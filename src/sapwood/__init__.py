@@ -40,8 +40,9 @@ from sapwood.when import After, At, Cron, Every, Retry
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
     from sapwood.chat.agent_tools import agent_tool
-    from sapwood.chat.conversation import Approval, Turn
+    from sapwood.chat.answers import Approval
     from sapwood.chat.tools import tool
+    from sapwood.chat.turns import Turn
 
 __all__ = [
     "Aborted",
@@ -99,9 +100,9 @@ __all__ = [
 ]
 
 CHAT = {
-    "Approval": "sapwood.chat.conversation",
+    "Approval": "sapwood.chat.answers",
     "ChatAgent": "sapwood.chat.agent",
-    "Turn": "sapwood.chat.conversation",
+    "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }

@@ -37,7 +37,9 @@ from sapwood.kernel.registry import SubAgent
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Progress, Worker
 from sapwood.runs.events import Depth, Event
+from sapwood.runs.following import Following
 from sapwood.runs.method import MethodRuns
+from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Run, shown
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
@@ -143,7 +145,7 @@ class Agent(Generic[S]):
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         """A fiber that nobody asks about failed for good."""
         if method == "follow_run":
-            self._actor.of(Runs).gave_up(arguments["run"], error)
+            self._actor.of(Outcomes).gave_up(arguments["run"], error)
         elif method == "serve_run":
             self._actor.of(Served).ended(arguments["run"], "error", error=error)
 
@@ -549,7 +551,7 @@ class Agent(Generic[S]):
 
     async def follow_run(self, run: str) -> None:
         """Follow a run to its end; the framework's own."""
-        await self._actor.of(Runs).follow(run)
+        await self._actor.of(Following).follow(run)
 
     async def serve_run(self, run: str) -> None:
         """Do a run; the framework's own."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from itertools import groupby
 from typing import Any
 
 import pytest
+from pydantic_ai.models.function import FunctionModel
 from tests.conformance.chats import (
     CLEAR,
     MESSAGES,
@@ -364,3 +366,33 @@ async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
         assert text_of(answer) == "that was long"
         (part,) = [part for part in answer["parts"] if part.get("toolCallId") == "c1"]
         assert part["state"] == "output-available"
+
+
+async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_lost() -> None:
+    counting, counted = asyncio.Event(), asyncio.Event()
+
+    class Counting(Talking):
+        async def count(self) -> None:
+            sql = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
+            counting.set()
+            await self.long_sql(sql, 1_000_000)
+            counted.set()
+
+    async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
+        await counting.wait()
+        yield "one "
+        await counted.wait()
+        yield "two"
+
+    cls = talker(FunctionModel(stream_function=speak), base=Counting)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "count")
+        await client.until(lambda frame: type_of(frame) == RESPONSE and "start-step" in frame["body"])
+
+        await agent.count()
+
+        assert (await done(client, "r1"))["outcome"] == "completed"
+        assert said(chunks(client, "r1")) == "one two"
+        assert text_of((await agent.transcript())[-1]) == "one two"

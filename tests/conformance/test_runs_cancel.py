@@ -151,7 +151,7 @@ async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
 
 
 async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
-    class Late(caller(None)):
+    class ComingLate(caller(None)):
         @tool
         async def late(self) -> str:
             """Come late."""
@@ -164,7 +164,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
             return "done"
 
     ours = ScriptedModel(call("late", id="c1"), text("never"))
-    async with working(caller(ours, base=Late)) as (_, agent, bench):
+    async with working(caller(ours, base=ComingLate)) as (_, agent, bench):
         turn = await agent.send("go")
 
         assert turn.status == "aborted"
@@ -213,7 +213,7 @@ async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_th
 
 
 async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
     gate = asyncio.Event()
 
     class DeafDigger(Digger):
@@ -238,7 +238,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
 
 
 async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
     gate = asyncio.Event()
 
     class Mute(Digger):

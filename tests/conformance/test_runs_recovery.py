@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.conformance.chats import check_history, check_transcript, said
+from tests.conformance.chats import Talking, check_history, check_transcript, said
 from tests.conformance.errands import (
     BOSS,
     CALLER,
@@ -86,6 +86,33 @@ async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_aga
     assert [line for line in lines if line.startswith("Caller:c goes on with the turn ")]
     assert "Caller:c waits again for the run agent-tool:c1 of Helper" in lines
     assert [line for line in lines if line.startswith("Caller:c/Helper:agent-tool%3Ac1 goes on with the turn ")]
+
+
+async def test_a_run_that_code_gave_goes_on_also_if_others_have_a_class_of_that_name() -> None:
+    """As in a program that imports two modules with a `Helper` in each: the one in `tools` is meant."""
+
+    class Coded(Giving, Talking):
+        @tool(idempotent=True)
+        async def look_up(self) -> str:
+            """Look it up."""
+            return (await self.run_agent(self.worker, "look")).summary
+
+    gate = asyncio.Event()
+    ours = ScriptedModel(call("look_up", id="c1"), text("thanks"))
+    mine = helper(ScriptedModel(text("it is there", gate=gate)), "Namesake")
+    other = helper(ScriptedModel(text("who am I?")), "Namesake", __module__="elsewhere")
+    async with working(cls := caller(ours, mine, base=Coded)) as (one, agent, _):
+        client = await one.join(CALLER)
+        sending = asyncio.create_task(agent.send("go"))
+        await told_text(client, "agent-tool:c1:0", "it")
+        agent = await crashed(one, cls, sending)
+        gate.set()
+
+        run = await over(agent, "agent-tool:c1:0")
+
+        assert (run.status, run.output) == ("completed", "it is there")
+        await status_of_turn(agent, "completed")
+    assert other.__name__ == mine.__name__  # and both are still there
 
 
 async def status_of_turn(agent: Any, wanted: str) -> None:
@@ -667,9 +694,9 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
 async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sapwood.runs.runner.GRACE", 0.05)
+    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
 
-    class Telling(Digger):
+    class HeldDigger(Digger):
         hold: asyncio.Event | None = None
 
         async def on_start(self) -> None:
@@ -682,7 +709,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
     nth = 0
     while True:
         nth += 1
-        async with working(cls := boss(Telling)) as (one, agent, bench):
+        async with working(cls := boss(HeldDigger)) as (one, agent, bench):
             giving = asyncio.create_task(agent.give("wait", run_id="r1"))
             await bench.seen("begun wait")
             await running(agent, "r1")
@@ -692,14 +719,14 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
             await asyncio.gather(giving, return_exceptions=True)
             if one.world.points.passed["committed"] < before + nth:
                 return
-            Telling.hold = asyncio.Event()
+            HeldDigger.hold = asyncio.Event()
             agent = await crashed(one, cls)
             await agent.stop("r1", "enough")
             run = await over(agent, "r1")
-            Telling.hold.set()
-            Telling.hold = None
+            HeldDigger.hold.set()
+            HeldDigger.hold = None
 
-            child = await one.world.get_agent(cls, "b", sub=((Telling, "r1"),))
+            child = await one.world.get_agent(cls, "b", sub=((HeldDigger, "r1"),))
             await one.world.settled()
             assert await child.own() == [run.status]
             assert run.output == ({"did": "wait"} if run.ok else None)

@@ -270,7 +270,9 @@ async def test_clearing_stops_what_goes_on_and_whoever_waits_for_it_is_told(
         assert await agent.runs() == []
         assert await agent.children() == []
         await one.world.settled()
-        assert [record.message for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
+        # A machine that is busy otherwise may have the watchdog say so.
+        told = [one for one in caplog.records if one.levelname in ("ERROR", "WARNING")]
+        assert [one.message for one in told if one.name != "sapwood.kernel.watchdog"] == []
 
 
 async def test_an_id_that_was_cleared_can_be_used_again() -> None:

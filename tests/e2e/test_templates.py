@@ -98,7 +98,8 @@ def test_the_page_of_a_project_is_what_its_sources_make(name: Template, tmp_path
     (sources / "node_modules").symlink_to(home / "node_modules")
     shipped = shutil.copytree(page, tmp_path / "shipped")
 
-    run(sources, "npm", "run", "check", env=environment(home))
+    if name == EXAMPLES[-1]:  # one is enough: types of the same files are checked where they come from
+        run(sources, "npm", "run", "check", env=environment(home))
     run(sources, "npm", "run", "build", env=environment(home))
 
     names = sorted(path.name for path in page.iterdir())

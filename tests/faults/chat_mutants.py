@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.accepting import Accepting
+from sapwood.chat.ending import Ending
+from sapwood.chat.record import Record
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import CallJournal, Row, Turns
@@ -58,27 +60,27 @@ def numbers_again() -> None:
 
 def lost_queue() -> None:
     """A turn that begins takes the place of all that are queued."""
-    begin = Conversation._begin
+    begin = Accepting._begin
 
-    def begin_alone(self: Conversation, row: Row, sender: Socket | None = None) -> None:
+    def begin_alone(self: Accepting, row: Row, sender: Socket | None = None) -> None:
         self._actor.database.execute("DELETE FROM sapwood_turns WHERE status = 'queued' AND number > ?", row.number)
         begin(self, row, sender)
 
-    Conversation._begin = begin_alone
+    Accepting._begin = begin_alone
 
 
 def next_apart() -> None:
     """A turn ends in one commit, and the next begins in another."""
-    begin_next = Conversation.begin_next
+    begin_next = Accepting.begin_next
 
-    def begin_later(self: Conversation, sender: Any = None, *, is_silent: bool = False) -> None:
+    def begin_later(self: Accepting, sender: Any = None, *, is_silent: bool = False) -> None:
         def begin() -> None:
             if not self._actor.detached:
                 begin_next(self, sender, is_silent=is_silent)
 
         self._actor.host.loop.call_later(0.003, begin)
 
-    Conversation.begin_next = begin_later
+    Accepting.begin_next = begin_later
 
 
 def sent_first() -> None:
@@ -92,10 +94,10 @@ def sent_first() -> None:
 
 def counted_apart() -> None:
     """An answer is stored in one commit, and counted as a step in another."""
-    make, add = Conversation.__init__, Transcript.add
+    make, add = Record.__init__, Transcript.add
     commits: dict[Transcript, Callable[[], None]] = {}
 
-    def made(self: Conversation, actor: Actor) -> None:
+    def made(self: Record, actor: Actor) -> None:
         make(self, actor)
         commits[self.transcript] = actor.home.slices.commit
 
@@ -105,16 +107,16 @@ def counted_apart() -> None:
             self._db.keep()
             commits[self]()
 
-    Conversation.__init__, Transcript.add = made, add_alone
+    Record.__init__, Transcript.add = made, add_alone
 
 
 def no_returns() -> None:
     """What a turn had called when it was broken off is left as it is."""
 
-    def return_calls(self: Conversation, row: Row, otherwise: str) -> None:
+    def return_calls(self: Ending, row: Row, otherwise: str) -> None:
         pass
 
-    Conversation._return_calls = return_calls
+    Ending._return_calls = return_calls
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

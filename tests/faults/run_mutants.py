@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.accepting import Accepting
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.stream import ChatStream
+from sapwood.runs.following import Following
+from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Registry, Row, Run
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -19,13 +21,13 @@ from sapwood.storage.database import Database
 
 def no_follower() -> None:
     """Nobody follows a run any more after a crash."""
-    follow = Runs.follow
+    follow = Following.follow
 
-    async def follow_once(self: Runs, id: str) -> None:
+    async def follow_once(self: Following, id: str) -> None:
         if not self._is_again():
             await follow(self, id)
 
-    Runs.follow = follow_once
+    Following.follow = follow_once
 
 
 def row_later() -> None:
@@ -60,13 +62,13 @@ def row_later() -> None:
 
 def callback_apart() -> None:
     """A run ends in one commit, and whoever is to be told of it is called in another."""
-    deliver = Runs._deliver
+    deliver = Outcomes._deliver
 
-    def deliver_later(self: Runs, row: Row, run: Run) -> None:
+    def deliver_later(self: Outcomes, row: Row, run: Run) -> None:
         loop = self._actor.host.loop
         loop.call_later(0.003, lambda: None if self._actor.detached else deliver(self, row, run))
 
-    Runs._deliver = deliver_later
+    Outcomes._deliver = deliver_later
 
 
 def chunks_gone() -> None:
@@ -88,13 +90,13 @@ def twice() -> None:
     give_again = Runs._give_again
 
     def begin_again(self: Runs, row: Row, text: bytes) -> Row:
-        followed = self._followed.get(row.id)
+        followed = self._outcomes.followed.get(row.id)
         child = followed.child if followed is not None else None
         if child is not None and child.of(Served).row(row.id) is not None:
             worker, input = child.of(Served).worker, msgspec.json.decode(text)
             if isinstance(worker, ChatRuns):
                 said = {"id": f"msg-{row.id}-again", "role": "user", "parts": [{"type": "text", "text": str(input)}]}
-                child.of(Conversation).ask([said], id=f"{row.id}-again", run=row.id)
+                child.of(Accepting).ask([said], id=f"{row.id}-again", run=row.id)
             else:
                 worker.start(row.id, input)
         return give_again(self, row, text)

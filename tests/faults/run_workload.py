@@ -25,7 +25,7 @@ from tests.faults.workload import EXPECTED
 
 from sapwood import Agent, App, ChatAgent, Detached, Run, Turn, agent_tool, tool
 from sapwood.address import Address
-from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.runs import kept
@@ -212,7 +212,7 @@ class Speaking(ChatAgent[str], Hearing):
                 yield {at: DeltaToolCall(name=name, json_args=json.dumps({field: id}), tool_call_id=id)}
 
     def _begins(self, key: str, name: str) -> None:
-        running = self._actor.of(Conversation).turns.running()
+        running = self._actor.of(Record).turns.running()
         WORLD.note("t", key, name, [] if running is None else self._part_of(running.id))
 
     def _ends(self, key: str, name: str) -> str:
@@ -301,7 +301,7 @@ class Chief(Speaking):
         return self.cancel_run(id, "enough")
 
     async def open_turns(self) -> list[str]:
-        return [row.id for row in self._actor.of(Conversation).turns.all() if row.is_open]
+        return [row.id for row in self._actor.of(Record).turns.all() if row.is_open]
 
 
 KINDS: dict[str, type[Agent[Any]]] = {one.__name__: one for one in (Digger, Porter, Clerk, Scout)}

@@ -98,6 +98,7 @@ function whyNot({ status, error }: Run): string | undefined {
   return undefined;
 }
 
+// --8<-- [start:counts]
 /** What was said without what a crash cut off: a step that called no tool is the last one, unless it had to be begun again. */
 function whatCounts(parts: Part[]): Part[] {
   const steps: Part[][] = [[]];
@@ -109,6 +110,7 @@ function whatCounts(parts: Part[]): Part[] {
 }
 
 const isAnswered = ({ state }: Call) => state === "output-available" || state === "output-error";
+// --8<-- [end:counts]
 
 export const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
 

@@ -1,4 +1,4 @@
-import { type ReactNode, useId, useRef, useState } from "react";
+import { type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { useFollowing } from "./Conversation";
 import { Link } from "./Drawer";
 import { Out, Thought, Turn } from "./icons";
@@ -37,7 +37,7 @@ type Props = {
 
 /**
  * An agent at work for another: who it is, what it was given, how it stands, and all it has said.
- * It is open while it works, and closes when it is done, so that what was made of it stays in sight; whoever opens or closes it decides instead.
+ * It is open while it works, and closes when it is done, so that what was made of it stays in sight. Whoever opens or closes it, or reads in it, decides instead.
  */
 export function RunPanel({ id, kind, name, icon, task, status, result, error, href, onOpen, children }: Props) {
   const [chosen, choose] = useState<boolean>();
@@ -55,8 +55,8 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
         </button>
         {href && <Link href={href} onOpen={onOpen} className="button is-quiet run-open" label={`Open ${what}`} title={`Talk to this ${name}`} data-opens={id}><Out /></Link>}
       </div>
-      <div id={body} className="run-body" aria-live="off">
-        {isOpen && <Tail label={`What ${name} does`} isLive={status === "running"}>{children}</Tail>}
+      <div id={body} className="run-body" aria-live="off" onFocus={() => choose(true)}>
+        {isOpen && <Tail label={`What ${name} does`} isLive={status === "running"} onAway={() => choose(true)}>{children}</Tail>}
         {!isOpen && !error && result && <p className="run-result">{plain(result)}</p>}
         {error && <p className="run-error">{error}</p>}
       </div>
@@ -65,9 +65,12 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
 }
 
 /** A box of limited height that shows its end while it grows, unless somebody scrolled up in it. */
-export function Tail({ label, isLive, children }: { label: string; isLive: boolean; children: ReactNode }) {
+export function Tail({ label, isLive, onAway, children }: { label: string; isLive: boolean; onAway?: () => void; children: ReactNode }) {
   const box = useRef<HTMLDivElement>(null);
-  const { onScroll } = useFollowing(box, { slack: 24, isOn: isLive });
+  const { isAway, onScroll } = useFollowing(box, { slack: 24, isOn: isLive });
+  useEffect(() => {
+    if (isAway && isLive) onAway?.();
+  }, [isAway]);
   return <div ref={box} className={isLive ? "tail is-live" : "tail"} role="group" aria-label={label} tabIndex={0} onScroll={onScroll}><div className="tail-inside">{children}</div></div>;
 }
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 from uuid import uuid4
 
 import msgspec
 from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
+from sapwood.chat.accepting import POLICIES, Accepting
+from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.answers import Answers, Approval
 from sapwood.chat.chunks import Chunk
-from sapwood.chat.conversation import POLICIES, Approval, Conversation, Turn
+from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
 from sapwood.chat.transcript import UIMessage
+from sapwood.chat.turns import Turn
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
 from sapwood.runs.registry import Run
@@ -94,6 +99,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
             raise UsageError(f"{cls.__name__}.concurrency is {cls.concurrency!r}; it can be {', '.join(POLICIES)}.")
         _check_hooks(cls)
 
+    @classmethod
+    def _brings(cls) -> list[type]:
+        """Return the classes that the model may use: whatever else has their names, these are meant."""
+        given: Any = cls.tools  # perhaps a property, which only an agent can answer
+        tools = cast("Sequence[Any]", given if isinstance(given, Sequence) else ())
+        return [one.cls for one in tools if isinstance(one, AgentTool)]
+
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
         return self.model
@@ -146,18 +158,18 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Add messages of the user's, as the AI SDK has them, and return the answer to them."""
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
-        return await talk.over(talk.ask(messages).number)
+        return await talk.over(self._actor.of(Accepting).ask(messages).number)
 
     async def continue_last_turn(self) -> Turn:
         """Have the model go on with its last answer."""
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
-        return await talk.over(talk.continue_last().number)
+        return await talk.over(self._actor.of(Answers).continue_last().number)
 
     async def turn(self, id: str) -> Turn:
         """Return a turn when it is over, or waits for somebody: after `approve`, how it went on."""
         talk = self._actor.of(Conversation)
-        row = talk.turns.get(id)
+        row = self._actor.of(Record).turns.get(id)
         if row is None:
             raise Refused(f"There is no turn {id!r}.")
         if row.status in ("queued", "running"):
@@ -174,31 +186,31 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def transcript(self) -> list[UIMessage]:
         """Return the conversation as its clients see it."""
-        return msgspec.json.decode(self._actor.of(Conversation).text())
+        return msgspec.json.decode(self._actor.of(Record).text())
 
     async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
         """Return the messages of the conversation that have these words, best first."""
-        return self._actor.of(Conversation).transcript.search(words, limit)
+        return self._actor.of(Record).transcript.search(words, limit)
 
     async def export(self) -> dict[str, Any]:
         """Return the whole conversation: what clients see, what the model sees, and what each turn used."""
-        return self._actor.of(Conversation).export()
+        return self._actor.of(Record).export()
 
     def messages(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""
-        return self._actor.of(Conversation).transcript.history()
+        return self._actor.of(Record).transcript.history()
 
     async def approvals(self) -> list[Approval]:
         """Return the tool calls that wait for a person."""
-        return self._actor.of(Conversation).approvals()
+        return self._actor.of(Answers).approvals()
 
     async def approve(self, id: str, arguments: dict[str, Any] | None = None) -> bool:
         """Let a tool call be made, perhaps with other arguments; return whether it waited for that."""
-        return self._actor.of(Conversation).answer(id, "approved", arguments)
+        return self._actor.of(Answers).answer(id, "approved", arguments)
 
     async def deny(self, id: str, reason: str | None = None) -> bool:
         """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
-        return self._actor.of(Conversation).answer(id, "denied", reason)
+        return self._actor.of(Answers).answer(id, "denied", reason)
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         if method == "drive_turn":
@@ -207,7 +219,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
             super()._gave_up(method, arguments, error)
 
     def _notified(self, run: Run) -> None:
-        self._actor.of(Conversation).note_run(run)
+        self._actor.of(Accepting).note_run(run)
 
     async def drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""
@@ -215,7 +227,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Conversation).begin_next(is_silent=True)
+        self._actor.of(Accepting).begin_next(is_silent=True)
 
 
 def _check_hooks(cls: type) -> None:

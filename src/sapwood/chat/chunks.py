@@ -259,3 +259,19 @@ def closed(message: dict[str, Any], why: str = INTERRUPTED) -> dict[str, Any]:
     while parts and parts[-1]["type"] == "step-start":
         parts.pop()
     return {**message, "parts": parts}
+
+
+def answered(message: dict[str, Any], id: str, kind: str, value: Any) -> dict[str, Any]:
+    """Return a message in which a tool call has its answer."""
+    parts: list[dict[str, Any]] = [dict(part) for part in message["parts"]]
+    for part in parts:
+        if part.get("toolCallId") != id:
+            continue
+        if kind in ("approved", "denied"):
+            part["approval"] = {"id": id, "approved": kind == "approved"}
+            part["state"] = "approval-responded" if kind == "approved" else "output-denied"
+        elif kind == "failed":
+            part.update(state="output-error", errorText=value)
+        else:
+            part.update(state="output-available", output=value)
+    return {**message, "parts": parts}

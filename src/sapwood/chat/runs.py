@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import msgspec
 
+from sapwood.chat.accepting import Accepting
 from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
 from sapwood.kernel.actor import Actor
 
 
@@ -16,26 +18,22 @@ class ChatRuns:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
 
-    @property
-    def _conversation(self) -> Conversation:
-        return self._actor.of(Conversation)
-
     def start(self, run: str, input: Any) -> int:
         message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": _in_words(input)}]}
-        return self._conversation.ask([message], id=run, body={"input": input}, run=run).number
+        return self._actor.of(Accepting).ask([message], id=run, body={"input": input}, run=run).number
 
     def cut(self, run: str, reason: str) -> None:
-        self._conversation.cut(run, reason)
+        self._actor.of(Conversation).cut(run, reason)
 
     def wants(self, work: str) -> bool:
-        return self._conversation.is_wanted(work)
+        return self._actor.of(Conversation).is_wanted(work)
 
     def waits(self, run: str) -> bool:
-        row = self._conversation.turns.get(run)
+        row = self._actor.of(Record).turns.get(run)
         return row is not None and row.status == "waiting"
 
     def current(self) -> str | None:
-        row = self._conversation.turns.running()
+        row = self._actor.of(Record).turns.running()
         return None if row is None else row.run
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from sapwood.chat.chunks import Chunk, closing, merged
 from sapwood.chat.turns import Row, Turns
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -29,6 +30,8 @@ SEGMENT = 256
 BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
+ASKED_FOR = 1.0
+"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -42,6 +45,8 @@ class ChatStream:
         self._turns = turns
         self.active: Row | None = None
         """The turn that streams now."""
+        self.owner: Socket | None = None
+        """Whose answer the running continuation goes on from."""
         self._gathered: list[Chunk] = []
         self._timer: asyncio.TimerHandle | None = None
         self._seq = 0
@@ -142,21 +147,29 @@ class ChatStream:
         if len(self._gathered) >= SEGMENT:
             self.flush()
         elif self._timer is None and chunks:
-            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush)
+            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
+
+    def _flush_in_time(self) -> None:
+        try:
+            self.flush()
+        except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
+            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
 
     def flush(self) -> None:
         """Store what was gathered, and send it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        gathered, self._gathered = self._gathered, []
-        if not gathered or self.active is None or self._actor.dropped is not None:
-            return
-        chunks = merged(gathered)
-        texts = [msgspec.json.encode(chunk) for chunk in chunks]
-        first, self._seq = self._seq, self._seq + len(texts)
         row = self.active
+        if not self._gathered or row is None or self._actor.dropped is not None:
+            self._gathered.clear()
+            return
+        chunks = merged(self._gathered)
+        texts = [msgspec.json.encode(chunk) for chunk in chunks]
+        first = self._seq
         at = self._store(row.number, first, self._step, texts)
+        self._gathered.clear()  # only now: what could not be stored is stored the next time
+        self._seq += len(texts)
         if row.run is not None:
             self._actor.of(Served).said(row.run, first, texts, at)
         elif ears_of(self._actor, self._actor.address.steps):
@@ -182,7 +195,7 @@ class ChatStream:
     def end(self) -> None:
         """The turn streams no more."""
         self.flush()
-        ended, self.active = self.active, None
+        ended, self.active, self.owner = self.active, None, None
         self._offered.clear()
         if ended is not None:
             self.settle(ended.number)
@@ -274,12 +287,13 @@ class ChatStream:
         self._no_longer_await(socket)
         self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
 
-    async def waited_for(self, socket: Socket, seconds: float) -> None:
-        """Return when a client waits for a stream to begin, has left, or does neither for so long."""
-        if socket.is_open and socket not in self.parked:
-            self._awaited[socket] = parked = self._actor.host.loop.create_future()
-            await asyncio.wait({parked}, timeout=seconds)
-            self._awaited.pop(socket, None)
+    async def asked_for(self) -> None:
+        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        owner = self.owner
+        if owner is not None and owner.is_open and owner not in self.parked:
+            self._awaited[owner] = parked = self._actor.host.loop.create_future()
+            await asyncio.wait({parked}, timeout=ASKED_FOR)
+            self._awaited.pop(owner, None)
 
     def _no_longer_await(self, socket: Socket) -> None:
         waiting = self._awaited.pop(socket, None)

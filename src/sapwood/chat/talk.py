@@ -7,7 +7,11 @@ from typing import Any, cast
 
 import msgspec
 
+from sapwood.chat.accepting import Accepting
+from sapwood.chat.answers import Answers
 from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
+from sapwood.chat.resuming import Resuming
 from sapwood.chat.turns import Row
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
@@ -28,14 +32,17 @@ class Talk:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._conversation = actor.of(Conversation)
+        self._record = actor.of(Record)
+        self._answers = actor.of(Answers)
+        self._resuming = actor.of(Resuming)
 
     def greet(self, socket: Socket) -> None:
         """Tell a new client what streams, or how the conversation stands."""
-        conversation = self._conversation
-        conversation.resume(socket, asked=False)
-        if conversation.stream.active is None and conversation.turns.running() is None:
-            conversation.stream.tell_one(socket, wire.messages(conversation.text(), connect=True))
-            conversation.stream.knows(socket)
+        record = self._record
+        self._resuming.resume(socket, asked=False)
+        if record.stream.active is None and record.turns.running() is None:
+            record.stream.tell_one(socket, wire.messages(record.text(), connect=True))
+            record.stream.knows(socket)
 
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""
@@ -45,21 +52,20 @@ class Talk:
         return lambda: self._heard(socket, frame)
 
     async def _heard(self, socket: Socket, frame: wire.Incoming) -> None:
-        conversation = self._conversation
         if frame.type == wire.REQUEST:
             self._asked(socket, frame)
         elif frame.type == wire.RESUME:
-            conversation.resume(socket, frame.probe)
+            self._resuming.resume(socket, frame.probe)
         elif frame.type == wire.RESUME_ACK:
-            conversation.take(socket, str(frame.id))
+            self._resuming.take(socket, str(frame.id))
         elif frame.type == wire.CANCEL:
-            if not conversation.cancel(str(frame.id)):
-                conversation.tell_ended(socket, str(frame.id))
+            if not self._conversation.cancel(str(frame.id)):
+                self._resuming.tell_ended(socket, str(frame.id))
         elif frame.type == wire.CLEAR:
-            conversation.clear(socket)
+            self._conversation.clear(socket)
         elif frame.type == wire.TOOL_RESULT:
             failed = frame.state == "output-error"
-            conversation.answer(
+            self._answers.answer(
                 str(frame.call),
                 "failed" if failed else "done",
                 str(frame.error or "Tool execution denied by user") if failed else frame.output,
@@ -68,7 +74,7 @@ class Talk:
                 client_tools=frame.client_tools if _are_tools(frame.client_tools) else None,
             )
         elif frame.type == wire.TOOL_APPROVAL:
-            conversation.answer(
+            self._answers.answer(
                 str(frame.call),
                 "approved" if frame.approved is True else "denied",
                 go_on=frame.go_on is True,
@@ -86,7 +92,7 @@ class Talk:
         try:
             self._accept(body, frame.id, socket)
         except Refused as error:
-            self._conversation.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
+            self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
 
     def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None) -> Row:
         """Have something answered that came as the AI SDK sends it."""
@@ -97,13 +103,13 @@ class Talk:
             raise InvalidArguments("The messages have to be an array.")
         if not _are_tools(client_tools):
             raise InvalidArguments("Tools of a client are an array of objects with a name.")
-        return self._conversation.ask(
+        return self._actor.of(Accepting).ask(
             cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
-        self._conversation.stream.gone(socket)
+        self._record.stream.gone(socket)
 
     async def request(self, request: Any) -> Any:
         """Answer an HTTP request about the chat; None if it is about something else."""
@@ -114,7 +120,7 @@ class Talk:
         if request.method == "GET" and last == "get-messages":
             from starlette.responses import Response
 
-            return Response(self._conversation.text(), media_type="application/json")
+            return Response(self._record.text(), media_type="application/json")
         if request.method == "POST" and last == "chat":
             return await self._answer(request)
         return None
@@ -128,7 +134,7 @@ class Talk:
         except msgspec.DecodeError as error:
             return PlainTextResponse(f"The body has to be JSON: {error}", 400)
         said: Any = body.get("messages")
-        row = self._conversation.answer_with(said) if _ends_with_answer(said) else None
+        row = self._answers.answer_with(said) if _ends_with_answer(said) else None
         row = row or self._accept(body, None, None)
         return StreamingResponse(
             _events(self._conversation.listen(row)),

@@ -71,8 +71,9 @@ def options_of(function: Any) -> ToolOptions | None:
 class Toolbox:
     """The tools of one chat agent."""
 
-    def __init__(self, actor: Actor, functions: Sequence[Any]) -> None:
+    def __init__(self, actor: Actor) -> None:
         self._actor = actor
+        functions: Sequence[Any] = tuple(actor.agent.tools)
         self._toolsets: list[Any] = []
         self._options: dict[str, ToolOptions] = {}
         self.agents = {one.name: one for one in functions if isinstance(one, AgentTool)}

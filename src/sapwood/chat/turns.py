@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +19,32 @@ ALL = (
     " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
+CLIENT_SOON, RUN_SOON = SOON = ("client soon", "run soon")
+"""Whom a tool call waits for that a client or another agent does, while our own tools still run."""
+Outcome = Literal["success", "failed", "denied", "interrupted"]
+"""How a tool call ended, as Pydantic AI has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of a chat agent."""
+
+    id: str
+    """What it is called by."""
+    status: str
+    """`queued`, `running`, `waiting`, `completed`, `error`, `aborted` or `skipped`."""
+    text: str = ""
+    """What was said, all text of it."""
+    output: Any = None
+    """What it ended with: the text, or what `output_type` asks for, as what JSON has."""
+    error: str | None = None
+    """What went wrong."""
+    steps: int = 0
+    """How often the model was asked."""
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Requests, tokens and cost, by model; a cost of None is one that nobody knows."""
+    body: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else the client sent with its request."""
 
 
 class Row(NamedTuple):
@@ -80,6 +107,17 @@ class ToolCall(NamedTuple):
         """Whether somebody was asked and has not answered."""
         return self.asked is not None and self.answer is None
 
+    def returned(self) -> tuple[Any, Outcome] | None:
+        """Return what it returned, or somebody answered for it, and how it ended; None if nobody knows."""
+        if self.status == "done":
+            return msgspec.json.decode(self.result or "null"), "success"
+        if self.status == "failed":
+            return self.error or "", "failed"
+        kind, value = msgspec.json.decode(self.answer) if self.answer is not None else ("", None)
+        if kind == "denied":
+            return value or "The user does not allow this call.", "denied"
+        return (value, "failed" if kind == "failed" else "success") if kind in ("done", "failed") else None
+
 
 ALL_CALLS = "SELECT id, turn, name, input, status, result, error, asked, answer, go_on FROM sapwood_tool_calls "
 
@@ -137,7 +175,9 @@ class Turns:
         return rows[0] if rows else None
 
     def last(self) -> Row | None:
-        rows = self._find("WHERE status <> 'skipped' ORDER BY number DESC LIMIT 1")
+        """Return the last turn, but for those that were skipped, or cancelled before what was said joined them."""
+        never_begun = "(status = 'skipped' OR (status = 'aborted' AND said <> '[]'))"
+        rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
     def running(self) -> Row | None:
@@ -147,6 +187,11 @@ class Turns:
     def waiting(self) -> Row | None:
         rows = self._find("WHERE status = 'waiting' ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
+
+    def named(self, stream: str) -> Row | None:
+        """Return the turn whose frames are called by this name now, or whose id it is."""
+        going_on = [row for row in (self.running(), self.waiting()) if row is not None and row.stream == stream]
+        return going_on[0] if going_on else self.get(stream)
 
     def all(self) -> list[Row]:
         return self._find("ORDER BY number")

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -237,6 +237,12 @@ class AgentClass:
         self._own: dict[str, Method] = {}
         self.base = base
 
+    @property
+    def brings(self) -> list[AgentClass]:
+        """The classes that this one names as those it uses."""
+        named: Callable[[], list[type]] | None = getattr(self.cls, "_brings", None)
+        return [] if named is None else [known(cls) for cls in named()]
+
     def overrides(self, hook: str, base: type | None = None) -> bool:
         """Return whether the class has a hook of its own."""
         return getattr(self.cls, hook, None) is not getattr(base or self.base, hook, None)
@@ -332,16 +338,36 @@ def known(cls: type) -> AgentClass:
         raise UsageError(f"{name} is not an agent class; it has to extend sapwood.Agent.") from None
 
 
+def brought_by(kinds: Iterable[AgentClass]) -> dict[str, AgentClass]:
+    """Return the classes that these use, and those that those do, by type; without types that two of them have."""
+    found: dict[str, AgentClass] = {}
+    doubled: set[str] = set()
+    to_visit = list(kinds)
+    visited = set(to_visit)
+    while to_visit:
+        for kind in to_visit.pop().brings:
+            if found.setdefault(kind.type, kind) is not kind:
+                doubled.add(kind.type)
+            if kind not in visited:
+                visited.add(kind)
+                to_visit.append(kind)
+    return {type_id: kind for type_id, kind in found.items() if type_id not in doubled}
+
+
 def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
-    """Return the one class that a stored type id means."""
-    for candidate in among:
-        if type_id == candidate.type or type_id in candidate.aliases:
-            return candidate
+    """Return the one class that a stored type id means: one of these, or one they bring along, before any other."""
+
+    def fits(one: AgentClass) -> bool:
+        return type_id == one.type or type_id in one.aliases
+
+    nearest = next(filter(fits, among), None) or next(filter(fits, brought_by(among).values()), None)
+    if nearest is not None:
+        return nearest
     fitting = {
         # Same module and qualified name: a module was reloaded, a notebook cell run again. The newest wins.
         (one.cls.__module__, one.cls.__qualname__): one
         for one in list(_by_class.values())
-        if type_id == one.type or type_id in one.aliases
+        if fits(one)
     }
     if len(fitting) == 1:
         return next(iter(fitting.values()))

@@ -31,7 +31,7 @@ from sapwood.errors import (
 )
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms
-from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
@@ -237,7 +237,8 @@ class Node:
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
             tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
             # A root is of one of the app's classes, whichever others have the same type id.
-            tree.kinds.update({known.type: known for known in self.roots if known.type == root.steps[0].type})
+            own = [known for known in self.roots if known.type == root.steps[0].type]
+            tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
             self.trees[root] = tree
         return tree
 

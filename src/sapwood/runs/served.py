@@ -281,7 +281,15 @@ class Served:
         if (progress.fraction or 0) >= 1 or now - last >= PACE:
             self._tell_progress(run)
         elif timer is None:
-            timer = self._actor.host.loop.call_later(last + PACE - now, self._tell_progress, run)
+            timer = self._actor.host.loop.call_later(last + PACE - now, self._tell_progress_in_time, run)
+            self._reports[run] = (last, timer, progress)
+
+    def _tell_progress_in_time(self, run: str) -> None:
+        try:
+            self._tell_progress(run)
+        except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
+            last, _, progress = self._reports[run]
+            timer = self._actor.host.loop.call_later(PACE, self._tell_progress_in_time, run)
             self._reports[run] = (last, timer, progress)
 
     def _tell_progress(self, run: str) -> None:
@@ -291,12 +299,12 @@ class Served:
         row = self.row(run) if progress is not None and self._actor.dropped is None else None
         if progress is None or row is None or row.status != "running":
             return
-        self._reports[run] = (self._actor.host.loop.time(), None, None)
         told = progress.told()
         kept = {name: one for name, one in told.items() if name != "data"}
         self._db.execute(
             "UPDATE sapwood_served_runs SET progress = ? WHERE id = ?", msgspec.json.encode(kept).decode(), run
         )
+        self._reports[run] = (self._actor.host.loop.time(), None, None)
         chunk = {"type": "data-agent-progress", "id": str(uuid4()), "transient": True, "data": told}
         self._tell_aside("progress", row, chunk)
 

@@ -172,15 +172,19 @@ class _Runtime(LocalRuntime):
         return CountingGate(self._points, super().make_gate())
 
 
+SLOW = 0.5
+"""Seconds without an await that fail a test: machines that run tests are slow now and then."""
+
+
 @asynccontextmanager
 async def running(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
     """Run an app for a test: a new data folder, a clock that stands still, in-place changes of state refused.
 
-    Code that holds up the loop fails the test, unless `slow_slices="allow"`. Further
-    keyword arguments replace single settings of the app.
+    Code that holds up the loop for half a second fails the test, unless `slow_slices="allow"`.
+    Further keyword arguments replace single settings of the app.
     """
     with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
-        changed = replace(app.settings, **{"data": folder, "check_state": True, **settings})
+        changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
         world = World(app, changed, slow_slices=slow_slices)
         await world.start()
         try:

@@ -1,0 +1,197 @@
+"""What is said to a chat agent is accepted, waits for its turn, and joins the conversation when that begins.
+
+What becomes of something said while a turn runs is for the agent's `concurrency` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.ending import Ending
+from sapwood.chat.interrupting import Interrupts
+from sapwood.chat.record import Record
+from sapwood.chat.said import check, check_understood, ids_of, request_of, trailing
+from sapwood.chat.transcript import UIMessage
+from sapwood.chat.turns import Row
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.sockets import Socket
+from sapwood.runs.registry import Run
+from sapwood.when import After
+from sapwood.wire import chat as wire
+
+POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+SILENCE = "begin turn"
+"""The key of the schedule that begins a turn when nothing more was said."""
+NOTICE = "notify-"
+"""What the id of a turn begins with in which the agent is told what became of a run nobody waited for."""
+
+
+class Accepting:
+    """Accepts what is said in one conversation, and lets one turn begin after the other."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        record = self._record = actor.of(Record)
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._ending = actor.of(Ending)
+
+    def ask(
+        self,
+        messages: Sequence[UIMessage],
+        *,
+        id: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
+        regenerate: bool = False,
+        sender: Socket | None = None,
+        run: str | None = None,
+        is_notice: bool = False,
+    ) -> Row:
+        """Accept what somebody said, and have it answered when it is its turn."""
+        self._actor.check_use()
+        name = id or f"turn-{uuid4().hex[:12]}"
+        if (known := self._turns.get(name)) is not None:
+            return known
+        # News that nobody asked for now neither gets lost nor stops anybody.
+        policy = "queue" if regenerate or is_notice else self._agent.concurrency
+        busy = self._turns.running() is not None or not all(map(_is_notice, self._turns.queued()))
+        for message in messages:
+            check(message)
+        new = self._new(messages, changed=not regenerate)
+        check_understood(new)
+        asked = trailing(messages) or [message["id"] for message in new] or self._transcript.last_said()
+        if busy and policy == "drop":
+            return self._skip(name, asked, sender, run)
+        if busy and policy in ("latest", "merge", "debounce", "interrupt"):
+            new = self._supersede(new)
+        row = self._turns.add(
+            name,
+            f"msg-{uuid4().hex}",
+            new,
+            asked=asked,
+            body=msgspec.json.encode(body or {}).decode(),
+            client_tools=msgspec.json.encode(client_tools or []).decode(),
+            run=run,
+        )
+        if regenerate:
+            self._turns.set(row.number, back_to=self._last_known(messages))
+        if busy and policy == "interrupt":
+            running = self._turns.running()
+            if running is not None:
+                self._actor.of(Interrupts).cancel(running)
+        if busy and new:
+            self._record.tell_all(sender=sender)
+        if policy == "debounce":
+            self._actor.of(Schedules).cancel(SILENCE)
+            wish = After(timedelta(seconds=self._agent.debounce), key=SILENCE)
+            self._actor.of(Schedules).add(wish, self._agent.begin_turn, (), {})
+        else:
+            self.begin_next(sender)
+        return self._record.row(row.number)
+
+    def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
+        """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
+        stored, waits = self._transcript.known(), {id for row in self._turns.queued() for id in ids_of(row.said)}
+        said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
+        new = [message for message in said if message.get("id") not in stored]
+        last = said[-1] if changed and said and said[-1] is messages[-1] else {}
+        before = self._transcript.get(last["id"]) if last.get("id") in stored else None
+        if before is not None and before["parts"] != last["parts"]:
+            new.append(last)
+        return [message if message.get("id") else {**message, "id": f"msg-{uuid4().hex}"} for message in new]
+
+    def _skip(self, name: str, asked: Sequence[str], sender: Socket | None, run: str | None) -> Row:
+        row = self._turns.add(name, "", [], asked=asked, body="{}", client_tools="[]", run=run)
+        self._turns.end(row.number, "skipped")
+        self._ending.end_run(row, "skipped")
+        if sender is not None:
+            self._stream.tell_one(sender, wire.messages(self._record.text()))
+            self._stream.knows(sender)
+            self._stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
+        return self._record.row(row.number)
+
+    def _supersede(self, new: Sequence[UIMessage]) -> list[UIMessage]:
+        """Skip the turns that wait, but those that answer something again; return what the new one is to answer."""
+        said: list[UIMessage] = []
+        for row in self._turns.queued():
+            if row.back_to is None:
+                said += msgspec.json.decode(row.said)
+                self._ending.end_queued(row, "skipped")
+        return [*said, *new]
+
+    def _last_known(self, messages: Sequence[UIMessage]) -> str:
+        """Return the id of the last of a client's messages that is known here; "" if none is."""
+        known = self._transcript.known()
+        return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
+
+    def _take_back(self, id: str, *, itself: bool) -> None:
+        """Take back what followed a message, perhaps the message itself."""
+        ids = [one for one, _ in self._transcript.ids()]
+        if id in ids:
+            self._transcript.remove(ids[ids.index(id) + (not itself) :])
+
+    def note_run(self, run: Run) -> None:
+        """Have the conversation go on with what became of a run nobody waited for, once."""
+        what = (
+            f"completed: {run.summary or msgspec.json.encode(run.output).decode()}"
+            if run.ok
+            else f"{run.status}: {run.failure()['error']}"
+        )
+        message = {
+            "id": f"msg-{run.id}-{run.status}",
+            "role": "user",
+            "parts": [{"type": "text", "text": f"[The background run {run.id} of {run.agent.type} was {what}]"}],
+            "metadata": {"source": "run", "run": run.id},
+        }
+        self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)
+
+    def begin_next(self, sender: Socket | None = None, *, is_silent: bool = False) -> None:
+        """Let the next turn begin, if none runs and nobody is still speaking; its `sender` knows what was said."""
+        queued, first = self._turns.queued(), self.first()
+        if self._turns.running() is not None:
+            return
+        if first is None:
+            self._stream.release_parked()
+        elif is_silent or first.back_to is not None or not self._awaits_silence():
+            self._begin(first, sender if len(queued) == 1 else None)
+
+    def first(self) -> Row | None:
+        """Return the turn that begins as soon as it can; while somebody is asked, news wait for the answer."""
+        queued = self._turns.queued()
+        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+            return None
+        return queued[0]
+
+    def _awaits_answer(self) -> bool:
+        waiting = self._turns.waiting()
+        return waiting is not None and any(call.is_open for call in self._turns.calls(waiting.number))
+
+    def _awaits_silence(self) -> bool:
+        return self._agent.concurrency == "debounce" and self._actor.of(Schedules).get(SILENCE) is not None
+
+    def _begin(self, row: Row, sender: Socket | None = None) -> None:
+        """Let a turn begin: what was said joins the conversation."""
+        self._ending.close_waiting()
+        if row.back_to is not None:
+            self._take_back(row.back_to, itself=False)
+        said: list[UIMessage] = msgspec.json.decode(row.said)
+        for message in said:
+            if message["id"] in self._transcript.known():  # it was changed
+                self._take_back(message["id"], itself=True)
+            self._transcript.put(message)
+        if said:
+            self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
+        self._turns.set(row.number, status="running", said="[]")
+        self._record.tell_all(sender=sender)
+        self._record.launch(row.number)
+
+
+def _is_notice(row: Row) -> bool:
+    return row.id.startswith(NOTICE)

@@ -1,0 +1,135 @@
+"""Tool calls that wait for somebody, and what was answered; a turn goes on once all its calls have their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sapwood.chat.accepting import Accepting
+from sapwood.chat.chunks import answered
+from sapwood.chat.record import Record
+from sapwood.chat.said import check
+from sapwood.chat.transcript import UIMessage
+from sapwood.chat.turns import Row
+from sapwood.errors import Refused
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.sockets import Socket
+from sapwood.wire import chat as wire
+
+GO_ON = "Go on where you stopped."
+"""What the model is told, and nobody else, when it is to go on with an answer that was whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A tool call that waits for a person."""
+
+    id: str
+    """The tool call's id: what to approve or deny."""
+    tool: str
+    """The tool's name."""
+    arguments: Any
+    """What it would be called with."""
+
+
+class Answers:
+    """Has the turns of one conversation go on that waited for somebody."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        record = self._record = actor.of(Record)
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._accepting = actor.of(Accepting)
+
+    def approvals(self) -> list[Approval]:
+        """Return the tool calls that wait for a person."""
+        waiting = self._turns.waiting()
+        calls = self._turns.calls(waiting.number) if waiting is not None else []
+        return [
+            Approval(call.id, call.name, msgspec.json.decode(call.input))
+            for call in calls
+            if call.asked == "approval" and call.is_open
+        ]
+
+    def answer(
+        self,
+        id: str,
+        kind: str,
+        value: Any = None,
+        *,
+        go_on: bool = True,
+        owner: Socket | None = None,
+        client_tools: Sequence[Any] | None = None,
+    ) -> bool:
+        """Take the answer to a tool call that waits; the first counts. The turn goes on once all have theirs."""
+        self._actor.check_use()
+        call = self._turns.call(id)
+        if call is None or not call.is_open or (kind == "approved" and call.asked != "approval"):
+            return False
+        self._turns.answer_call(id, kind, value, go_on=go_on)
+        row = self._record.row(call.turn)
+        if client_tools is not None:
+            self._turns.set(row.number, client_tools=msgspec.json.encode(client_tools).decode())
+        message = self._transcript.get(row.message)
+        if message is not None:
+            message = answered(message, id, kind, value)
+            self._transcript.put(message)
+            self._stream.tell(wire.updated(message))
+        self._stream.owner = owner or self._stream.owner
+        self.maybe_go_on(row.number)
+        return True
+
+    def answer_with(self, messages: Sequence[UIMessage]) -> Row | None:
+        """Take the answers in the assistant's message with which a client's messages end; return the turn they are for.
+
+        None if the client says something else. A turn that goes on already is returned too: the answers came twice.
+        """
+        last = messages[-1] if messages else {}
+        row = self._turns.running() or self._turns.waiting()
+        if row is None or last.get("id") != row.message:
+            return None
+        check(last)
+        for part in last["parts"]:
+            id, state = str(part.get("toolCallId")), part.get("state")
+            if state in ("approval-responded", "output-denied"):
+                approval: dict[str, Any] = part["approval"] if isinstance(part.get("approval"), dict) else {}
+                is_so, reason = approval.get("approved") is True, approval.get("reason")
+                self.answer(id, "approved" if is_so else "denied", None if is_so or reason is None else str(reason))
+            elif state == "output-available":
+                self.answer(id, "done", part.get("output"))
+            elif state == "output-error":
+                self.answer(id, "failed", str(part.get("errorText")))
+        return self._record.row(row.number)
+
+    def maybe_go_on(self, number: int) -> None:
+        """Go on with a turn that waited, if everybody has answered and somebody wants it to."""
+        row = self._turns.of(number)
+        calls = [call for call in self._turns.calls(number) if call.asked is not None]
+        if row is None or row.status != "waiting" or any(call.is_open for call in calls):
+            return
+        if any(call.go_on for call in calls):
+            self._stream.go_on(number)
+            self._turns.set(number, status="running", continues=row.continues + 1)
+            self._record.launch(number)
+        elif self._turns.queued():
+            self._accepting.begin_next()
+
+    def continue_last(self) -> Row:
+        """Have the model go on with its last answer."""
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        row = self._turns.last()
+        if row is None or row.is_open:
+            raise Refused("There is no turn to go on with.")
+        history = self._transcript.history()
+        if history and history[-1].kind == "response":
+            self._transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))
+        self._stream.go_on(row.number)
+        # If it was a run, that is over: what follows is between the agent and whoever talks to it.
+        news = {"status": "running", "continues": row.continues + 1, "error": None, "output": None, "run": None}
+        self._turns.set(row.number, **news)
+        self._record.launch(row.number)
+        return self._record.row(row.number)

@@ -1,0 +1,183 @@
+"""Asks a model, when its provider may be asked; again if it could not answer now, or fell silent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sapwood.chat.chunks import Projection
+from sapwood.chat.interrupting import Interrupts
+from sapwood.chat.loop import PydanticLoop, Turn, Used, retry_after
+from sapwood.chat.providers import Providers
+from sapwood.chat.record import Record
+from sapwood.chat.resuming import Resuming
+from sapwood.chat.turns import Row
+from sapwood.chat.wires import Wire
+from sapwood.clock import Clock
+from sapwood.kernel.actor import Actor
+from sapwood.when import Retry
+
+if TYPE_CHECKING:
+    from pydantic_ai import CancellationToken
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+LOOP = PydanticLoop()
+PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
+"""How often a provider is asked that cannot answer now."""
+
+
+class Stalled(Exception):
+    """The model stopped answering."""
+
+
+class Silence:
+    """Cuts off what has said nothing for so many seconds."""
+
+    def __init__(self, clock: Clock, seconds: float, cut: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._cut = cut
+        self._heard_at = clock.now()
+        self.is_too_long = False
+        self._timer = clock.call_at(self._heard_at + seconds, self._look)
+
+    def broken(self) -> None:
+        """Something was said."""
+        self._heard_at = self._clock.now()
+
+    def _look(self) -> None:
+        due = self._heard_at + self._seconds
+        if self._clock.now() < due:
+            self._timer = self._clock.call_at(due, self._look)
+        else:
+            self.is_too_long = True
+            self._cut()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
+class Asking:
+    """Asks the model of one chat agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        record = actor.of(Record)
+        self._turns, self._stream = record.turns, record.stream
+        self._interrupts = actor.of(Interrupts)
+        self._silence: Silence | None = None
+        """Notes how long nothing has come of what the model is asked for now."""
+        self.said = 0
+        """How many events have come of what the model is asked for now."""
+
+    async def answer(self, row: Row, turn: Turn, history: Sequence[ModelMessage]) -> ModelResponse:
+        """Have the model say something, and everybody hear it."""
+        stream, projection = self._stream, Projection(row.steps + 1)
+
+        def hear(event: Any) -> None:
+            self.said += 1
+            if self._silence is not None:
+                self._silence.broken()
+            stream.put(*projection.event(event))
+
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                return await self._provided(row, turn, lambda token: self._watched(row, turn, history, token, hear))
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self.begin_again(row, row.steps + 1)
+                projection = Projection(row.steps + 1)
+                stream.put({"type": "start-step"})
+                await self._actor.leave()
+        raise AssertionError
+
+    async def summary(self, row: Row, turn: Turn, old: Sequence[ModelMessage]) -> str:
+        """Have the model say in short what was said."""
+        return await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token, self._counting(row)))
+
+    async def _watched(
+        self,
+        row: Row,
+        turn: Turn,
+        history: Sequence[ModelMessage],
+        token: CancellationToken,
+        hear: Callable[[Any], None],
+    ) -> ModelResponse:
+        """Ask the model, and no longer if it falls silent."""
+        self._silence = silence = self.listen_for(token.cancel)
+        try:
+            return await LOOP.ask(turn, history, token, hear, self._counting(row))
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            self._silence = None
+            if silence is not None:
+                silence.end()
+
+    def listen_for(self, cut: Callable[[], object]) -> Silence | None:
+        seconds: float | None = self._agent.stall_timeout
+        return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
+
+    def begin_again(self, row: Row, step: int) -> None:
+        """Have a step be begun again that fell silent."""
+        self._interrupts.going_on(row.number)
+        log.warning(
+            "the model of %s was silent for %s s, and is asked again",
+            self._actor.address,
+            self._agent.stall_timeout,
+            extra={"address": str(self._actor.address)},
+        )
+        self._interrupts.renew()
+        self._actor.of(Resuming).begin_again(row.number, step)
+
+    def _counting(self, row: Row) -> Callable[[Used], None]:
+        """Return what counts the use of a model, whatever becomes of its answer."""
+
+        def count(used: Used) -> None:
+            if self._actor.dropped is None:
+                self._turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
+
+        return count
+
+    async def _provided(self, row: Row, turn: Turn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+        self.said = 0
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                async with limiter.request(self._waits, self._interrupts.stopped):
+                    self._interrupts.going_on(row.number)
+                    return await self._over_wire(ask)
+            except Exception as error:
+                wait = retry_after(error, PROVIDER.wait(failed))
+                if wait is None or self.said or failed == PROVIDER.attempts:
+                    raise
+                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
+            if wait.for_all:
+                limiter.close_for(wait.seconds)
+            else:
+                await limiter.pause(wait.seconds, self._waits, self._interrupts.stopped)
+        raise AssertionError
+
+    async def _over_wire(self, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+        assert self._interrupts.token is not None
+        self._interrupts.wire = wire = Wire()
+        try:
+            with wire.used():
+                return await ask(self._interrupts.token)
+        finally:
+            self._interrupts.wire = None
+
+    def _waits(self, seconds: float | None) -> None:
+        self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
+        self._stream.flush()

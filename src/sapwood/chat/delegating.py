@@ -1,0 +1,91 @@
+"""Agents that the model uses as tools: they begin as soon as it has asked, and what becomes of them are the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.record import Record
+from sapwood.chat.tools import Toolbox
+from sapwood.chat.turns import RUN_SOON, Row
+from sapwood.kernel.actor import Actor
+from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+
+class Delegating:
+    """Gives the runs that tool calls of one conversation are."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        record = actor.of(Record)
+        self._turns, self._stream = record.turns, record.stream
+
+    @property
+    def _agents(self) -> Mapping[str, AgentTool]:
+        return self._actor.of(Toolbox).agents
+
+    def begin(self, row: Row, asked: ModelMessage) -> None:
+        """Have the agents begin that the model wants to use: they work beside our own tools."""
+        place = 0
+        for part in asked.parts:
+            tool = self._agents.get(part.tool_name) if part.part_kind == "tool-call" else None
+            if tool is None or part.part_kind != "tool-call":
+                continue
+            id = part.tool_call_id
+            self._turns.ask_about(id, row.number, part.tool_name, part.args_as_json_str(), RUN_SOON)
+            self._give(row, tool, id, part.args_as_json_str(), place)
+            place += 1
+
+    def wanted(self, row: Row) -> list[tuple[str, str]]:
+        """Give the runs that a turn waits for, or find them again; return each call with its run."""
+        calls = [call for call in self._turns.calls(row.number) if call.asked == "run" and call.is_open]
+        given = [(call.id, self._give(row, self._agents[call.name], call.id, call.input)) for call in calls]
+        return [(call, run) for call, run in given if run is not None]
+
+    def _give(self, row: Row, tool: AgentTool, id: str, arguments: str, place: int = 0) -> str | None:
+        """Give a run for a tool call, or find it again; return its id. None: the arguments do not fit."""
+        try:
+            given = tool.given(msgspec.json.decode(arguments))
+        except (ValueError, msgspec.DecodeError) as error:
+            self._turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
+            return None
+        wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
+        return self._actor.of(Runs).give(tool.cls, given, wish).id
+
+    def answer(self, id: str, run_id: str) -> None:
+        """Take what became of a run as the answer to a tool call."""
+        call, run = self._turns.call(id), self._actor.of(Outcomes).of(run_id)
+        assert call is not None
+        failure = None if run.ok else run.failure()
+        if failure is None:
+            try:
+                self._turns.answer_call(id, "done", self._agents[call.name].returned(run), go_on=True)
+                return
+            except ValueError as error:
+                failure = {
+                    "ok": False,
+                    "status": "error",
+                    "error": f"Its output does not fit: {error}",
+                    "retryable": False,
+                }
+        self._turns.answer_call(id, "failed", msgspec.json.encode(failure).decode(), go_on=True)
+        self._stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": failure["error"]})
+
+    @contextmanager
+    def within(self, row: Row, id: str, name: str) -> Generator[None, None, None]:
+        """Have the runs that are given in this block belong to a tool call."""
+        token = tool_call.set(ToolCall(self._actor, id, row.id))
+        try:
+            with tracing.span(f"execute_tool {name}", gen_ai__tool__name=name, gen_ai__tool__call__id=id):
+                yield
+        finally:
+            tool_call.reset(token)

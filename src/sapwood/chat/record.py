@@ -1,0 +1,94 @@
+"""What is kept of one conversation, and shown of it: its messages, its turns, and what it streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.said import ids_of
+from sapwood.chat.stream import ChatStream
+from sapwood.chat.transcript import Transcript
+from sapwood.chat.turns import Row, Turn, Turns
+from sapwood.errors import Refused
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
+from sapwood.kernel.sockets import Socket
+from sapwood.runs.registry import shown
+from sapwood.runs.runner import Runs
+from sapwood.wire import helix
+
+
+class Record:
+    """What is kept of the conversation of one chat agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self.transcript = Transcript(actor.database, actor.host.clock)
+        self.turns = Turns(actor.database, actor.host.clock)
+        self.stream = ChatStream(actor, self.turns)
+        if actor.kind.overrides("on_chunk"):
+            self.stream.on_chunk = self._agent.on_chunk
+
+    def row(self, number: int) -> Row:
+        """Return a turn as it is stored."""
+        row = self.turns.of(number)
+        if row is None:
+            raise Refused("The turn was cleared away.")
+        return row
+
+    def text(self) -> str:
+        """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""
+        text = self.transcript.text()
+        waits = [row.said for row in self.turns.queued() if row.said != "[]"]
+        if not waits:
+            return text
+        ids = [id for id, _ in self.transcript.ids()]
+        changed = [ids.index(id) for said in waits for id in ids_of(said) if id in ids]
+        if changed:
+            text = msgspec.json.encode(self.transcript.messages()[: min(changed)]).decode()
+        return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
+
+    def tell_all(self, *, sender: Socket | None = None) -> None:
+        """Send the conversation to every client, but to whoever said the last of it."""
+        self.stream.tell_messages(self.text, sender=sender)
+
+    def shown(self, row: Row) -> Turn:
+        """Return a turn as users see it."""
+        message = self.transcript.get(row.message) if row.message else None
+        parts: list[dict[str, Any]] = message["parts"] if message is not None else []
+        return Turn(
+            id=row.id,
+            status=row.status,
+            text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
+            output=None if row.output is None else msgspec.json.decode(row.output),
+            error=row.error,
+            steps=row.steps,
+            usage=msgspec.json.decode(row.usage),
+            body=msgspec.json.decode(row.body),
+        )
+
+    def export(self) -> dict[str, Any]:
+        """Return everything that is known of the conversation, as what JSON has."""
+        return {
+            "messages": self.transcript.messages(),
+            "model_messages": self.transcript.exported(),
+            "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "helix": self._in_words_of_helix(),
+        }
+
+    def _in_words_of_helix(self) -> dict[str, Any]:
+        """Return the conversation and its runs for tools that were written for Helix."""
+        agents = {one.name: known(one.cls).type for one in self._agent.tools if isinstance(one, AgentTool)}
+        runs = self._actor.of(Runs).registry.all()
+        return {
+            "messages": helix.recorded(self.transcript.exported(), agents),
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
+        }
+
+    def launch(self, number: int) -> None:
+        """Have a turn driven, by a fiber of its own."""
+        self._actor.of(Agenda).fibers.launch(f"turn {number}", self._agent.drive_turn, (number,), {})

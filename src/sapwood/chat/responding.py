@@ -1,0 +1,90 @@
+"""Lets an agent that has written `respond` answer by itself, without a model of Pydantic AI's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from sapwood.chat.asking import PROVIDER, Asking, Stalled
+from sapwood.chat.chunks import Chunk
+from sapwood.chat.interrupting import Cancelled, Interrupts
+from sapwood.chat.record import Record
+from sapwood.chat.turns import Row
+from sapwood.kernel.actor import Actor
+
+
+class Failed(Exception):
+    """An answer says of itself that it failed."""
+
+
+class Responding:
+    """Answers with the `respond` of one chat agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        record = self._record = actor.of(Record)
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._interrupts = actor.of(Interrupts)
+        self._asking = actor.of(Asking)
+
+    async def respond(self, row: Row) -> None:
+        """Let the agent's own `respond` answer; again if it falls silent."""
+        for failed in range(1, PROVIDER.attempts + 1):
+            try:
+                await self._respond(row)
+            except Stalled:
+                if failed == PROVIDER.attempts:
+                    raise
+                self._asking.begin_again(row, 1)
+            else:
+                return
+
+    async def _respond(self, row: Row) -> None:
+        """Let the agent's own `respond` answer."""
+        from pydantic_ai.messages import ModelResponse, TextPart
+
+        self._stream.forget_from(1)
+        self._stream.begin_step(1)
+        self._stream.put({"type": "start-step"})
+        await self._actor.leave()
+        texts: list[str] = []
+        answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(self._record.shown(row))
+        silence = self._asking.listen_for(self._interrupts.cut_own_code)
+        try:
+            with self._interrupts.own_code(row.number):
+                try:
+                    async for said in answer:
+                        self._interrupts.going_on(row.number)
+                        if silence is not None:
+                            silence.broken()
+                        if not isinstance(said, str) and said["type"] == "error":
+                            raise Failed(str(said["errorText"]))
+                        self._stream.put(*_chunks_of(said, first=not texts))
+                        if isinstance(said, str):
+                            texts.append(said)
+                finally:
+                    await answer.aclose()
+        except Cancelled:
+            if silence is None or not silence.is_too_long or self._interrupts.is_cancelled(self._turns.of(row.number)):
+                raise
+            raise Stalled(Stalled.__doc__) from None
+        finally:
+            if silence is not None:
+                silence.end()
+        if texts:
+            self._stream.put({"type": "text-end", "id": "1-0"})
+        self._stream.put({"type": "finish-step"}, {"type": "finish"})
+        self._actor.check_live()
+        text = "".join(texts)
+        self._transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
+        self._turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
+
+
+def _chunks_of(said: str | Chunk, *, first: bool) -> list[Chunk]:
+    if not isinstance(said, str):
+        return [said]
+    start: list[Chunk] = [{"type": "text-start", "id": "1-0"}] if first else []
+    return [*start, {"type": "text-delta", "id": "1-0", "delta": said}]

@@ -1,0 +1,318 @@
+"""The steps of a turn, for whoever drives it: a fiber of this process, or something that outlives it.
+
+A driver takes a turn up, begins it, and does one step after the other: the model is asked
+once, or the tools that it asked for run once. Between two steps it has the runs begin that
+the turn waits for, and takes what becomes of them. At the end it finishes the turn.
+
+Whatever comes of a step is stored before it returns. Begun again after a crash, a turn
+finds the conversation as far as it got and does the rest: what the model was saying when the
+process died is asked for again, a tool that had returned is not called again. Stopping goes
+past the driver: the step that is under way raises, and no other begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.capabilities.steps import Work
+from sapwood.chat.asking import LOOP, Asking
+from sapwood.chat.chunks import Projection, json_of
+from sapwood.chat.compaction import BEFORE, cut_of
+from sapwood.chat.delegating import Delegating
+from sapwood.chat.interrupting import Interrupts
+from sapwood.chat.loop import Acted, in_words
+from sapwood.chat.loop import Turn as LoopTurn
+from sapwood.chat.record import Record
+from sapwood.chat.responding import Responding
+from sapwood.chat.tools import Toolbox
+from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
+from sapwood.errors import Refused, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.context import current
+from sapwood.kernel.crossing import describe
+from sapwood.runs.served import Served
+from sapwood.wire.chat import recovering
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+log = logging.getLogger(__name__)
+
+
+class End(Protocol):
+    """Ends a turn, or has it wait for somebody, and lets what follows begin."""
+
+    async def __call__(self, number: int, status: str, *, error: str | None = None) -> None: ...
+
+
+class Steps:
+    """What drivers of the turns of one conversation call."""
+
+    def __init__(self, actor: Actor, end: End) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        record = self._record = actor.of(Record)
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._interrupts = actor.of(Interrupts)
+        self._asking = actor.of(Asking)
+        self._delegating = actor.of(Delegating)
+        self._end = end
+        self._turn: LoopTurn | None = None
+        """What the turn that runs now needs of its agent."""
+
+    async def take_up(self, row: Row, *, again: bool) -> None:
+        """Have a turn stream from here, for the first time or `again`."""
+        if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
+            self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
+        if row.continues:
+            await self._actor.leave()
+            await self._stream.asked_for()
+            self._actor.check_live()
+        self._stream.begin(row)
+        if again:
+            self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
+            self._stream.tell(recovering(row.id, is_so=True))
+            address = str(self._actor.address)
+            log.info("%s goes on with the turn %s, which was interrupted", address, row.id, extra={"address": address})
+
+    async def begin(self, number: int) -> str:
+        """Begin a turn, or go on with it; return how it stands: `running`, or `completed` and not yet finished."""
+        row = self._interrupts.going_on(number)
+        if row.output is not None:  # it was about to end when the process died
+            return "completed"
+        said = self._stream.stored(number)
+        if not row.continues and not row.steps and not said:
+            with self._interrupts.own_code(number):
+                await self._agent.before_turn(self._record.shown(row))
+                await self._agent.on_agent_start(self._record.shown(row))
+        if not said:
+            self._stream.begin_step(row.steps)
+            self._stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
+        if not self._actor.kind.overrides("respond"):
+            self._turn = self._loop_turn(row)
+            await self._transcript.load()
+            self._actor.check_live()
+        return "running"
+
+    async def step(self, number: int) -> str:
+        """Ask the model, or run its tools; return how the turn stands: `running`, `waiting` or `completed`."""
+        row = self._interrupts.going_on(number)
+        if self._turn is None:
+            await self._actor.of(Responding).respond(row)
+            return "completed"
+        history = self._transcript.history()
+        if not history:
+            raise UsageError("There is nothing to answer: the conversation is empty.")
+        if self._is_asking(number):  # it was about to wait
+            return "waiting"
+        if history[-1].kind != "request" or self._answers(number):
+            return await self._act(row, self._turn, history)
+        await self._shorten(row, self._turn, history)
+        await self._ask(self._interrupts.going_on(number), self._turn, self._transcript.history())
+        return "running"
+
+    def start_runs(self, number: int) -> list[tuple[str, str]]:
+        """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""
+        return self._delegating.wanted(self._interrupts.going_on(number))
+
+    def take_run(self, call: str, run: str) -> None:
+        """Take what became of a run as the answer to a tool call."""
+        self._delegating.answer(call, run)
+        self._progressed()
+
+    async def finish(self, number: int, status: str) -> None:
+        """End a turn, or have it wait for somebody."""
+        if status == "waiting":
+            self._stream.flush()
+            said = self._stream.stored(number)
+            if said and said[-1]["type"] != "finish-step":
+                self._stream.put({"type": "finish-step"})
+        await self._end(number, status)
+
+    async def fail(self, number: int, error: Exception) -> str:
+        """End a turn that went wrong, or was cancelled; return which."""
+        self._actor.check_live()
+        if self._interrupts.is_cancelled(self._turns.of(number)):
+            await self._end(number, "aborted")
+            return "aborted"
+        log.warning(
+            "a turn of %s failed: %s",
+            self._actor.address,
+            describe(error),
+            extra={"address": str(self._actor.address)},
+            exc_info=error,
+        )
+        await self._end(number, "error", error=in_words(error, said=self._asking.said > 0))
+        return "error"
+
+    async def tell_end(self, number: int) -> None:
+        """Tell the agent that a turn is over, if it is; again if the process died in it."""
+        row = self._turns.of(number)
+        if row is None or row.is_open:
+            return
+        turn, agent = self._record.shown(row), self._agent
+        hooks = [agent.on_turn_end]
+        if turn.status in ("completed", "error", "aborted"):
+            hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
+        for hook in hooks:
+            await self._actor.tell(hook, turn)
+
+    def _is_asking(self, number: int) -> bool:
+        """Return whether somebody was asked about a tool call and has not answered."""
+        return any(call.is_open and call.asked not in SOON for call in self._turns.calls(number))
+
+    def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
+        """Return what was answered for tool calls that the turn waited for."""
+        return {
+            call.id: tuple(msgspec.json.decode(call.answer))
+            for call in self._turns.calls(number)
+            if call.answer is not None and call.asked not in SOON
+        }
+
+    def _loop_turn(self, row: Row) -> LoopTurn:
+        agent = self._agent
+        model = agent.get_model()
+        if model is None and agent.loop is None:
+            raise UsageError(f"{type(agent).__name__} has no model. Set `model`, or write respond().")
+        return LoopTurn(
+            model=model,
+            instructions=agent.get_instructions(),
+            output_type=agent.output_type,
+            settings=agent.model_settings,
+            deps=self._actor.host.deps,
+            client_tools=row.tools(),
+            toolbox=self._actor.of(Toolbox),
+            within=lambda call, name: self._delegating.within(row, call, name),
+            journal=CallJournal(self._actor, self._turns, row.number),
+            before_tool_call=agent.before_tool_call,
+            after_tool_call=agent.after_tool_call,
+            tool_raised=self._tool_raised,
+            ready=agent.loop,
+        )
+
+    def _tool_raised(self, name: str, error: Exception) -> None:
+        """Have a mistake in a tool be seen, which only the model would hear of; what is refused is none."""
+        if self._actor.dropped is None and not isinstance(error, Refused):
+            log.warning(
+                "the tool %s of %s failed: %s",
+                name,
+                self._actor.address,
+                describe(error),
+                extra={"address": str(self._actor.address)},
+                exc_info=error,
+            )
+
+    async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Ask the model once."""
+        step = row.steps + 1
+        if step > self._agent.max_steps:
+            raise Refused(f"The turn has asked the model {row.steps} times, and may not ask again (max_steps).")
+        self._stream.forget_from(step)
+        self._stream.begin_step(step)
+        with self._interrupts.own_code(row.number):
+            await self._agent.before_step(self._record.shown(row), step)
+        self._stream.put({"type": "start-step"})
+        await self._actor.leave()
+        self._interrupts.going_on(row.number)
+        with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:
+            response = await self._asking.answer(row, turn, history)
+            usage = response.usage
+            span.set(
+                gen_ai__response__model=response.model_name,
+                gen_ai__provider__name=response.provider_name,
+                gen_ai__usage__input_tokens=usage.input_tokens,
+                gen_ai__usage__output_tokens=usage.output_tokens,
+            )
+        row = self._interrupts.going_on(row.number)
+        self._actor.check_live()
+        self._stream.flush()
+        self._transcript.add(row.message, response)
+        self._turns.set(row.number, steps=step)
+        self._progressed()
+        await self._actor.leave()
+
+    async def _shorten(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
+        """Have what is old summarised, if the conversation has grown too long for the model."""
+        allowed: int | None = self._agent.compact_above
+        cut = 0 if allowed is None else cut_of(history, allowed)
+        if not cut:
+            return
+        with self._interrupts.own_code(row.number):
+            summary = await self._agent.compact(list(history[:cut]))
+        if summary is None:
+            summary = await self._asking.summary(row, turn, history[:cut])
+        self._actor.check_live()
+        self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
+        await self._actor.leave()
+
+    async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
+        """Run the tools the model asked for; return how the turn stands."""
+        assert self._interrupts.token is not None
+        projection = Projection(row.steps)
+        answers = self._answers(row.number)
+        if not answers:
+            self._expect_clients(row, history)
+            self._delegating.begin(row, history[-1])
+        # What others answered is in the message already; clients of a continuation do not know the call any more.
+        runs = {call.id for call in self._turns.calls(row.number) if call.asked == "run"}
+        known = {id for id, (kind, _) in answers.items() if kind != "approved" and (kind == "failed" or id not in runs)}
+        acted = await LOOP.act(
+            turn,
+            history,
+            answers,
+            self._interrupts.token,
+            lambda event: self._stream.put(*projection.event(event, known=known)),
+        )
+        row = self._interrupts.going_on(row.number)
+        self._actor.check_live()
+        if acted.request is not None:
+            self._transcript.add(row.message, acted.request)
+        self._turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
+        for call in acted.client_calls:
+            whom = "run" if call.tool_name in turn.toolbox.agents else "client"
+            self._turns.ask_about(call.tool_call_id, row.number, call.tool_name, call.args_as_json_str(), whom)
+        clients = [call for call in acted.client_calls if call.tool_name not in turn.toolbox.agents]
+        for call in acted.approvals:
+            id = call.tool_call_id
+            self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
+            self._stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        if acted.approvals or clients:
+            return "waiting"
+        if acted.client_calls:
+            return "running"
+        self._stream.put({"type": "finish-step"})
+        self._stream.flush()
+        self._progressed()
+        if not acted.is_over:
+            self._count_retries(row, acted)
+            return "running"
+        self._turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
+        self._stream.put({"type": "finish"})
+        return "completed"
+
+    def _expect_clients(self, row: Row, history: Sequence[ModelMessage]) -> None:
+        """Note what clients are to run: they may be done before our own tools are."""
+        theirs = {tool["name"] for tool in row.tools()}
+        for part in history[-1].parts:
+            if part.part_kind == "tool-call" and part.tool_name in theirs:
+                self._turns.ask_about(
+                    part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), CLIENT_SOON
+                )
+
+    def _count_retries(self, row: Row, acted: Acted) -> None:
+        """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
+        parts = acted.request.parts if acted.request is not None else ()
+        retried = any(part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried" for part in parts)
+        if retried and row.retries >= self._agent.max_retries:
+            raise Refused(f"The model made the same mistake {row.retries + 1} times (max_retries).")
+        self._turns.set(row.number, retries=row.retries + 1 if retried else 0)
+
+    def _progressed(self) -> None:
+        call = current.get()
+        if call is not None and isinstance(call.work, Work):
+            call.work.progressed()

@@ -1,0 +1,61 @@
+"""A run that is followed now, and can be stopped at once."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from dataclasses import dataclass
+
+from sapwood.kernel.actor import Actor
+from sapwood.runs.registry import Row
+from sapwood.runs.served import Served
+from sapwood.runs.stops import stopping
+
+
+@dataclass(slots=True)
+class Followed:
+    """A run that is followed now."""
+
+    row: Row
+    """As it was when it began to be followed."""
+    stop: Future[str]
+    """Done when it is to stop; why."""
+    since: float
+    """When it began to be followed."""
+    again: bool
+    """Whether it was followed before the process ended."""
+    child: Actor | None = None
+    """Who does it, once they are awake."""
+    given_up: bool = False
+    timed_out: bool = False
+    trouble: str | None = None
+    """Why the sub-agent could not be reached, when last tried; None: it was."""
+    troubled_since: float = 0.0
+    """When it could first not be reached."""
+    nudge: Future[None] | None = None
+    """Done when somebody asks for the run again; what is waited for is looked at anew."""
+
+    @property
+    def stopped(self) -> str | None:
+        return self.stop.result() if self.stop.done() else None
+
+    def cut(self, reason: str) -> None:
+        """Stop the run and all below it, at once; what has to be written of it follows."""
+        if self.stop.done():
+            return
+        self.stop.set_result(reason)
+        if self.child is not None and self.child.dropped is None:
+            with stopping(self.child):
+                self.child.of(Served).cut(self.row.id, reason)
+
+    def nudged(self) -> Future[None]:
+        """Return what is done when somebody asks for the run again."""
+        if self.nudge is None or self.nudge.done():
+            self.nudge = self.stop.get_loop().create_future()
+        return self.nudge
+
+    def wanted_again(self, now: float) -> None:
+        """Somebody asks for the run again: if it was given up, that is forgotten."""
+        if self.given_up:
+            self.given_up, self.since = False, now
+            if self.nudge is not None and not self.nudge.done():
+                self.nudge.set_result(None)

@@ -1,0 +1,275 @@
+"""Follows each run to its end: wakes its sub-agent, has it begin, and waits for what comes of it.
+
+A run is followed by a fiber. Begun again after a crash, it asks the sub-agent how the run
+stands and goes on from there. A run that was given up is followed on; if it ends later after
+all, that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import CancelledError, Future
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sapwood import tracing
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.children import Children
+from sapwood.errors import Unavailable
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import resolve
+from sapwood.kernel.crossing import describe
+from sapwood.kernel.tree import Tree
+from sapwood.runs.contract import UNWANTED, RunState
+from sapwood.runs.followed import Followed
+from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
+from sapwood.runs.patience import Patience
+from sapwood.runs.registry import HARD, shown
+from sapwood.runs.served import Served
+
+log = logging.getLogger(__name__)
+
+GIVEN_AGAIN = 5.0
+"""Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
+GRACE = 5.0
+"""Seconds a sub-agent has to stop a run by itself; then it is aborted."""
+PARTS = 10
+"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
+MOST_BACK_OFF = 5.0
+
+
+class Following:
+    """Follows the runs that one agent gives."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self._outcomes = actor.of(Outcomes)
+        self._patience = actor.of(Patience)
+        self._inputs: dict[str, bytes] = {}
+        """What runs were given whose sub-agents have not taken it yet."""
+        self._arrived: dict[str, Future[None]] = {}
+
+    def take_input(self, id: str, text: bytes) -> None:
+        """Keep what a run was given until its sub-agent takes it."""
+        self._inputs[id] = text
+        if (arrived := self._arrived.pop(id, None)) is not None and not arrived.done():
+            arrived.set_result(None)
+
+    def forget(self, id: str) -> None:
+        """A run is no more."""
+        self._outcomes.followed.pop(id, None)
+        self._inputs.pop(id, None)
+
+    def launch(self, id: str) -> None:
+        """Have a run followed, by a fiber of its own."""
+        self._actor.of(Agenda).fibers.launch(f"run {id}", self._agent.follow_run, (id,), {})
+
+    async def follow(self, id: str) -> None:
+        """Follow a run to its end, as a fiber."""
+        row = self._outcomes.registry.get(id)
+        if id in self._outcomes.followed or row is None:
+            return
+        if row.status in HARD:
+            if self._is_again():  # the process ended before it was told
+                await self._actor.tell(self._agent.on_run_finish, shown(row))
+            return
+        followed = self._outcomes.followed[id] = Followed(
+            row,
+            stop=self._actor.host.loop.create_future(),
+            since=self._actor.host.clock.now(),
+            again=row.status != "starting" or self._is_again(),
+            given_up=row.status == "interrupted",
+        )
+        if self._is_again():
+            address = str(self._actor.address)
+            log.info("%s waits again for the run %s of %s", address, id, row.type, extra={"address": address})
+        try:
+            if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
+                await self._outcomes.tell_given_up(row.id)
+            if row.status == "starting" and not followed.again:
+                await self._actor.tell(self._agent.on_run_start, shown(row))
+            name, links = f"run {row.type}", [row.trace] if followed.again or row.detached else []
+            with tracing.span(
+                name,
+                links=links,
+                sapwood__run__id=id,
+                sapwood__address=str(self._actor.address.child(row.type, row.name)),
+                gen_ai__tool__call__id=row.tool_call,
+            ) as span:
+                await self._follow_to_end(followed)
+                run = self._outcomes.of(id)
+                span.set(sapwood__run__status=run.status)
+                if not run.ok:
+                    span.fail(run.error or run.reason or run.status)
+        except Cleared:
+            pass
+        finally:
+            if self._is_followed(followed):
+                del self._outcomes.followed[id]
+                self._inputs.pop(id, None)
+            self._outcomes.changed(id)
+
+    def _is_followed(self, followed: Followed) -> bool:
+        """Return whether a run was not cleared away meanwhile; its id may belong to another one by now."""
+        return self._outcomes.followed.get(followed.row.id) is followed
+
+    def _check_followed(self, followed: Followed) -> None:
+        if not self._is_followed(followed):
+            raise Cleared(f"The run {followed.row.id!r} was cleared away.")
+
+    def _is_again(self) -> bool:
+        """Return whether the fiber that runs now was interrupted before."""
+        return self._actor.of(Agenda).fibers.current().recoveries > 0
+
+    async def _follow_to_end(self, followed: Followed) -> None:
+        id, failed = followed.row.id, 0
+        while True:
+            try:
+                if not await self._begin(followed):
+                    return
+                state = await self._result(followed)
+                self._check_followed(followed)
+                self._outcomes.end_as(followed, state)
+            except Cleared:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
+                self._actor.check_live()
+                self._check_followed(followed)
+                if isinstance(error, Unavailable):
+                    failed += 1
+                    await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
+                    continue
+                self._outcomes.end_by(followed, error)
+            break
+        await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(id))
+
+    async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
+        """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
+        now = self._actor.host.clock.now()
+        if followed.trouble is None:
+            followed.troubled_since = now
+        followed.trouble = str(error) or describe(error)
+        if followed.child is not None and followed.child.dropped is not None:
+            followed.child = None  # it went to sleep, or was aborted: nothing can be read by way of it
+        if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
+            with suppress(Unavailable):  # then the next time
+                await self._patience.give_up(followed)
+        await asyncio.wait({followed.stop, followed.nudged()}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _begin(self, followed: Followed) -> bool:
+        """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
+        row, actor = followed.row, self._actor
+        if not self._is_wanted(row.id) and self._outcomes.stored(row.id) is None:
+            return await self._not_begun(followed)
+        followed.child = None
+        child = followed.child = await self._awake(followed)
+        if child is None:
+            return await self._not_begun(followed)
+        followed.trouble = None
+        served = child.of(Served)
+        if served.row(row.id) is None:
+            text = self._inputs.get(row.id) or await self._given_again(followed)
+            if followed.stopped is not None or not self._is_wanted(row.id):
+                return await self._not_begun(followed)
+            if text is None:
+                self._outcomes.give_up(
+                    followed, "not-started", "It had not begun when the process ended.", still_running=False
+                )
+                await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
+                return False
+            await _called(child, "start_run", served.start, row.id, text, tracing.text())
+            actor.check_live()
+        if not self._is_wanted(row.id):
+            followed.cut(self._outcomes.row(row.id).cancelled or UNWANTED)
+        if self._outcomes.row(row.id).status == "starting":
+            self._outcomes.registry.set(row.id, status="running")
+        self._inputs.pop(row.id, None)
+        self._outcomes.changed(row.id)
+        return True
+
+    async def _awake(self, followed: Followed) -> Actor | None:
+        """Return the sub-agent, started; None if the run is to stop before it is."""
+        row, tree = followed.row, self._actor.home
+        assert isinstance(tree, Tree)
+        kind = tree.kinds.get(row.type) or resolve(row.type)
+        getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
+        try:
+            if not self._is_wanted(row.id) and followed.stopped is None:
+                # It was stopped before the process ended. It ends by itself once it starts, if that does not take long.
+                await asyncio.wait({getting, followed.stop}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and followed.stopped is None:
+                    followed.stop.set_result(self._outcomes.row(row.id).cancelled or UNWANTED)
+            await self._patience.while_not_due(followed, getting)
+            if getting.done():
+                return getting.result()
+        finally:
+            getting.cancel()
+        address = self._actor.address.child(kind.type, row.name)
+        tree.abort(address, followed.stopped)
+        tree.forget_aborts(address)  # it may be opened again, and what it had begun it ends then
+        return None
+
+    async def _not_begun(self, followed: Followed) -> bool:
+        """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
+        row = self._outcomes.row(followed.row.id)
+        if (state := self._outcomes.stored_end(row.id)) is not None:
+            self._outcomes.end_as(followed, state)  # it had ended when the process did, and that counts
+        elif followed.timed_out:
+            self._outcomes.end_timed_out(row)
+        else:
+            self._outcomes.end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
+        await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
+        return False
+
+    async def _given_again(self, followed: Followed) -> bytes | None:
+        """After a crash, wait for whoever gave a run: only they know the whole input."""
+        id = followed.row.id
+        arrived = self._arrived[id] = self._actor.host.loop.create_future()
+        await self._patience.until(self._actor.host.clock.now() + GIVEN_AGAIN, arrived, followed.stop)
+        self._arrived.pop(id, None)
+        return self._inputs.get(id)
+
+    def _is_wanted(self, id: str) -> bool:
+        row = self._outcomes.registry.get(id)
+        return row is not None and row.is_wanted_by(self._agent)
+
+    async def _result(self, followed: Followed) -> RunState:
+        """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""
+        child, id = followed.child, followed.row.id
+        assert child is not None
+        call, reply = child.handle("follow run", child.of(Served).result, id)
+        try:
+            await self._patience.while_not_due(followed, reply)
+            if not reply.done():
+                await self._stopping(followed, reply)
+            return await reply
+        except BaseException:
+            child.cancel(call)
+            raise
+
+    async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
+        """Give a sub-agent a while to stop by itself; then abort it."""
+        tree, child = self._actor.home, followed.child
+        assert child is not None
+        assert isinstance(tree, Tree)
+        child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
+        for _ in range(PARTS):
+            if not reply.done():
+                await asyncio.wait({reply}, timeout=GRACE / PARTS)
+        if not reply.done():
+            tree.abort(child.address, followed.stopped)
+            # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.
+            tree.forget_aborts(child.address)
+
+
+async def _called(child: Actor, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call something in a sub-agent; whoever is cancelled meanwhile cancels it."""
+    call, reply = child.handle(name, function, *args)
+    try:
+        return await reply
+    except CancelledError:
+        child.cancel(call)
+        raise

@@ -1,0 +1,170 @@
+"""How the runs stand that an agent has given: each end is noted once, in one slice, and told to everybody.
+
+The sub-agent is the truth about its run. What it has stored is read here whether it is awake
+or asleep.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from typing import Any
+
+from sapwood.address import Step
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.queue import Lane, Queue
+from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.crossing import describe
+from sapwood.runs import kept
+from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import RunState
+from sapwood.runs.events import ears_of, tell
+from sapwood.runs.followed import Followed
+from sapwood.runs.registry import Registry, Row, Run, shown
+from sapwood.runs.served import Served
+from sapwood.runs.watching import ended, started
+
+TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
+
+
+class Cleared(Refused):
+    """A run is no more."""
+
+
+class Outcomes:
+    """What becomes of the runs that one agent gives."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self.registry = Registry(actor.database, actor.host.clock)
+        self._clients = actor.of(RunClients)
+        self.followed: dict[str, Followed] = {}
+        """Those that are followed now."""
+        self._changing: dict[str, list[Future[None]]] = {}
+
+    def of(self, id: str) -> Run:
+        """Return a run as users see it."""
+        return shown(self.row(id))
+
+    def row(self, id: str) -> Row:
+        """Return a run as it is stored."""
+        row = self.registry.get(id)
+        if row is None:
+            raise Cleared(f"The run {id!r} was cleared away.")
+        return row
+
+    def changing(self, id: str) -> Future[None]:
+        """Return what is done when the status of a run changes."""
+        waiting: Future[None] = self._actor.host.loop.create_future()
+        self._changing.setdefault(id, []).append(waiting)
+        return waiting
+
+    def changed(self, id: str) -> None:
+        """Wake those who wait for the status of a run to change."""
+        for waiting in self._changing.pop(id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def end(self, row: Row, status: str, **news: Any) -> None:
+        """Note, in this slice, how a run ended, and tell everybody."""
+        if row.detached is not None:
+            self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
+        news.setdefault("seq", self.next_seq(row.id))
+        if not self.registry.end(row.id, status, **news):
+            return
+        row = self.row(row.id)
+        self.tell(row)
+        self._deliver(row, shown(row))
+        self.changed(row.id)
+
+    def end_as(self, followed: Followed, state: RunState) -> None:
+        """Note how the sub-agent says a run ended."""
+        self._actor.check_live()
+        row = self.row(followed.row.id)
+        news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
+        if followed.timed_out and state.status == "aborted":
+            self.end_timed_out(row, seq=state.seq + 1, **news)
+            return
+        reason = state.reason if state.status == "aborted" else None
+        self.end(row, state.status, error=state.error, reason=reason, seq=state.seq + 1, **news)
+
+    def end_by(self, followed: Followed, error: Exception) -> None:
+        """Note that a run ended without its sub-agent saying how."""
+        row = self.row(followed.row.id)
+        if isinstance(error, Aborted) and followed.timed_out:
+            self.end_timed_out(row)
+        elif isinstance(error, Aborted):
+            self.end(row, "aborted", reason=str(error))
+        else:
+            self.end(row, "error", error=str(error) or describe(error))
+
+    def end_timed_out(self, row: Row, **news: Any) -> None:
+        """Note that a run was stopped because its time was over."""
+        text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        self.end(row, "error", error=text, reason="timed-out", **news)
+
+    def give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
+        """Note that nobody waits for a run any more; if it ends after all, that counts."""
+        row = self.row(followed.row.id)
+        self.end(row, "interrupted", error=text, reason=reason, still_running=int(still_running))
+        followed.given_up = True
+
+    def gave_up(self, id: str, error: str) -> None:
+        """Nobody follows a run any more: its fiber was begun again too often, and got nowhere."""
+        row = self.registry.get(id)
+        if row is not None and row.is_open:
+            self.end(row, "interrupted", error=error, reason="recovery-failed", still_running=1)
+
+    def tell(self, row: Row) -> None:
+        """Tell clients, and those who listen, that a run has started, or how it has ended."""
+        self._clients.tell(row)
+        path = (*self._actor.address.steps, Step(row.type, row.name))
+        if ears_of(self._actor, path):
+            tell(self._actor, started(path, row) if row.is_open else ended(path, row))
+
+    def _deliver(self, row: Row, run: Run) -> None:
+        """Have the agent called that a run nobody waits for is over, or given up: each once."""
+        detached = row.detached
+        slot = TOLD_GIVEN_UP if row.status == "interrupted" else TOLD_OVER
+        if detached is None or row.delivered & slot:
+            return
+        self.registry.set(row.id, delivered=row.delivered | slot)
+        if detached["on_finish"] is not None:
+            name, argument = detached["on_finish"]
+            self._actor.of(Queue).call_back(Lane(f"run {row.id}"), name, argument, run)
+        if detached["notify"]:
+            self._agent._notified(run)
+
+    async def tell_given_up(self, id: str) -> None:
+        """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
+        await self._actor.tell(self._agent.on_run_finish, self.of(id))
+        self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
+
+    def stored(self, id: str) -> kept.Row | None:
+        """Return what the sub-agent has stored of a run, awake or asleep."""
+        database = self._clients.database_of(id)
+        return None if database is None else kept.find(database, id)
+
+    def stored_end(self, id: str) -> RunState | None:
+        """Return how a run has ended in the sub-agent; None if it has not, or nobody can tell."""
+        try:
+            found = self.stored(id)
+        except (StoredDataError, Unavailable):
+            return None
+        if found is None or found.length is None:
+            return None
+        news = {name: getattr(found, name) for name in ("output", "summary", "error", "reason", "usage")}
+        return RunState(id=id, status=found.status, waits=False, seq=found.length, **news)
+
+    def next_seq(self, id: str) -> int:
+        """Return the number that follows all that a run has said, as far as anybody still knows."""
+        followed = self.followed.get(id)
+        told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
+        try:
+            database, found = self._clients.database_of(id), self.stored(id)
+            if database is None or found is None:
+                return told + 1
+            return max(told, kept.length(database, found.stream) if found.length is None else found.length) + 1
+        except (StoredDataError, Unavailable):  # it has to end, also if what it said cannot be read any more
+            return told + 1

@@ -1,0 +1,102 @@
+"""How long a run may take, and how long nothing may be heard of it: then it is stopped, or given up and followed on."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from typing import Any
+
+from sapwood.clock import Timer
+from sapwood.kernel.actor import Actor
+from sapwood.runs.followed import Followed
+from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.served import Served
+
+
+class Patience:
+    """Waits for the runs that one agent gives, and not for ever."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._outcomes = actor.of(Outcomes)
+
+    async def until(self, due: float | None, *futures: Future[Any]) -> None:
+        """Return when one of these is done, or it is this late."""
+        timer: Timer | None = None
+        late: Future[None] = self._actor.host.loop.create_future()
+        if due is not None:
+            timer = self._actor.host.clock.call_at(due, lambda: late.done() or late.set_result(None))
+        try:
+            await asyncio.wait({late, *futures}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
+        """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
+        while not reply.done() and followed.stopped is None:
+            due = self._due(followed)
+            await self.until(due, reply, followed.stop, followed.nudged())
+            if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
+                await self._is_due(followed)
+
+    def _due(self, followed: Followed) -> float | None:
+        """Return when a run takes too long, as far as is known now."""
+        row, detached = followed.row, followed.row.detached
+        dues: list[float | None] = [row.deadline_at]
+        if not followed.given_up:
+            heard = self._last_heard(followed)
+            if detached is not None:
+                dues.append(self._budget_ends(followed))
+                if detached["silence"] is not None:
+                    # Nothing yet: if something is heard in between, it is not too late to count from there.
+                    dues.append((self._actor.host.clock.now() if heard is None else heard) + detached["silence"])
+            elif followed.again:
+                dues.append(max(heard or 0, followed.since) + self._actor.host.settings.run_silence)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _budget_ends(self, followed: Followed) -> float | None:
+        budget = (followed.row.detached or {}).get("budget")
+        return None if budget is None else followed.row.started_at + budget
+
+    def _is_over_budget(self, followed: Followed) -> bool:
+        ends = self._budget_ends(followed)
+        return ends is not None and self._actor.host.clock.now() >= ends
+
+    def _last_heard(self, followed: Followed) -> float | None:
+        child, id = followed.child, followed.row.id
+        if child is None or child.dropped is not None:
+            return None
+        served = child.of(Served)
+        heard = served.last_heard.get(id)
+        # Of what it said before the process ended, nobody knows when that was.
+        return followed.since if heard is None and followed.again and served.has_spoken(id) else heard
+
+    async def _is_due(self, followed: Followed) -> None:
+        """Stop a run whose time is over; give up one that is silent."""
+        now, row = self._actor.host.clock.now(), followed.row
+        if row.deadline_at is not None and now >= row.deadline_at:
+            followed.timed_out = True
+            followed.cut("timed-out")
+            return
+        due = self._due(followed)
+        if due is None or now < due:
+            return  # something was heard meanwhile
+        served = None if followed.child is None else followed.child.of(Served)
+        if served is not None and served.worker.waits(row.id) and not self._is_over_budget(followed):
+            followed.since = now  # it waits for a person, and that may take any time
+            served.last_heard.pop(row.id, None)
+            return
+        await self.give_up(followed)
+
+    async def give_up(self, followed: Followed) -> None:
+        """Wait no longer for a run. Its sub-agent may go on, and is followed on."""
+        reason, text = "no-progress", "Nothing was heard of it for too long."
+        if self._is_over_budget(followed):
+            reason, text = "budget-exceeded", "It took too long."
+        elif followed.child is None and followed.trouble is not None:
+            reason, text = "inspect-failed", followed.trouble
+        elif followed.child is None:
+            reason, text = "inspect-timeout", "Its sub-agent does not start."
+        self._outcomes.give_up(followed, reason, text, still_running=True)
+        await self._outcomes.tell_given_up(followed.row.id)
