@@ -175,9 +175,8 @@ class Turns:
         return rows[0] if rows else None
 
     def last(self) -> Row | None:
-        """Return the last turn, but for those that were skipped, or cancelled before what was said joined them."""
-        never_begun = "(status = 'skipped' OR (status = 'aborted' AND said <> '[]'))"
-        rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
+        """Return the last turn that has begun; those that were skipped, or cancelled before, have no message."""
+        rows = self._find("WHERE message <> '' ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
     def running(self) -> Row | None:
@@ -286,6 +285,7 @@ class Turns:
 SETTING = {
     column: f"UPDATE sapwood_turns SET {column} = ? WHERE number = ?"  # noqa: S608 - the names are these
     for column in (
+        "message",
         "status",
         "run",
         "continues",
