@@ -141,7 +141,7 @@ class Following:
                 self._check_followed(followed)
                 if isinstance(error, Unavailable):
                     failed += 1
-                    await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
+                    await self._retry_later(followed, error, min(0.05 * 2 ** min(failed, 10), MOST_BACK_OFF))
                     continue
                 self._outcomes.end_by(followed, error)
             break
@@ -158,7 +158,9 @@ class Following:
         if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
             with suppress(Unavailable):  # then the next time
                 await self._patience.give_up(followed)
-        await asyncio.wait({followed.stop, followed.nudged()}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        # One that is to stop already is tried again in its time, too.
+        news = {followed.nudged()} if followed.stopped is not None else {followed.stop, followed.nudged()}
+        await asyncio.wait(news, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
     async def _begin(self, followed: Followed) -> bool:
         """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
