@@ -19,6 +19,8 @@ FLAGS = (
 )
 REFUSED = r"net::ERR_|WebSocket connection to '[^']*' failed"
 """What Chromium says of a request that nobody answers."""
+LEFT = "WebSocket is closed before the connection is established"
+"""What it says if somebody is quick: a page, or a part of it, was left while it still connected."""
 
 
 def launch(chromium: BrowserType, path: str) -> Browser:
@@ -72,7 +74,7 @@ class Tabs:
 
     def problems(self) -> list[str]:
         """Return the errors and warnings of all tabs. A server that was killed excuses requests that failed."""
-        excuses = [*self._forgiven, *([REFUSED] if self.saw_a_crash else [])]
+        excuses = [LEFT, *self._forgiven, *([REFUSED] if self.saw_a_crash else [])]
         bad = [said for said in self._said if said.startswith(("error: ", "warning: "))]
         return [said for said in bad if not any(re.search(excuse, said) for excuse in excuses)]
 
