@@ -110,7 +110,7 @@ def test_the_list_shows_at_a_glance_where_something_is_new(tabs: Tabs, gallery: 
 
     expect(row(page, "Tell me a story").locator(".room-news")).to_be_visible()
     page.get_by_role("textbox").focus()
-    gallery.pictures(page, "rooms-front")
+    gallery.pictures(page, "rooms")
 
 
 def test_a_wish_becomes_a_room_that_is_called_by_it(tabs: Tabs, user: str, accident: Accident) -> None:
