@@ -112,7 +112,7 @@ class Run:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """Why it was aborted or interrupted."""
+    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`."""
     still_running: bool = False
     """Whether it was given up although the sub-agent may still work on it."""
     tool_call: str | None = None
