@@ -118,7 +118,7 @@ class Run:
     tool_call: str | None = None
     """The tool call it answers; None if code asked for it."""
     order: int = 0
-    """Its place among the runs of the same tool call."""
+    """Its place among the runs of the same tool call, or that were given together."""
     usage: Any = None
     """Requests, tokens and cost, by model."""
     started_at: datetime | None = None
