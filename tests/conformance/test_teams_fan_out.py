@@ -60,7 +60,7 @@ class TeamDigger(Agent):
         kind = input.partition(" ")[0]
         if kind in self.deps.gates:
             await self.deps.gates[kind].wait()
-        if kind == "fail":
+        if "fail" in input:
             raise ValueError("it went wrong")
         if kind == "busy":
             self.deps.busy -= 1
@@ -154,15 +154,14 @@ async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
-        bench.gates["late"] = asyncio.Event()
         asking = asyncio.create_task(agent.do())
-        await bench.seen("begun wait")
-        await bench.seen("begun wait too")
-        await agent.stop((await agent.runs())[1].id, "fell ill")
+        for entry in ("begun wait", "begun late fail", "begun wait too"):
+            await bench.seen(entry)
+        bench.gates["late"].set()
 
         first, failed, third = await asking
 
-        assert (failed.status, failed.reason) == ("aborted", "fell ill")
+        assert (failed.status, failed.reason) == ("error", None)
         assert ends([first, third]) == [("aborted", f"failed-with {failed.id}")] * 2
         assert {"cut wait", "cut wait too"} <= set(bench.log)
 
@@ -338,6 +337,29 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
 
         assert (run.id, run.output) == ("x~2", "here I am")
         assert ends([await agent.one("x")]) == [("error", "unavailable")]
+
+
+async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> None:
+    async def plan(agent: Any) -> None:
+        agent.deps.log.append("planning")
+        (run,) = await agent.gather(*branches("wait", ids=["x"], retry=Retry(attempts=3, base=timedelta(0))))
+        agent.deps.log.append(f"came to {run.id} {run.output}")
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait")
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
+        await bench.seen("planning", 2)
+        await one.world.clock.advance(121)
+        assert ("finish", "x", "interrupted") in await agent.hooks()
+        bench.go.set()
+        await bench.seen("over")
+
+        assert bench.logged("came to") == ["came to x wait!"]
+        assert [run.id for run in await agent.runs()] == ["x"]
 
 
 async def test_whoever_stops_waiting_stops_all_branches() -> None:
