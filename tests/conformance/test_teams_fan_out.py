@@ -553,6 +553,37 @@ async def dead_or_over(one: Any, bench: Bench) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("how", ["map", "run_agent"])
+async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does(how: str) -> None:
+    inputs = [f"g{number} x" for number in range(7)]
+
+    async def plan(agent: Any) -> None:
+        if how == "map":
+            await agent.map(TeamDigger, inputs, concurrency=1)
+        else:
+            for one in inputs:
+                await agent.run_agent(TeamDigger, one)
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        bench.gates |= {f"g{number}": asyncio.Event() for number in range(7)}
+        await agent.begin()
+        for number in range(7):
+            async with asyncio.timeout(20):
+                while f"begun {inputs[number]}" not in bench.log:
+                    await one.world.clock.advance(1)
+            await one.world.crash()
+            agent = await again(one, cls)
+            async with asyncio.timeout(20):
+                while bench.log.count(f"begun {inputs[number]}") < 2:
+                    await one.world.clock.advance(1)
+            bench.gates[f"g{number}"].set()
+        await bench.seen("over")
+
+        assert [run.output for run in await agent.runs()] == [f"{one}!" for one in inputs]
+        assert [bench.log.count(f"dug {one}") for one in inputs] == [1] * 7
+
+
 async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_lost_after_a_crash() -> None:
     """Both end in the same moment: the first one wins, now and in the next life."""
 

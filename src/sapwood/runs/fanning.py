@@ -151,6 +151,7 @@ class Fan:
         self._runs = actor.of(Runs)
         self._outcomes = actor.of(Outcomes)
         self._registry = self._runs.registry
+        self._work = self._runs.work()
         for branch in branches:
             _check(branch)  # before anything is given
         self._twigs = [self._placed(branch, at) for at, branch in enumerate(branches)]
@@ -304,6 +305,8 @@ class Fan:
         if row is None:
             self._cleared = id
         else:
+            if self._work is not None:
+                self._work.progressed()
             self._ended(twig, row)
         self._woken.set()
 

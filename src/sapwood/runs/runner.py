@@ -107,7 +107,10 @@ class Runs:
             await self._begun(row.id)
             return self._outcomes.of(row.id)
         try:
-            return await self.over(row.id)
+            run = await self.over(row.id)
+            if row.is_open and (work := self.work()) is not None:
+                work.progressed()
+            return run
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
                 self.cancel(row.id, "caller-cancelled")
@@ -175,12 +178,16 @@ class Runs:
         """Return the same id whenever the same work comes by the same place again."""
         if wish.tool_call is not None:
             return f"{PREFIX}{wish.tool_call}" + ("" if wish.order is None else f":{wish.order}")
-        call = current.get()
-        work = call.work if call is not None and call.actor is self._actor else None
-        if isinstance(work, Work):
+        if (work := self.work()) is not None:
             work.runs += 1
             return f"run-{work.id.replace(' ', '-')}-{work.runs}"
         return f"run-{uuid4().hex[:12]}"
+
+    def work(self) -> Work | None:
+        """Return what the code belongs to that runs now, if that is begun again after a crash."""
+        call = current.get()
+        work = call.work if call is not None and call.actor is self._actor else None
+        return work if isinstance(work, Work) else None
 
     def _check_wanted(self, wish: Wish) -> None:
         """Refuse to begin what would have to be stopped at once."""
