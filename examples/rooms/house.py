@@ -17,6 +17,8 @@ MARKDOWN = re.compile(r"^\s*(?:[-•]|\d+\.) |[*_`#>|]+", re.MULTILINE)
 MODEL = os.environ.get("MODEL")
 LISTED = 100
 """Rooms that pages are shown, the latest first. The others are found by searching."""
+SEARCHED = 16
+"""Words that are searched for at once: very many would hold up everybody."""
 LIST = "SELECT id, title, preview, at, busy, at > seen AS unread FROM rooms"
 UNUSED = """
     SELECT id FROM rooms JOIN words ON number = words.rowid
@@ -60,6 +62,7 @@ class Inbox(Agent[Shown]):
             at      REAL NOT NULL,               -- when something was said last
             seen    REAL NOT NULL                -- the `at` of what was seen last
         ) STRICT;
+        CREATE INDEX rooms_by_time ON rooms (at);
         CREATE VIRTUAL TABLE words USING fts5 (title, said);
         """,
     )
@@ -109,7 +112,8 @@ class Inbox(Agent[Shown]):
     @expose
     async def search(self, wanted: str) -> list[dict[str, Any]]:
         """Return the rooms with these words in their title or talk; it wakes none."""
-        words = [word.replace('"', '""') for word in wanted.split()]
+        asked = wanted.replace("\0", " ").split()[:SEARCHED]
+        words = [word.replace('"', '""') for word in asked]
         found = """
             SELECT id, rooms.title, at,
                 snippet(words, 1, char(2), char(3), '…', 12) AS found

@@ -16,7 +16,7 @@ from small_talk import SmallTalk
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=0))
-    async with running(App(agents=[Inbox])) as world:
+    async with running(App(agents=[Inbox]), slow_slices="allow") as world:
         yield world
 
 
@@ -114,7 +114,16 @@ async def test_searching_finds_titles_and_what_was_said_and_wakes_no_room(
     assert "\x02sapwood\x03" in found[0]["found"]
     assert [one["id"] for one in await ann.search("holi")] == [books]
     assert [one["id"] for one in await ann.search("a")] == [books, trees]
-    for nothing in ("tundra", "trees tundra", "", '"', "AND OR NEAR(", "said:trees"):
+    assert [one["id"] for one in await ann.search("tree " * 10_000)] == [trees]
+    for nothing in (
+        "tundra",
+        "trees tundra",
+        "",
+        '"',
+        "AND OR NEAR(",
+        "said:trees",
+        "\0",
+    ):
         assert await ann.search(nothing) == []
     awake = {
         str(address) for tree in world.node.trees.values() for address in tree.actors

@@ -206,13 +206,17 @@ async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> N
 
 async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_lost(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return [await agent.race(*branches("wait", "fail", "quick"))]
+        return [await agent.race(*branches("wait", "fail", "late"))]
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
-        (winner,) = await agent.do()
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        bench.gates["late"].set()
 
-        assert winner.output == "quick!"
+        (winner,) = await asking
+
+        assert winner.output == "late!"
         slow, failed, _ = [await over(agent, run.id) for run in await agent.runs()]
         assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
         await bench.seen("cut wait")
@@ -238,9 +242,10 @@ async def test_no_more_go_on_at_once_than_are_allowed_and_none_is_left_out(level
     _, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
         asking = asyncio.create_task(agent.do())
-        await bench.seen("begun wait 2")
+        for number in range(3):
+            await bench.seen(f"begun wait {number}")
         await one.world.settled()
-        assert bench.logged("begun") == ["begun wait 0", "begun wait 1", "begun wait 2"]
+        assert len(bench.logged("begun")) == 3
         bench.go.set()
 
         runs = await asking
@@ -413,10 +418,11 @@ async def test_a_run_may_fan_out_itself_and_stopping_it_stops_all_below(level: s
     cls, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
         await agent.begin()
-        await bench.seen("dug a")
+        await bench.seen("begun wait")
         await bench.seen("begun wait too")
         await one.world.crash()
         agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
         await bench.seen("begun wait too", 2)
         await agent.stop("lead", "enough")
 
@@ -425,7 +431,6 @@ async def test_a_run_may_fan_out_itself_and_stopping_it_stops_all_below(level: s
         assert (run.status, run.reason) == ("aborted", "enough")
         await bench.seen("cut wait")
         await bench.seen("cut wait too")
-        assert bench.log.count("dug a") == 1
 
 
 class Consulting(caller(None)):
@@ -446,7 +451,7 @@ async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(l
     async with working(cls, bench=Site(), durability=level) as (one, agent, bench):
         sending = asyncio.create_task(agent.send("go"))
         await bench.seen("begun wait")
-        await bench.seen("dug a")
+        await over(agent, "agent-tool:c1:3")
         await one.world.crash()
         await asyncio.gather(sending, return_exceptions=True)
         agent = await again(one, cls)
@@ -609,6 +614,37 @@ async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_
         await bench.seen("over")
 
         assert bench.logged("won") == ["won y", "won y"]
+
+
+@pytest.mark.parametrize("how", ["gather", "run_agent"])
+async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops_all_branches_too(how: str) -> None:
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
+
+    async def plan(agent: Any) -> list[Run]:
+        if how == "gather":
+            return await agent.gather(*branches("wait", "wait too", ids=["x", "y"]))
+        given = {"x": "wait", "y": "wait too"}
+        return await asyncio.gather(*(agent.run_agent(TeamDigger, one, run_id=id) for id, one in given.items()))
+
+    async def count(agent: Any) -> list[Run]:
+        counting = asyncio.create_task(agent.long_sql(slow))
+        await asyncio.sleep(0)
+        agent.deps.log.append("busy")
+        await counting
+        return []
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        for entry in ("begun wait", "begun wait too"):
+            await bench.seen(entry)
+        bench.plan = count
+        beside = asyncio.create_task(agent.do())
+        await bench.seen("busy")
+        asking.cancel()
+        await asyncio.gather(asking, beside, return_exceptions=True)
+
+        assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
 
 
 async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -> None:

@@ -8,6 +8,7 @@ whoever comes by again after a crash finds it decided as it was.
 from __future__ import annotations
 
 import asyncio
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,11 +209,12 @@ class Fan:
                     given += 1
                     if given % IN_A_SLICE == 0:
                         await asyncio.sleep(0)
-                self._actor.check_live()
+                await self._runs.free()
                 if self._cleared is not None:
                     raise Cleared(f"The run {self._cleared!r} was cleared away.")
-        except BaseException:
+        except (Exception, CancelledError):
             if self._actor.dropped is None and self._stopped is None:
+                await self._runs.free()
                 self._stop("caller-cancelled")
             raise
         finally:
@@ -296,8 +298,8 @@ class Fan:
 
     def _changed(self, id: str) -> None:
         """Hear, in the slice that notes it, that the status of a run has changed."""
-        if self._actor.dropped is not None:
-            return
+        if self._actor.dropped is not None or self._actor.database.busy_elsewhere:
+            return  # nothing was noted
         row = self._registry.get(id)
         if row is not None and row.is_open:
             return

@@ -24,9 +24,10 @@ from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
 from sapwood.errors import InvalidArguments, Refused, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import known
+from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.tree import Tree
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
@@ -113,6 +114,7 @@ class Runs:
             return run
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
+                await self.free()
                 self.cancel(row.id, "caller-cancelled")
             raise
 
@@ -143,7 +145,7 @@ class Runs:
                 raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
             if row.status in HARD:
                 return row
-            return self._give_again(row, text)
+            return self._give_again(row, kind, text)
         self._check_wanted(wish)
         most = self._agent.max_runs
         open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
@@ -155,7 +157,7 @@ class Runs:
                 row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
             )
             return self._outcomes.row(id)
-        self._following.take_input(id, text)
+        self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
 
@@ -245,9 +247,9 @@ class Runs:
         """Return the run that this agent itself is doing now."""
         return self._actor.of(Served).worker.current() if self._actor.parent is not None else None
 
-    def _give_again(self, row: Row, text: bytes) -> Row:
+    def _give_again(self, row: Row, kind: AgentClass, text: bytes) -> Row:
         """Go on with a run that is known: it may not have begun, and was perhaps given up."""
-        self._following.take_input(row.id, text)
+        self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
             status = "starting" if self._outcomes.stored(row.id) is None else "running"
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
@@ -262,8 +264,13 @@ class Runs:
         """Return a run once it is over."""
         while self._outcomes.row(id).is_open:
             await self._outcomes.changing(id)
-            self._actor.check_live()
+            await self.free()
         return self._outcomes.of(id)
+
+    async def free(self) -> None:
+        """Return when the database can be used: another call of the agent may be in long_sql()."""
+        await until_free(self._actor.database)
+        self._actor.check_live()
 
     async def _begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
