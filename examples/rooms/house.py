@@ -85,7 +85,7 @@ class Inbox(Agent[Shown]):
     # --8<-- [end:create]
     @expose
     async def rename(self, room: str, title: str) -> None:
-        self._entitle(self._number(room), shortened(title, 80))
+        self._entitle(self._number(room), clipped(title, 80))
         self._show()
 
     @expose
@@ -222,7 +222,12 @@ def text_of(message: dict[str, Any]) -> str:
 
 def shortened(text: str, length: int) -> str:
     """Return the first words of a text, without Markdown, on one line."""
-    text = " ".join(re.sub(MARKDOWN, "", text).split())
+    return clipped(re.sub(MARKDOWN, "", text), length)
+
+
+def clipped(text: str, length: int) -> str:
+    """Return the first words of a text, on one line."""
+    text = " ".join(text.split())
     if len(text) <= length:
         return text
     cut = text[:length].rpartition(" ")[0] or text[:length]

@@ -260,6 +260,16 @@ async def test_a_failure_is_told_in_words_and_the_room_is_not_busy(
     assert one.preview == "You: Fail, please"
 
 
+async def test_a_room_is_called_what_somebody_typed(world: World) -> None:
+    room = await new_room(world, "Tell me a story")
+    inbox = await world.get_agent(Inbox, "ann")
+
+    for title in ("C# or F#, snake_case", "a -> b", "2 * 3 * 4", "1. <i>p</i> > q"):
+        await inbox.rename(room, f"  {title} ")
+        (one,) = await until(world, lambda rooms: True)
+        assert one.title == title
+
+
 def test_a_long_text_is_cut_at_a_word() -> None:
     assert shortened("one two, three", 10) == "one two…"
     assert shortened("# One `two`\n\nthree", 20) == "One two three"
