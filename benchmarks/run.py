@@ -26,12 +26,13 @@ from page import page
 HERE = Path(__file__).parent
 LAST = HERE / "last.jsonl"
 PAGE = HERE.parent / "docs/explanation/measured.md"
-PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "chat.py", "runs.py", "interrupt.py", "costs.py")
+PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "chat.py", "runs.py", "teams.py", "interrupt.py", "costs.py")
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
     "time.py": ("--small", "grow", "storm", "restart", "step"),
     "chat.py": ("--small", "token", "reopen"),
     "runs.py": ("--small",),
+    "teams.py": ("--small",),
     "interrupt.py": ("--small",),
     "costs.py": (),
 }

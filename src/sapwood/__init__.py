@@ -31,6 +31,7 @@ from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
 from sapwood.runs.events import Event
+from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
 from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
@@ -53,6 +54,7 @@ __all__ = [
     "App",
     "Approval",
     "At",
+    "Branch",
     "Callback",
     "ChatAgent",
     "ChildFailed",

@@ -37,6 +37,7 @@ from sapwood.kernel.registry import SubAgent
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Progress, Worker
 from sapwood.runs.events import Depth, Event
+from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
@@ -47,7 +48,7 @@ from sapwood.runs.streaming import Watchers
 from sapwood.runs.watching import Watch
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
-from sapwood.when import After, At, Cron, Every
+from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
@@ -495,6 +496,45 @@ class Agent(Generic[S]):
         """
         wish = Wish(run_id, None, order, 0, timeout, detached, on_disconnect, display)
         return await self._actor.of(Runs).run(cls, input, wish)
+
+    async def gather(
+        self,
+        *branches: Branch,
+        fail_fast: bool = False,
+        quorum: int | None = None,
+        concurrency: int | None = None,
+    ) -> list[Run]:
+        """Give several runs at once, and return what became of each, in the order given, when all are over.
+
+        With `fail_fast` the first that is not completed stops the others; with `quorum`, so many that are,
+        or as many failures as leave no hope of it. `concurrency` is how many go on at once; the others
+        wait. After a crash it goes on where `run_agent` would: what is over is not done again.
+        """
+        return await self._actor.of(Fanning).gather(
+            branches, fail_fast=fail_fast, quorum=quorum, concurrency=concurrency
+        )
+
+    async def race(self, *branches: Branch) -> Run:
+        """Give several runs at once, and return the first that is completed; the others are stopped.
+
+        If none is completed, return what became of the one given first.
+        """
+        return await self._actor.of(Fanning).race(branches)
+
+    async def map(
+        self,
+        cls: type[Agent[Any]],
+        inputs: Iterable[Any],
+        *,
+        concurrency: int = 10,
+        timeout: float | None = None,
+        display: Mapping[str, Any] | None = None,
+        retry: Retry | None = None,
+    ) -> list[Run]:
+        """Give a run for each input, so many at once, and return what became of each, in the order of the inputs."""
+        return await self._actor.of(Fanning).map(
+            cls, inputs, concurrency=concurrency, timeout=timeout, display=display, retry=retry
+        )
 
     def get_run(self, id: str) -> Run | None:
         """Return a run that this agent has given."""

@@ -128,6 +128,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
     ),
+    "teams.py": (
+        [
+            "issue 1: ['THE ROOT', 'THE STEM', 'THE BRANCH', 'THE LEAF'], judged by 2",
+            "the archive: found after 0.01 s",
+            "stopped: Judge: quorum-with 1-",
+            "stopped: Archive: lost-to run-",
+        ],
+        ["issue 1: ['THE ROOT', 'THE STEM', 'THE BRANCH', 'THE LEAF'], judged by 2", "stopped: Archive: lost-to run-"],
+    ),
     "todo.py": (
         ["found:   Todo(title='untitled', tasks=())", "tries:   2"],
         ["found:   Todo(title='House and garden', tasks=('water", "refused: Three tasks are enough.", "tries:   4"],

@@ -26,6 +26,7 @@ PUBLIC_NAMES = [
     "App",
     "Approval",
     "At",
+    "Branch",
     "Callback",
     "ChatAgent",
     "ChildFailed",

@@ -76,7 +76,7 @@ class Work:
         self.runs = 0
         """How many runs it has given so far."""
         self.progressed = progressed
-        """Called in the slice that stores what a step returned."""
+        """Called in the slice that stores what a step returned, and when a run it waits for has ended."""
         self.park = park
         """Returns what to raise to have the work begun again then; None: it cannot be."""
 

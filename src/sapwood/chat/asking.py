@@ -16,7 +16,9 @@ from sapwood.chat.resuming import Resuming
 from sapwood.chat.turns import Row
 from sapwood.chat.wires import Wire
 from sapwood.clock import Clock
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
+from sapwood.runs.contract import passing
 from sapwood.when import Retry
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=3
 
 class Stalled(Exception):
     """The model stopped answering."""
+
+
+def may_pass(error: Exception) -> str | None:
+    """Return the code of what went wrong if the same may go well another time; None: it will not."""
+    is_passing = isinstance(error, Stalled) or retry_after(error, 0) is not None
+    return Unavailable.code if is_passing else passing(error)
 
 
 class Silence:

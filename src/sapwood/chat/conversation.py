@@ -39,9 +39,9 @@ class Conversation:
         self._accepting = actor.of(Accepting)
         self.driver = FiberDriver(actor, Steps(actor, self.end))
 
-    async def end(self, number: int, status: str, *, error: str | None = None) -> None:
+    async def end(self, number: int, status: str, *, error: str | None = None, reason: str | None = None) -> None:
         """End a turn, or have it wait for somebody, and let what follows begin."""
-        if await self._ending.end(number, status, error) == "waiting":
+        if await self._ending.end(number, status, error, reason) == "waiting":
             self._actor.of(Answers).maybe_go_on(number)
         else:
             self._accepting.begin_next()

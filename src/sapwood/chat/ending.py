@@ -50,7 +50,7 @@ class Ending:
         self._over.setdefault(number, []).append(waiting)
         return waiting
 
-    async def end(self, number: int, status: str, error: str | None) -> str:
+    async def end(self, number: int, status: str, error: str | None, reason: str | None = None) -> str:
         """Store the message a turn has made, and tell everybody; return how it ended."""
         row = self._record.row(number)
         if row.error == CLEARED:
@@ -67,17 +67,17 @@ class Ending:
             row = self._record.row(number)
             if status == "waiting" and row.error in (CANCELLED, CLEARED):
                 status = "aborted"
-        self._end_now(row, status, error)
+        self._end_now(row, status, error, reason)
         return status
 
-    def _end_now(self, row: Row, status: str, error: str | None) -> None:
+    def _end_now(self, row: Row, status: str, error: str | None, reason: str | None = None) -> None:
         says = self._store(row, status) if row.error != CLEARED else True
         self._turns.set(row.number, next_seq=self._stream.next_seq, recovering_at=None)
         if status == "waiting":
             self._turns.set(row.number, status="waiting")
         else:
             self._turns.end(row.number, status, error)
-            self.end_run(row, status, error)
+            self.end_run(row, status, error, reason)
         if row.run is None:
             self._tell_watchers(row.number, status)
         self._record.tell_all()
@@ -167,8 +167,8 @@ class Ending:
         self._stream.settle(row.number)
         self._tell_over(row.number)
 
-    def end_run(self, row: Row, status: str, error: str | None = None) -> None:
-        """If the turn is a run's, that has ended with it."""
+    def end_run(self, row: Row, status: str, error: str | None = None, reason: str | None = None) -> None:
+        """If the turn is a run's, that has ended with it; `reason` is the code of an error that may pass."""
         why = self._interrupts.why.pop(row.number, "cancelled")
         if row.run is None:
             return
@@ -180,7 +180,7 @@ class Ending:
             output=None if turn.output is None else msgspec.json.encode(turn.output).decode(),
             summary=text,
             error=SKIPPED if status == "skipped" else error,
-            reason=why if status == "aborted" else None,
+            reason=why if status == "aborted" else reason if status == "error" else None,
             usage=msgspec.json.encode(turn.usage).decode(),
         )
 

@@ -20,7 +20,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking
+from sapwood.chat.asking import LOOP, Asking, may_pass
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 class End(Protocol):
     """Ends a turn, or has it wait for somebody, and lets what follows begin."""
 
-    async def __call__(self, number: int, status: str, *, error: str | None = None) -> None: ...
+    async def __call__(
+        self, number: int, status: str, *, error: str | None = None, reason: str | None = None
+    ) -> None: ...
 
 
 class Steps:
@@ -149,7 +151,8 @@ class Steps:
             extra={"address": str(self._actor.address)},
             exc_info=error,
         )
-        await self._end(number, "error", error=in_words(error, said=self._asking.said > 0))
+        words = in_words(error, said=self._asking.said > 0)
+        await self._end(number, "error", error=words, reason=may_pass(error))
         return "error"
 
     async def tell_end(self, number: int) -> None:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sapwood.errors import SapwoodError
 from sapwood.kernel.actor import Actor
 
 UNWANTED = "parent-interrupted"
@@ -17,6 +18,11 @@ UNWANTED = "parent-interrupted"
 
 doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", default=None)
 """The run, or turn, that the code belongs to that runs now, and the agent that does it."""
+
+
+def passing(error: BaseException) -> str | None:
+    """Return the code of an error that may not come again if the same is asked again; None: it will."""
+    return error.code if isinstance(error, SapwoodError) and error.retryable else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class RunState:
     summary: str | None = None
     error: str | None = None
     reason: str | None = None
+    """Why it was aborted; of an error that may pass, its code."""
     usage: str = "{}"
     """JSON: tokens and cost, by model."""
     progress: str | None = None

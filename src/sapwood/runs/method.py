@@ -18,7 +18,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import until_free
-from sapwood.runs.contract import UNWANTED, doing
+from sapwood.runs.contract import UNWANTED, doing, passing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -110,7 +110,7 @@ class MethodRuns:
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
-            served.ended(run, "error", error=describe(error))
+            served.ended(run, "error", error=describe(error), reason=passing(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)

@@ -7,6 +7,7 @@ or asleep.
 from __future__ import annotations
 
 from asyncio import Future
+from collections.abc import Callable
 from typing import Any
 
 from sapwood.address import Step
@@ -17,7 +18,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import RunState
+from sapwood.runs.contract import RunState, passing
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.followed import Followed
 from sapwood.runs.registry import Registry, Row, Run, shown
@@ -42,6 +43,8 @@ class Outcomes:
         self.followed: dict[str, Followed] = {}
         """Those that are followed now."""
         self._changing: dict[str, list[Future[None]]] = {}
+        self.deciding: dict[str, list[Callable[[str], None]]] = {}
+        """Who decides by the status of a run what becomes of others: in the slice in which it changes."""
 
     def of(self, id: str) -> Run:
         """Return a run as users see it."""
@@ -62,6 +65,8 @@ class Outcomes:
 
     def changed(self, id: str) -> None:
         """Wake those who wait for the status of a run to change."""
+        for decide in list(self.deciding.get(id, ())):
+            decide(id)
         for waiting in self._changing.pop(id, ()):
             if not waiting.done():
                 waiting.set_result(None)
@@ -86,8 +91,7 @@ class Outcomes:
         if followed.timed_out and state.status == "aborted":
             self.end_timed_out(row, seq=state.seq + 1, **news)
             return
-        reason = state.reason if state.status == "aborted" else None
-        self.end(row, state.status, error=state.error, reason=reason, seq=state.seq + 1, **news)
+        self.end(row, state.status, error=state.error, reason=state.reason, seq=state.seq + 1, **news)
 
     def end_by(self, followed: Followed, error: Exception) -> None:
         """Note that a run ended without its sub-agent saying how."""
@@ -97,7 +101,7 @@ class Outcomes:
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
-            self.end(row, "error", error=str(error) or describe(error))
+            self.end(row, "error", error=str(error) or describe(error), reason=passing(error))
 
     def end_timed_out(self, row: Row, **news: Any) -> None:
         """Note that a run was stopped because its time was over."""

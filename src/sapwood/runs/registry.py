@@ -112,13 +112,13 @@ class Run:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """Why it was aborted or interrupted."""
+    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`."""
     still_running: bool = False
     """Whether it was given up although the sub-agent may still work on it."""
     tool_call: str | None = None
     """The tool call it answers; None if code asked for it."""
     order: int = 0
-    """Its place among the runs of the same tool call."""
+    """Its place among the runs of the same tool call, or that were given together."""
     usage: Any = None
     """Requests, tokens and cost, by model."""
     started_at: datetime | None = None

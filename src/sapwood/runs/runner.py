@@ -27,6 +27,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.tree import Tree
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
@@ -101,6 +102,24 @@ class Runs:
 
     async def run(self, cls: type, input: Any, wish: Wish) -> Run:
         """Give a run, or re-attach to it; return how it ended, or at once if nobody waits for it."""
+        self.place(wish)
+        row = self.give(cls, input, wish)
+        if wish.detached is not None:
+            await self._begun(row.id)
+            return self._outcomes.of(row.id)
+        try:
+            run = await self.over(row.id)
+            if row.is_open and (work := self.work()) is not None:
+                work.progressed()
+            return run
+        except CancelledError:
+            if self._actor.dropped is None and wish.on_disconnect == "cancel":
+                await self.free()
+                self.cancel(row.id, "caller-cancelled")
+            raise
+
+    def place(self, wish: Wish) -> None:
+        """Have a run belong to the code that runs now, and find its id; each has a place of its own there."""
         asking = tool_call.get()
         if asking is not None and asking.actor is self._actor:
             wish.tool_call, wish.work = asking.id, asking.work
@@ -109,16 +128,7 @@ class Runs:
         elif (part := doing.get()) is not None and part[0] is self._actor:
             wish.work = part[1]
         wish.place = wish.order or 0
-        row = self.give(cls, input, wish)
-        if wish.detached is not None:
-            await self._begun(row.id)
-            return self._outcomes.of(row.id)
-        try:
-            return await self.over(row.id)
-        except CancelledError:
-            if self._actor.dropped is None and wish.on_disconnect == "cancel":
-                self.cancel(row.id, "caller-cancelled")
-            raise
+        wish.id = self._id_of(wish)
 
     def give(self, cls: type, input: Any, wish: Wish) -> Row:
         """Store a run, in this slice, and have it begin; one that is known goes on, or is what it became."""
@@ -127,12 +137,9 @@ class Runs:
         kind, tree = known(cls), self._actor.home
         assert isinstance(tree, Tree)
         tree.kinds[kind.type] = kind
-        text = _text_of(input)
-        id = wish.id or self._new_id(wish)
+        text = text_of(input)
+        id = self._id_of(wish)
         row = self.registry.get(id)
-        if row is not None and wish.id is None and row.work != wish.work:
-            id = f"{id}@{wish.work}"  # another turn: providers may use an id twice
-            row = self.registry.get(id)
         if row is not None:
             if row.type not in (kind.type, *kind.aliases):
                 raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
@@ -140,11 +147,11 @@ class Runs:
                 return row
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
-        open_runs = self.registry.count_open()
+        most = self._agent.max_runs
+        open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
         row = self._add(id, Step(kind.type, id), text, wish)
         if wish.detached is not None and open_runs >= MANY_DETACHED:
             self._warn_of_many()
-        most = self._agent.max_runs
         if most is not None and open_runs >= most:
             self._outcomes.end(
                 row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
@@ -154,16 +161,35 @@ class Runs:
         self._following.launch(id)
         return row
 
+    def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
+        """Store a run that is not to begin any more."""
+        kind, id = known(cls), self._id_of(wish)
+        if self.registry.get(id) is None:
+            row = self._add(id, Step(kind.type, id), text_of(input), wish)
+            self._outcomes.end(row, "aborted", reason=reason, cancelled=reason)
+
+    def _id_of(self, wish: Wish) -> str:
+        if wish.id is not None:
+            return wish.id
+        id = self._new_id(wish)
+        row = self.registry.get(id)
+        # Providers may use an id twice: then it is another turn.
+        return id if row is None or row.work == wish.work else f"{id}@{wish.work}"
+
     def _new_id(self, wish: Wish) -> str:
         """Return the same id whenever the same work comes by the same place again."""
         if wish.tool_call is not None:
             return f"{PREFIX}{wish.tool_call}" + ("" if wish.order is None else f":{wish.order}")
-        call = current.get()
-        work = call.work if call is not None and call.actor is self._actor else None
-        if isinstance(work, Work):
+        if (work := self.work()) is not None:
             work.runs += 1
             return f"run-{work.id.replace(' ', '-')}-{work.runs}"
         return f"run-{uuid4().hex[:12]}"
+
+    def work(self) -> Work | None:
+        """Return what the code belongs to that runs now, if that is begun again after a crash."""
+        call = current.get()
+        work = call.work if call is not None and call.actor is self._actor else None
+        return work if isinstance(work, Work) else None
 
     def _check_wanted(self, wish: Wish) -> None:
         """Refuse to begin what would have to be stopped at once."""
@@ -238,8 +264,13 @@ class Runs:
         """Return a run once it is over."""
         while self._outcomes.row(id).is_open:
             await self._outcomes.changing(id)
-            self._actor.check_live()
+            await self.free()
         return self._outcomes.of(id)
+
+    async def free(self) -> None:
+        """Return when the database can be used: another call of the agent may be in long_sql()."""
+        await until_free(self._actor.database)
+        self._actor.check_live()
 
     async def _begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
@@ -299,7 +330,8 @@ class Runs:
         return gone
 
 
-def _text_of(input: Any) -> bytes:
+def text_of(input: Any) -> bytes:
+    """Return the input of a run as JSON."""
     try:
         return to_json(input)
     except TypeError as error:

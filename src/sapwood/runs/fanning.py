@@ -1,0 +1,363 @@
+"""Gives several runs together, and decides from how some of them end what becomes of the others.
+
+Every branch is a run like any other. What is decided is written in the slice that notes the
+end it was decided by: the others have their tombstones, or the process died before either. So
+whoever comes by again after a crash finds it decided as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sapwood.clock import Timer
+from sapwood.errors import UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
+from sapwood.runs.outcomes import Cleared, Outcomes
+from sapwood.runs.registry import HARD, Row, Run, shown
+from sapwood.runs.runner import Runs, Wish, text_of
+from sapwood.when import Retry, is_a
+
+IN_A_SLICE = 16
+"""How many are given before others have their turn on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One use of an agent that is not given yet, for `gather` and `race`."""
+
+    cls: type[Any]
+    """The class of the sub-agent that is to do it."""
+    input: Any = None
+    """What it is given."""
+    run_id: str | None = field(default=None, kw_only=True)
+    """What the run is called by; None: by its place, as in `run_agent`."""
+    timeout: float | None = field(default=None, kw_only=True)
+    """Seconds after which an attempt is stopped."""
+    display: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """What pages may show of it."""
+    retry: Retry | None = field(default=None, kw_only=True)
+    """How often to try, and how long to wait in between, if it fails in a way that may pass; None: once."""
+
+    def __post_init__(self) -> None:
+        if self.retry is not None and not is_a(self.retry, Retry):
+            raise UsageError(f"Branch(retry={self.retry!r}): it takes Retry(…).")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When the branches that have not ended are to stop, and what that is called; what is None never happens."""
+
+    ok: int | None = None
+    """Once so many have ended well."""
+    failed: int | None = None
+    """Once so many have not."""
+    then: str = ""
+    """Why, if so many have ended well: this, and the run that was the last of them."""
+    otherwise: str = ""
+    """Why, if so many have not."""
+
+    def why(self, run: str, *, ok: int, failed: int) -> str | None:
+        """Return why the others are to stop when this run has ended, as the last of so many."""
+        if ok == self.ok:
+            return f"{self.then} {run}"
+        return f"{self.otherwise} {run}" if failed == self.failed else None
+
+
+SETTLE = Rule()
+FAIL_FAST = Rule(failed=1, otherwise="failed-with")
+RACE = Rule(ok=1, then="lost-to")
+
+
+class Fanning:
+    """The runs that one agent gives together."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    async def gather(
+        self,
+        branches: Sequence[Branch],
+        *,
+        fail_fast: bool = False,
+        quorum: int | None = None,
+        concurrency: int | None = None,
+    ) -> list[Run]:
+        """Return how all branches have ended, in the order given."""
+        if fail_fast and quorum is not None:
+            raise UsageError("gather() takes fail_fast or quorum, not both.")
+        if quorum is not None and not 1 <= quorum <= len(branches):
+            raise UsageError(f"gather(quorum={quorum!r}): there are {len(branches)} branches.")
+        if concurrency is not None and concurrency < 1:
+            raise UsageError(f"concurrency={concurrency!r}: nothing would ever begin.")
+        rule = FAIL_FAST if fail_fast else SETTLE
+        if quorum is not None:
+            too_many = len(branches) - quorum + 1
+            rule = Rule(ok=quorum, failed=too_many, then="quorum-with", otherwise="no-quorum-after")
+        fan = Fan(self._actor, branches, rule, concurrency)
+        await fan.over()
+        return fan.runs()
+
+    async def race(self, branches: Sequence[Branch]) -> Run:
+        """Return the first branch that ended well, while the others stop; if none did, the one given first."""
+        if not branches:
+            raise UsageError("race() takes one branch at least.")
+        fan = Fan(self._actor, branches, RACE)
+        await fan.decided()
+        return fan.winner()
+
+    async def map(self, cls: type, inputs: Iterable[Any], *, concurrency: int, **wishes: Any) -> list[Run]:
+        """Give a run of one class for each input; return how they have ended, in the order of the inputs."""
+        return await self.gather([Branch(cls, input, **wishes) for input in inputs], concurrency=concurrency)
+
+
+@dataclass(slots=True)
+class Twig:
+    """What becomes of one branch."""
+
+    branch: Branch
+    wish: Wish
+    attempt: int = 1
+    """Which of its runs is the last one: every attempt is a run, unless the same run can be asked for again."""
+    tried: int = 0
+    rest: Timer | None = None
+    """What ends the wait before the next attempt."""
+
+    @property
+    def run(self) -> str:
+        """The id of its last run."""
+        assert self.wish.id is not None
+        return self.wish.id if self.attempt == 1 else f"{self.wish.id}~{self.attempt}"
+
+    def may_be_tried_again(self, row: Row) -> bool:
+        """Return whether a run of it failed in a way that may pass, and there are attempts left."""
+        is_passing = row.status == "interrupted" or (row.status == "error" and row.reason is not None)
+        retry = self.branch.retry
+        return is_passing and row.cancelled is None and retry is not None and self.tried < retry.attempts
+
+
+class Fan:
+    """Branches that are given together. Each waits to begin, goes on, rests before another attempt, or has ended."""
+
+    def __init__(self, actor: Actor, branches: Sequence[Branch], rule: Rule, concurrency: int | None = None) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self._rule = rule
+        self._concurrency = concurrency
+        self._runs = actor.of(Runs)
+        self._outcomes = actor.of(Outcomes)
+        self._registry = self._runs.registry
+        self._work = self._runs.work()
+        for branch in branches:
+            _check(branch)  # before anything is given
+        self._twigs = [self._placed(branch, at) for at, branch in enumerate(branches)]
+        if len({twig.wish.id for twig in self._twigs}) < len(branches):
+            raise UsageError("Two branches have the same run_id: they would be one run.")
+        self._waiting: deque[Twig] = deque()
+        self._going: dict[str, Twig] = {}
+        """By the run that is waited for."""
+        self._left = len(branches)
+        """How many have not ended."""
+        self._ok = self._failed = 0
+        self._stopped: str | None = None
+        """Why those that have not ended are to stop."""
+        self._cleared: str | None = None
+        """A run that was cleared away while it was waited for."""
+        self._woken = asyncio.Event()
+
+    def _placed(self, branch: Branch, at: int) -> Twig:
+        wish = Wish(branch.run_id, timeout=branch.timeout, display=branch.display)
+        self._runs.place(wish)
+        if wish.tool_call is None:
+            wish.place = at
+        return Twig(branch, wish)
+
+    def runs(self) -> list[Run]:
+        """Return how the branches stand, in the order given."""
+        return [self._outcomes.of(twig.run) for twig in self._twigs]
+
+    def winner(self) -> Run:
+        """Return the branch that ended well; a loser may have as well, before it could be stopped."""
+        rows = [self._outcomes.row(twig.run) for twig in self._twigs]
+        ids = {row.id for row in rows}
+        won = (row for row in rows if row.status == "completed" and not self._was_stopped(row, ids))
+        return shown(next(won, rows[0]))
+
+    async def over(self) -> None:
+        """Return when all branches have ended."""
+        await self._until(lambda: not self._left)
+
+    async def decided(self) -> None:
+        """Return when all branches have ended, or are about to stop."""
+        await self._until(lambda: not self._left or (self._stopped is not None and not self._waiting))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        try:
+            self._recall()
+            given = 0
+            while not is_so():
+                if not self._may_begin():
+                    self._woken.clear()
+                    await self._woken.wait()
+                else:
+                    self._begin(self._waiting.popleft())
+                    given += 1
+                    if given % IN_A_SLICE == 0:
+                        await asyncio.sleep(0)
+                await self._runs.free()
+                if self._cleared is not None:
+                    raise Cleared(f"The run {self._cleared!r} was cleared away.")
+        except (Exception, CancelledError):
+            if self._actor.dropped is None and self._stopped is None:
+                await self._runs.free()
+                self._stop("caller-cancelled")
+            raise
+        finally:
+            for id in list(self._going):
+                self._hear_no_more(id)
+
+    def _recall(self) -> None:
+        """Take what an earlier life left: what was decided holds, what ended counts, and what goes on is asked for."""
+        found = [(twig, self._last(twig)) for twig in self._twigs]
+        going = [twig for twig, row in found if row is not None and row.status not in HARD]
+        for twig in going:
+            self._hear(twig)
+        ids = {twig.run for twig in self._twigs}
+        decided = (row.cancelled for _, row in found if row is not None and self._was_stopped(row, ids))
+        if (reason := next(decided, None)) is not None:
+            self._stop(reason)
+        for twig, row in found:
+            if row is None:
+                self._waiting.append(twig)
+            elif row.status in HARD:
+                self._ended(twig, row)
+        for twig in going:
+            if self._stopped is None:
+                self._give(twig)
+
+    def _last(self, twig: Twig) -> Row | None:
+        """Return the last run of a branch there is."""
+        row = self._registry.get(twig.run)
+        while row is not None and row.status in HARD:
+            twig.tried += 1
+            if not twig.may_be_tried_again(row):
+                break
+            twig.attempt += 1
+            if (later := self._registry.get(twig.run)) is None:
+                twig.attempt -= 1
+                break
+            row = later
+        return row
+
+    def _was_stopped(self, row: Row, ids: set[str]) -> bool:
+        """Return whether a run was stopped because of how another of these ended."""
+        why, _, other = (row.cancelled or "").partition(" ")
+        return why != "" and why in (self._rule.then, self._rule.otherwise) and other in ids
+
+    def _may_begin(self) -> bool:
+        if not self._waiting:
+            return False
+        if self._stopped is not None or not self._going:
+            return True
+        if self._concurrency is not None and len(self._going) >= self._concurrency:
+            return False
+        most: int | None = self._agent.max_runs
+        return most is None or self._registry.count_open() < most
+
+    def _begin(self, twig: Twig) -> None:
+        if self._stopped is None:
+            self._give(twig)
+        else:
+            wish = replace(twig.wish, id=twig.run)
+            self._runs.withhold(twig.branch.cls, twig.branch.input, wish, self._stopped)
+            self._left -= 1
+
+    def _give(self, twig: Twig) -> None:
+        self._hear(twig)
+        twig.tried += 1
+        row = self._runs.give(twig.branch.cls, twig.branch.input, replace(twig.wish, id=twig.run))
+        if not row.is_open and twig.run in self._going:
+            self._changed(twig.run)
+
+    def _hear(self, twig: Twig) -> None:
+        if twig.run not in self._going:
+            self._going[twig.run] = twig
+            self._outcomes.deciding.setdefault(twig.run, []).append(self._changed)
+
+    def _hear_no_more(self, id: str) -> Twig:
+        heard = self._outcomes.deciding[id]
+        heard.remove(self._changed)
+        if not heard:
+            del self._outcomes.deciding[id]
+        return self._going.pop(id)
+
+    def _changed(self, id: str) -> None:
+        """Hear, in the slice that notes it, that the status of a run has changed."""
+        if self._actor.dropped is not None or self._actor.database.busy_elsewhere:
+            return  # nothing was noted
+        row = self._registry.get(id)
+        if row is not None and row.is_open:
+            return
+        twig = self._hear_no_more(id)
+        if row is None:
+            self._cleared = id
+        else:
+            if self._work is not None:
+                self._work.progressed()
+            self._ended(twig, row)
+        self._woken.set()
+
+    def _ended(self, twig: Twig, row: Row) -> None:
+        if self._stopped is None and twig.may_be_tried_again(row):
+            assert twig.branch.retry is not None
+            due = self._actor.host.clock.now() + twig.branch.retry.wait(twig.tried)
+            self._rest(twig, due, is_new=row.status in HARD)
+        else:
+            self._settle(twig, is_ok=row.status == "completed")
+
+    def _rest(self, twig: Twig, due: float, *, is_new: bool) -> None:
+        """Have a branch be tried again then: by a new run, or the same one."""
+        clock = self._actor.host.clock
+
+        def look() -> None:
+            if clock.now() < due:
+                twig.rest = clock.call_at(due, look)
+                return
+            twig.rest = None
+            twig.attempt += is_new
+            self._waiting.appendleft(twig)
+            self._woken.set()
+
+        twig.rest = clock.call_at(due, look)
+
+    def _settle(self, twig: Twig, *, is_ok: bool) -> None:
+        """A branch has ended for good; if that decides it, the others stop."""
+        self._left -= 1
+        if self._stopped is not None:
+            return
+        self._ok, self._failed = self._ok + is_ok, self._failed + (not is_ok)
+        if (why := self._rule.why(twig.run, ok=self._ok, failed=self._failed)) is not None:
+            self._stop(why)
+
+    def _stop(self, reason: str) -> None:
+        """Stop, in this slice, what has not ended."""
+        self._stopped = reason
+        for twig in self._twigs:
+            if twig.rest is not None:
+                twig.rest.cancel()
+                twig.rest = None
+                self._left -= 1
+            self._runs.cancel(twig.run, reason)
+
+
+def _check(branch: Branch) -> None:
+    """Refuse what could not be given, before anything is."""
+    if not is_a(branch, Branch):
+        raise UsageError(f"{branch!r} is no Branch(…). What is under way already, asyncio.gather() waits for.")
+    known(branch.cls)
+    text_of(branch.input)

@@ -1,0 +1,717 @@
+"""Several agents used at once: all, enough of them, or the fastest; so many at a time; found again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.conformance.errands import (
+    CALLER,
+    Bench,
+    again,
+    boss,
+    caller,
+    check_sequence,
+    frames,
+    helper,
+    over,
+    told_end,
+    working,
+)
+
+from sapwood import Agent, Branch, Refused, Retry, Run, Unavailable, UsageError, tool
+from sapwood.runs.registry import Registry
+from sapwood.testing import ScriptedModel, call, fails, text
+
+SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
+
+
+class Overworked(Unavailable):
+    """Not now."""
+
+    code = "overworked"
+
+
+class TeamDigger(Agent):
+    """Does what its input says, in a step, and notes how many work beside it."""
+
+    deps: Site
+
+    async def on_run(self, input: str) -> str:
+        bench = self.deps
+        bench.log.append(f"begun {input}")
+        bench.now += 1
+        bench.most = max(bench.most, bench.now)
+        try:
+            return await self.step("dig", self._dig, input)
+        except asyncio.CancelledError:
+            bench.log.append(f"cut {input}")
+            raise
+        finally:
+            bench.now -= 1
+
+    async def _dig(self, input: str) -> str:
+        kind = input.partition(" ")[0]
+        if kind in self.deps.gates:
+            await self.deps.gates[kind].wait()
+        if "fail" in input:
+            raise ValueError("it went wrong")
+        if kind == "busy":
+            self.deps.busy -= 1
+            if self.deps.busy >= 0:
+                raise Overworked
+        self.deps.log.append(f"dug {input}")
+        if kind == "b":
+            self.deps.gates["late"].set()
+        return f"{input}!"
+
+
+Plan = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass
+class Site(Bench):
+    """What the team does, and what became of it. It outlives every crash."""
+
+    plan: Plan | None = None
+    now: int = 0
+    most: int = 0
+    """How many worked at once."""
+    busy: int = 0
+    """How often somebody has no time."""
+
+    def __post_init__(self) -> None:
+        self.gates = {"wait": self.go, "late": asyncio.Event()}
+
+    def logged(self, start: str) -> list[str]:
+        return [entry for entry in self.log if entry.startswith(start)]
+
+
+class Leading(boss(TeamDigger)):
+    """One that does what the test has planned, as a call or as a fiber."""
+
+    deps: Site
+
+    async def do(self) -> list[Run]:
+        assert self.deps.plan is not None
+        return await self.deps.plan(self)
+
+    async def begin(self) -> None:
+        self.start_fiber("work", self.work)
+
+    async def work(self) -> None:
+        assert self.deps.plan is not None
+        await self.deps.plan(self)
+        self.deps.log.append("over")
+
+    async def cancel_work(self) -> bool:
+        return self.cancel_fiber("work")
+
+
+def branches(*inputs: str, ids: Any = None, **more: Any) -> list[Branch]:
+    named = ids or [None] * len(inputs)
+    return [Branch(TeamDigger, one, run_id=id, **more) for one, id in zip(inputs, named, strict=True)]
+
+
+def team(plan: Plan, **settings: Any) -> Any:
+    """Have a team that does this; as `working`."""
+    cls = type("Boss", (Leading,), settings.pop("attributes", {}))
+    return cls, working(cls, bench=Site(plan=plan), **settings)
+
+
+def ends(runs: list[Run]) -> list[tuple[str, str | None]]:
+    return [(run.status, run.reason) for run in runs]
+
+
+async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_first(level: str) -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("wait", "fail", "quick"))
+
+    _, doing = team(plan, durability=level)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("dug quick")
+        bench.go.set()
+
+        runs = await asking
+
+        assert [run.output for run in runs] == ["wait!", None, "quick!"]
+        assert [run.status for run in runs] == ["completed", "error", "completed"]
+        assert [run.order for run in runs] == [0, 1, 2]
+        assert await agent.runs() == runs
+        assert await agent.children() == [run.id for run in runs]
+
+
+async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say_whose_it_was(level: str) -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("wait", "late fail", "wait too"), fail_fast=True)
+
+    _, doing = team(plan, durability=level)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        for entry in ("begun wait", "begun late fail", "begun wait too"):
+            await bench.seen(entry)
+        bench.gates["late"].set()
+
+        first, failed, third = await asking
+
+        assert (failed.status, failed.reason) == ("error", None)
+        assert ends([first, third]) == [("aborted", f"failed-with {failed.id}")] * 2
+        assert {"cut wait", "cut wait too"} <= set(bench.log)
+
+
+async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: str) -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("wait", "a", "fail", "b", "c", "d"), quorum=2, concurrency=2)
+
+    _, doing = team(plan, durability=level)
+    async with doing as (one, agent, bench):
+        client = await one.join("/agents/boss/b")
+        runs = await agent.do()
+
+        why = f"quorum-with {runs[3].id}"
+        assert ends(runs) == [
+            ("aborted", why),
+            ("completed", None),
+            ("error", None),
+            ("completed", None),
+            ("aborted", why),
+            ("aborted", why),
+        ]
+        assert bench.logged("begun c") == bench.logged("begun d") == []
+        assert await agent.runs() == runs
+        for run in runs:
+            await told_end(client, run.id)
+            check_sequence(frames(client, run.id))
+
+
+async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("wait", "fail", "fail too"), quorum=2)
+
+    _, doing = team(plan)
+    async with doing as (_, agent, _):
+        stopped, *failed = await agent.do()
+
+        assert [run.status for run in failed] == ["error", "error"]
+        assert stopped.status == "aborted"
+        assert stopped.reason in [f"no-quorum-after {run.id}" for run in failed]
+
+
+async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_lost(level: str) -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return [await agent.race(*branches("wait", "fail", "late"))]
+
+    _, doing = team(plan, durability=level)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        bench.gates["late"].set()
+
+        (winner,) = await asking
+
+        assert winner.output == "late!"
+        slow, failed, _ = [await over(agent, run.id) for run in await agent.runs()]
+        assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
+        await bench.seen("cut wait")
+
+
+async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return [await agent.race(*branches("fail first", "fail second"))]
+
+    _, doing = team(plan)
+    async with doing as (_, agent, _):
+        (run,) = await agent.do()
+
+        assert (run.ok, run.input) == (False, "fail first")
+
+
+async def test_no_more_go_on_at_once_than_are_allowed_and_none_is_left_out(level: str) -> None:
+    inputs = [f"wait {number}" for number in range(12)]
+
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.map(TeamDigger, inputs, concurrency=3)
+
+    _, doing = team(plan, durability=level)
+    async with doing as (one, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        for number in range(3):
+            await bench.seen(f"begun wait {number}")
+        await one.world.settled()
+        assert len(bench.logged("begun")) == 3
+        bench.go.set()
+
+        runs = await asking
+
+        assert [run.output for run in runs] == [f"{one}!" for one in inputs]
+        assert bench.most == 3
+
+
+async def test_a_class_that_allows_few_runs_has_the_others_wait() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("a", "b", "c", "d", "e"))
+
+    _, doing = team(plan, attributes={"max_runs": 2})
+    async with doing as (_, agent, bench):
+        assert all(run.ok for run in await agent.do())
+        assert bench.most <= 2
+
+
+async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a_run(level: str) -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("busy", "a", ids=["x", "y"], retry=SOON))
+
+    _, doing = team(plan, durability=level)
+    async with doing as (one, agent, bench):
+        bench.busy = 2
+        asking = asyncio.create_task(agent.do())
+        while not asking.done():
+            await one.world.clock.advance(1)
+
+        runs = await asking
+
+        assert [(run.id, run.output) for run in runs] == [("x~3", "busy!"), ("y", "a!")]
+        assert {run.id: (run.status, run.reason) for run in await agent.runs()} == {
+            "x": ("error", "overworked"),
+            "x~2": ("error", "overworked"),
+            "x~3": ("completed", None),
+            "y": ("completed", None),
+        }
+        first, second = await agent.one("x"), await agent.one("x~2")
+        assert second.started_at > first.ended_at
+
+
+async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_again() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.map(TeamDigger, ["busy", "fail"], retry=Retry(attempts=2, base=timedelta(0)))
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        bench.busy = 100
+        busy, failed = await agent.do()
+
+        assert (busy.status, busy.reason) == ("error", "overworked")
+        assert (failed.status, failed.reason) == ("error", None)
+        assert bench.log.count("begun busy") == 2
+        assert bench.log.count("begun fail") == 1
+
+
+async def test_one_that_took_too_long_is_tried_again() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        retry = Retry(attempts=2, base=timedelta(0))
+        return await agent.gather(Branch(TeamDigger, "wait", run_id="x", timeout=5, retry=retry))
+
+    _, doing = team(plan)
+    async with doing as (one, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        await one.world.clock.advance(6)
+        await bench.seen("begun wait", 2)
+        bench.go.set()
+
+        (run,) = await asking
+
+        assert (run.id, run.output) == ("x~2", "wait!")
+        assert ends([await agent.one("x")]) == [("error", "timed-out")]
+
+
+async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
+    from pydantic_ai.exceptions import ModelConnectionError
+
+    model = ScriptedModel(*(fails(ModelConnectionError("m", "gone")) for _ in range(5)), text("here I am"))
+    cls = helper(model, "TeamHelper")
+
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(Branch(cls, "hello", run_id="x", retry=Retry(attempts=2, base=timedelta(0))))
+
+    _, doing = team(plan)
+    async with doing as (one, agent, _):
+        asking = asyncio.create_task(agent.do())
+        while not asking.done():
+            await one.world.clock.advance(1)
+            await asyncio.sleep(0.01)
+
+        (run,) = await asking
+
+        assert (run.id, run.output) == ("x~2", "here I am")
+        assert ends([await agent.one("x")]) == [("error", "unavailable")]
+
+
+async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> None:
+    async def plan(agent: Any) -> None:
+        agent.deps.log.append("planning")
+        (run,) = await agent.gather(*branches("wait", ids=["x"], retry=Retry(attempts=3, base=timedelta(0))))
+        agent.deps.log.append(f"came to {run.id} {run.output}")
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait")
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
+        await bench.seen("planning", 2)
+        await one.world.clock.advance(121)
+        assert ("finish", "x", "interrupted") in await agent.hooks()
+        bench.go.set()
+        await bench.seen("over")
+
+        assert bench.logged("came to") == ["came to x wait!"]
+        assert [run.id for run in await agent.runs()] == ["x"]
+
+
+async def test_whoever_stops_waiting_stops_all_branches() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("wait", "wait too", "wait not", ids=["x", "y", "z"]), concurrency=2)
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait too")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+        runs = [await over(agent, id) for id in ("x", "y")]
+
+        assert ends(runs) == [("aborted", "caller-cancelled")] * 2
+        assert await agent.one("z") is None
+
+
+async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a_crash(level: str) -> None:
+    async def plan(agent: Any) -> None:
+        agent.deps.log.append("planning")
+        await agent.gather(*branches("wait", "wait too", ids=["x", "y"]))
+
+    cls, doing = team(plan, durability=level)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait too")
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait too", 2)
+        await bench.seen("planning", 2)
+        await agent.cancel_work()
+
+        assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
+
+
+class TeamLead(Agent):
+    """Has its run done by several others."""
+
+    deps: Site
+
+    async def on_run(self, input: list[str]) -> list[str | None]:
+        return [run.output for run in await self.gather(*branches(*input))]
+
+
+async def test_a_run_may_fan_out_itself_and_stopping_it_stops_all_below(level: str) -> None:
+    async def plan(agent: Any) -> Run:
+        return await agent.run_agent(TeamLead, ["wait", "a", "wait too"], run_id="lead")
+
+    cls, doing = team(plan, durability=level)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait")
+        await bench.seen("begun wait too")
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
+        await bench.seen("begun wait too", 2)
+        await agent.stop("lead", "enough")
+
+        run = await over(agent, "lead")
+
+        assert (run.status, run.reason) == ("aborted", "enough")
+        await bench.seen("cut wait")
+        await bench.seen("cut wait too")
+
+
+class Consulting(caller(None)):
+    """One whose tool asks several."""
+
+    @tool(idempotent=True)
+    async def consult(self, inputs: list[str]) -> list[str]:
+        """Consult some."""
+        first = await self.run_agent(TeamDigger, "opening")
+        runs = await self.gather(*branches(*inputs))
+        last = await self.map(TeamDigger, ["x", "y"])
+        return [run.summary or run.status for run in (first, *runs, *last)]
+
+
+async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(level: str) -> None:
+    ours = ScriptedModel(call("consult", id="c1", inputs=["wait", "fail", "a"]), text("thanks"))
+    cls = caller(ours, base=Consulting)
+    async with working(cls, bench=Site(), durability=level) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("begun wait")
+        await over(agent, "agent-tool:c1:3")
+        await one.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        agent = await again(one, cls)
+        client = await one.join(CALLER)
+        await bench.seen("begun wait", 2)
+        bench.go.set()
+        await bench.seen("dug y")
+        await over(agent, "agent-tool:c1:5")
+
+        runs = await agent.runs()
+
+        assert [(run.id, run.tool_call, run.order) for run in runs] == [
+            (f"agent-tool:c1:{number}", "c1", number) for number in range(6)
+        ]
+        assert [run.output for run in runs] == ["opening!", "wait!", None, "a!", "x!", "y!"]
+        assert [bench.log.count(f"dug {one}") for one in ("opening", "a", "x", "y")] == [1, 1, 1, 1]
+        for run in runs:
+            await told_end(client, run.id)
+            check_sequence(frames(client, run.id))
+
+
+async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathered() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        own = asyncio.gather(agent.run_agent(TeamDigger, "a"), agent.run_agent(TeamDigger, "b"))
+        return [*await own, *await agent.gather(*branches("c", "d"))]
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        await agent.begin()
+        await bench.seen("over")
+
+        assert [run.output for run in await agent.runs()] == ["a!", "b!", "c!", "d!"]
+        assert len({run.id for run in await agent.runs()}) == 4
+
+
+async def settled(agent: Any) -> None:
+    """Gather all, bounded, with one that fails and one that is tried again."""
+    now = Retry(attempts=3, base=timedelta(0))
+    runs = await agent.gather(*branches("a", "busy", "fail", retry=now), concurrency=2)
+    agent.deps.log.append(f"came to {json.dumps([run.output for run in runs])}")
+
+
+async def raced(agent: Any) -> None:
+    winner = await agent.race(*branches("late a", "wait", "b"))  # the first one ends well too, just too late
+    agent.deps.log.append(f"came to {winner.id}")
+
+
+async def reached(agent: Any) -> None:
+    runs = await agent.gather(*branches("late a", "b", "wait", "c"), quorum=1, concurrency=3)
+    agent.deps.log.append(f"came to {[(run.id, run.status, run.reason) for run in runs]}")
+
+
+async def failed(agent: Any) -> None:
+    runs = await agent.gather(*branches("wait", "fail", "a"), fail_fast=True, concurrency=2)
+    agent.deps.log.append(f"came to {[(run.id, run.status) for run in runs if not run.ok]}")
+
+
+@pytest.mark.parametrize("policy", [settled, raced, reached, failed], ids=lambda one: one.__name__)
+async def test_killed_at_any_commit_it_goes_on_does_nothing_twice_and_comes_to_the_same(
+    policy: Plan, level: str
+) -> None:
+    async def plan(agent: Any) -> None:
+        await policy(agent)
+        await agent.step("told", agent.wake)  # something is kept after it was decided
+        await policy_is_told(agent)
+
+    async def policy_is_told(agent: Any) -> None:
+        agent.deps.log.append("told")
+
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        cls, doing = team(plan, durability=level)
+        async with doing as (one, agent, bench):
+            bench.busy = 1
+            await agent.wake()
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.begin()
+                await dead_or_over(one, bench)
+            passed = one.world.points.passed["committed"] >= before + nth
+            done = {entry for entry in bench.log if entry.startswith("dug")}
+            await one.world.crash()
+            agent = await again(one, cls)
+            kept = {run.input for run in await agent.runs() if run.status == "completed"}
+            if "sapwood_fibers" not in await agent.tables():
+                await agent.begin()
+            await bench.seen("over")
+
+            assert len(set(bench.logged("came to"))) == 1, (nth, bench.logged("came to"))
+            runs = [await over(agent, run.id) for run in await agent.runs()]
+            assert len({run.id for run in runs}) == len(runs)
+            assert all(bench.log.count(entry) <= 2 for entry in bench.logged("dug"))
+            assert all(bench.log.count(f"dug {one}") == 1 for one in kept if f"dug {one}" in done)
+            assert [run.input for run in runs if run.ok and run.input == "wait"] == []
+
+
+async def dead_or_over(one: Any, bench: Bench) -> None:
+    async with asyncio.timeout(20):
+        while "over" not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["map", "run_agent"])
+async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does(how: str) -> None:
+    inputs = [f"g{number} x" for number in range(7)]
+
+    async def plan(agent: Any) -> None:
+        if how == "map":
+            await agent.map(TeamDigger, inputs, concurrency=1)
+        else:
+            for one in inputs:
+                await agent.run_agent(TeamDigger, one)
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        bench.gates |= {f"g{number}": asyncio.Event() for number in range(7)}
+        await agent.begin()
+        for number in range(7):
+            async with asyncio.timeout(20):
+                while f"begun {inputs[number]}" not in bench.log:
+                    await one.world.clock.advance(1)
+            await one.world.crash()
+            agent = await again(one, cls)
+            async with asyncio.timeout(20):
+                while bench.log.count(f"begun {inputs[number]}") < 2:
+                    await one.world.clock.advance(1)
+            bench.gates[f"g{number}"].set()
+        await bench.seen("over")
+
+        assert [run.output for run in await agent.runs()] == [f"{one}!" for one in inputs]
+        assert [bench.log.count(f"dug {one}") for one in inputs] == [1] * 7
+
+
+async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_lost_after_a_crash() -> None:
+    """Both end in the same moment: the first one wins, now and in the next life."""
+
+    async def plan(agent: Any) -> None:
+        winner = await agent.race(*branches("late a", "wait b", ids=["x", "y"]))
+        agent.deps.log.append(f"won {winner.id}")
+        if agent.deps.log.count(f"won {winner.id}") == 1:
+            await asyncio.get_running_loop().create_future()
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun late a")
+        await bench.seen("begun wait b")
+        bench.go.set()
+        bench.gates["late"].set()
+        while not bench.logged("won"):  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        for id in ("x", "y"):
+            await over(agent, id)
+        await one.world.crash()
+        await again(one, cls)
+        await bench.seen("over")
+
+        assert bench.logged("won") == ["won y", "won y"]
+
+
+@pytest.mark.parametrize("how", ["gather", "run_agent"])
+async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops_all_branches_too(how: str) -> None:
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
+
+    async def plan(agent: Any) -> list[Run]:
+        if how == "gather":
+            return await agent.gather(*branches("wait", "wait too", ids=["x", "y"]))
+        given = {"x": "wait", "y": "wait too"}
+        return await asyncio.gather(*(agent.run_agent(TeamDigger, one, run_id=id) for id, one in given.items()))
+
+    async def count(agent: Any) -> list[Run]:
+        counting = asyncio.create_task(agent.long_sql(slow))
+        await asyncio.sleep(0)
+        agent.deps.log.append("busy")
+        await counting
+        return []
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        for entry in ("begun wait", "begun wait too"):
+            await bench.seen(entry)
+        bench.plan = count
+        beside = asyncio.create_task(agent.do())
+        await bench.seen("busy")
+        asking.cancel()
+        await asyncio.gather(asking, beside, return_exceptions=True)
+
+        assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
+
+
+async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        return await agent.gather(*branches("a", "wait", ids=["x", "y"]))
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        await over(agent, "x")
+        await agent.clear_them("running")
+
+        with pytest.raises(Refused, match="was cleared away"):
+            await asking
+
+
+async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        for wrong, says in (
+            (agent.race, "one branch at least"),
+            (lambda: agent.gather(*branches("a"), quorum=2), "there are 1 branches"),
+            (lambda: agent.gather(*branches("a"), quorum=1, fail_fast=True), "not both"),
+            (lambda: agent.map(TeamDigger, ["a"], concurrency=0), "nothing would ever begin"),
+            (lambda: agent.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),
+            (lambda: agent.gather(*branches("a"), "b"), "is no Branch"),
+            (lambda: agent.gather(*branches("a"), Branch(str)), "agent"),
+        ):
+            with pytest.raises(UsageError, match=says):
+                await wrong()
+        with pytest.raises(UsageError, match="it takes Retry"):
+            Branch(TeamDigger, retry=3)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(Refused, match="fit into JSON"):
+            await agent.gather(*branches("a"), Branch(TeamDigger, object()))
+        return await agent.gather()
+
+    _, doing = team(plan)
+    async with doing as (_, agent, _):
+        assert await agent.do() == []
+        assert await agent.runs() == []
+
+
+async def test_the_work_for_each_branch_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 0
+    find = Registry.find
+
+    def counted(self: Registry, where: str, *arguments: Any) -> Any:
+        nonlocal rows
+        found = find(self, where, *arguments)
+        rows += 1 + len(found)
+        return found
+
+    async def asked_for(number: int) -> float:
+        async def plan(agent: Any) -> list[Run]:
+            return await agent.gather(
+                *branches(*[f"part {one}" for one in range(number - 1)], "wait"), quorum=number - 1
+            )
+
+        _, doing = team(plan)
+        async with doing as (_, agent, _):
+            monkeypatch.setattr(Registry, "find", counted)
+            await agent.do()
+            monkeypatch.setattr(Registry, "find", find)
+        return rows / number
+
+    few = await asked_for(10)
+    rows = 0
+    many = await asked_for(100)
+
+    assert many < few * 1.2
