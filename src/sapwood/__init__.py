@@ -39,7 +39,7 @@ from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
-    from sapwood.chat.agent_tools import agent_tool
+    from sapwood.chat.agent_tools import agent_tool, persistent_agent
     from sapwood.chat.answers import Approval
     from sapwood.chat.tools import tool
     from sapwood.chat.turns import Turn
@@ -96,6 +96,7 @@ __all__ = [
     "current_connection",
     "deadline",
     "expose",
+    "persistent_agent",
     "tool",
 ]
 
@@ -104,6 +105,7 @@ CHAT = {
     "ChatAgent": "sapwood.chat.agent",
     "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",
+    "persistent_agent": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
 """What is imported when it is first asked for: not everybody chats."""

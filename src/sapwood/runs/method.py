@@ -17,7 +17,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
-from sapwood.runs.contract import UNWANTED, doing
+from sapwood.runs.contract import UNWANTED, Steered, doing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -53,6 +53,10 @@ class MethodRuns:
         if (task := self._tasks.get(run)) is not None:
             task.cancel()
         self._actor.of(Runs).cut_work(run, UNWANTED)
+
+    def steer(self, run: str, key: str, text: str) -> Steered:
+        row = self._actor.of(Served).row(run)
+        return "deaf" if row is not None and row.status == "running" else "over"
 
     def wants(self, work: str) -> bool:
         served = self._actor.of(Served)

@@ -73,6 +73,8 @@ class Wish:
     on_disconnect: str = "cancel"
     display: Any = None
     work: str | None = None
+    child: str | None = None
+    """The name of the persistent sub-agent that does it; None: it has one of its own."""
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Runs:
         wish.place = wish.order or 0
         row = self.give(cls, input, wish)
         if wish.detached is not None:
-            await self._begun(row.id)
+            await self.begun(row.id)
             return self._outcomes.of(row.id)
         try:
             return await self.over(row.id)
@@ -141,7 +143,7 @@ class Runs:
             return self._give_again(row, text)
         self._check_wanted(wish)
         open_runs = self.registry.count_open()
-        row = self._add(id, Step(kind.type, id), text, wish)
+        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
         if wish.detached is not None and open_runs >= MANY_DETACHED:
             self._warn_of_many()
         most = self._agent.max_runs
@@ -187,6 +189,7 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
@@ -241,7 +244,7 @@ class Runs:
             self._actor.check_live()
         return self._outcomes.of(id)
 
-    async def _begun(self, id: str) -> None:
+    async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
         while self._outcomes.row(id).status == "starting":
             await self._outcomes.changing(id)
@@ -261,6 +264,14 @@ class Runs:
         else:
             self._following.launch(id)  # it has to learn that it is not wanted
         return True
+
+    def adopt(self, id: str, work: str) -> None:
+        """Have a run that nobody waited for be part of this, which waits for it from here on."""
+        row = self._outcomes.row(id)
+        options = {key: value for key, value in row.asked.items() if key != "detached"}
+        self.registry.set(id, work=work, options=msgspec.json.encode(options).decode())
+        if (followed := self._outcomes.followed.get(id)) is not None:
+            followed.row = self._outcomes.row(id)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""
@@ -294,6 +305,8 @@ class Runs:
             self._following.forget(id)
             self.registry.remove([id])
             self._outcomes.changed(id)
+            if row.mode == "persistent" and self.registry.of_child(row.name):
+                continue  # it has done others, which are known still
             if (task := self._actor.of(Children).bury(self._actor.of(RunClients).types_of(row), row.name)) is not None:
                 gone.append(task)
         return gone
