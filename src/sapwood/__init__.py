@@ -6,6 +6,7 @@ from sapwood.address import Address, Step
 from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
 from sapwood.capabilities.calls import DeadLetter
+from sapwood.capabilities.child_states import on_child_state
 from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection
 from sapwood.capabilities.fibers import Fiber
@@ -96,6 +97,7 @@ __all__ = [
     "current_connection",
     "deadline",
     "expose",
+    "on_child_state",
     "persistent_agent",
     "tool",
 ]
