@@ -109,7 +109,10 @@ async def returns(agent: Any) -> dict[str, Any]:
 
 async def refusal(agent: Any, id: str) -> str:
     """Return the code with which a call was refused."""
-    told = json.loads((await returns(agent))[id])
+    exported = (await agent.export())["model_messages"]
+    parts = [part for message in exported for part in message["parts"] if part.get("tool_call_id") == id]
+    told = json.loads(parts[-1]["content"])
+    assert (await returns(agent))[id] == told["error"]
     assert (told["ok"], told["status"], told["retryable"]) == (False, "refused", False)
     assert told["error"].endswith(".")
     return told["code"]
@@ -415,6 +418,30 @@ async def test_terminating_a_child_stops_it_for_good_and_says_so(level: str) -> 
         assert len(theirs.asked) <= 1
 
 
+async def test_terminating_a_child_stops_what_it_has_others_do_in_the_background() -> None:
+    theirs = ScriptedModel(text("A long story", gate=asyncio.Event()))
+    below = helper(theirs, "DeepScribe")
+    middle = helper(
+        ScriptedModel(spawn("deep", agent="deep_scribe"), text("It is at work."), each=True),
+        "Scribe",
+        base=Scribe,
+        tools=[persistent_agent(below, mode="non-blocking", notify=True)],
+    )
+    ours = ScriptedModel(spawn(), text("Good."), call("terminate_child", id="t1", name="ann"), text("Over."))
+    async with working(cls := keeper(ours, middle)) as (one, agent, _):
+        await agent.send("go")
+        async with asyncio.timeout(10):
+            while not theirs.asked:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.005)
+
+        await agent.send("stop it")
+
+        assert (await returns(agent))["t1"] == {"name": "ann", "status": "terminated", "was_running": False}
+        await one.world.settled()
+        assert theirs.cancelled == 1
+        assert len(await (await child_of(one, cls, middle)).transcript()) == 2  # nobody tells it of that
+
+
 async def test_what_the_model_may_not_do_is_refused_with_a_code() -> None:
     ours = ScriptedModel(
         spawn(),
@@ -582,15 +609,21 @@ async def test_killed_at_any_commit_a_blocking_child_does_its_tasks_once_and_the
     raise AssertionError("it never got to the end")
 
 
-async def test_killed_at_any_commit_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once() -> None:
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_killed_at_any_commit_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once(
+    at_work: bool,
+) -> None:
     async def told(agent: Any) -> bool:
+        if await agent.ends():  # until then a child that is to be at work is
+            bench.go.set()
         return len(await agent.news()) == len(await agent.runs()) > 0
 
     for nth in range(1, 120):
         child = scribe(call("look_up", id="l1"), text("Three."), text("Four."))
         ours = ScriptedModel(spawn(), message("More."), text("Good."), each=True)
         async with working(cls := keeper(ours, child, "non-blocking")) as (one, _, bench):
-            bench.go.set()
+            if not at_work:
+                bench.go.set()
             was_killed = await killed(one, cls, nth, told)
             agent = await again(one, cls)
 
@@ -601,6 +634,7 @@ async def test_killed_at_any_commit_a_non_blocking_child_hears_a_message_once_an
             assert await agent.news() == [(run.id, "completed") for run in runs]
             delivered = (await returns(agent))["m1"]["delivered"]
             assert len(runs) == {"joined": 1, "task": 2}[delivered], (nth, seen)
+            assert delivered == "joined" or not at_work
             await check(agent)
         if not was_killed:
             assert nth > 10

@@ -134,16 +134,17 @@ class Companions:
         return told | (_outcome(run) if run.is_over else {})
 
     async def terminate_child(self, name: str) -> Any:
-        """Stop a child for good. What it knows is kept, but it is given nothing more.
+        """Stop a child for good, with all it has under way. What it knows is kept, but it is given nothing more.
 
         Args:
             name: The child's name.
         """
-        row, _ = self._child(name)
+        row, kind = self._child(name)
         was_running = row.is_open or bool(row.still_running)
         self._runs.registry.set(row.id, cancelled=TERMINATED)
         if self._runs.cancel(row.id, TERMINATED):
             await self._runs.over(row.id)
+        await self._runs.cancel_below(kind.cls, name, TERMINATED)
         return {"name": name, "status": TERMINATED, "was_running": was_running}
 
     async def wait_for_result(self, name: str) -> Any:

@@ -24,7 +24,7 @@ from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
 from sapwood.errors import InvalidArguments, Refused, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import known
+from sapwood.kernel.classes import known, resolve
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
@@ -264,6 +264,27 @@ class Runs:
         else:
             self._following.launch(id)  # it has to learn that it is not wanted
         return True
+
+    async def cancel_below(self, cls: type, name: str, reason: str) -> None:
+        """Stop what a sub-agent has others do, also what nobody waits for, and so on down."""
+        child = await self._actor.of(Children).get(cls, name)
+        call, reply = child.handle("cancel runs", child.of(Runs).cancel_all, reason)
+        try:
+            await reply
+        except CancelledError:
+            child.cancel(call)
+            raise
+
+    async def cancel_all(self, reason: str) -> None:
+        """Stop all that this agent has others do, and so on down."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        rows = [*self.registry.open(), *self.registry.last_of_children()]
+        for row in rows:
+            self.cancel(row.id, reason)
+        for type_, name in dict.fromkeys((row.type, row.name) for row in rows):
+            kind = tree.kinds.get(type_) or resolve(type_)
+            await self.cancel_below(kind.cls, name, reason)
 
     def adopt(self, id: str, work: str) -> None:
         """Have a run that nobody waited for be part of this, which waits for it from here on."""
