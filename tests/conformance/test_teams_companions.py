@@ -27,7 +27,7 @@ from tests.conformance.errands import (
 )
 from tests.conformance.served import Served
 
-from sapwood import ChatAgent, Run, Unavailable, agent_tool, persistent_agent, tool
+from sapwood import ChatAgent, Limits, Run, Unavailable, agent_tool, persistent_agent, tool
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, call, calls, text
 
@@ -465,6 +465,41 @@ async def test_what_the_model_may_not_do_is_refused_with_a_code() -> None:
         assert {id: await refusal(agent, id) for id in wanted} == wanted
         assert sorted(await agent.children()) == ["ann", "bea"]
         await check(agent)
+
+
+async def test_a_child_that_could_not_be_made_does_not_keep_its_name() -> None:
+    ours = ScriptedModel(
+        spawn(), spawn("bob", id="c2"), call("list_children", id="l1"), spawn("bob", id="c3"), text("Well.")
+    )
+    cls = keeper(ours, scribe(text("One.")), limits=Limits(children=1))
+    async with working(cls) as (_, agent, _):
+        await agent.send("go")
+
+        told = await returns(agent)
+        assert "Limits(children=1)" in told["c2"]
+        assert "Limits(children=1)" in told["c3"]
+        assert [child["name"] for child in told["l1"]] == ["ann"]
+        assert await agent.children() == ["ann"]
+
+
+async def test_a_child_that_the_program_has_deleted_is_known_no_more() -> None:
+    ours = ScriptedModel(spawn(), text("Good."), message("Hello?"), spawn(id="c2"), text("Well."))
+    child = scribe(text("One."))
+    cls = keeper(ours, child, worker=child)
+    async with working(cls) as (_, agent, _):
+        await agent.send("go")
+        await agent.delete("ann")
+        await agent.send("again")
+
+        assert await refusal(agent, "m1") == "unknown_child"
+        assert (await returns(agent))["c2"] == {"name": "ann", "status": "completed", "result": "One."}
+
+
+async def test_a_kind_of_children_can_be_declared_once() -> None:
+    child = scribe(text("One."))
+    cls = caller(ScriptedModel(text("x")), persistent_agent(child), persistent_agent(child, name="other"))
+    async with working(cls) as (_, agent, _):
+        assert "twice" in ((await agent.send("go")).error or "")
 
 
 async def test_a_child_without_a_conversation_does_tasks_and_cannot_be_told_more_while_it_is_at_one() -> None:

@@ -39,7 +39,10 @@ class Companions:
         self._agent: Any = actor.agent
         self._runs = actor.of(Runs)
         self._outcomes = actor.of(Outcomes)
-        self._kinds = {one.name: one for one in actor.agent.tools if isinstance(one, PersistentAgent)}
+        declared = [one for one in actor.agent.tools if isinstance(one, PersistentAgent)]
+        self._kinds = {one.name: one for one in declared}
+        if min(len(self._kinds), len({one.cls for one in declared})) < len(declared):
+            raise UsageError(f"{type(actor.agent).__name__} declares a kind of persistent children twice.")
 
     def tools(self) -> list[Any]:
         """Return the tools for the children that the agent declares; none if it declares none."""
@@ -85,7 +88,7 @@ class Companions:
         except (SapwoodError, UsageError) as error:
             raise _refusal("invalid_name", str(error)) from None
         runs = self._runs.registry.of_child(name)
-        if runs and not _is_by(runs[0], call):
+        if runs and not _is_by(runs[0], call) and self._is_known(runs[-1]):
             raise _refusal("name_taken", f"There is, or was, a child {name!r}. Choose another name.")
         row = self._give(kind, name, message, call, waits=kind.blocks)
         if kind.blocks:
@@ -117,7 +120,7 @@ class Companions:
 
     async def list_children(self) -> Any:
         """List your children, with how each of them stands."""
-        return [self._brief(row, kind) for row in self._runs.registry.last_of_children() if (kind := self._kind(row))]
+        return [self._brief(row, kind) for row, kind in self._children()]
 
     async def get_child_status(self, name: str) -> Any:
         """Ask how a child stands: what it does, how far it is, and what came of its last task.
@@ -205,10 +208,20 @@ class Companions:
         """Return the last run of a child, and its kind."""
         rows = self._runs.registry.of_child(name)
         kind = self._kind(rows[-1]) if rows else None
-        if kind is None:
-            names = [row.name for row in self._runs.registry.last_of_children() if self._kind(row) is not None]
+        if kind is None or not self._is_known(rows[-1]):
+            names = [row.name for row, _ in self._children()]
             raise _refusal("unknown_child", f"You have no child {name!r}. Children: {', '.join(names) or 'none'}.")
         return rows[-1], kind
+
+    def _children(self) -> list[tuple[Row, PersistentAgent]]:
+        """Return the last run of each child, and its kind."""
+        rows = self._runs.registry.last_of_children()
+        return [(row, kind) for row in rows if (kind := self._kind(row)) is not None and self._is_known(row)]
+
+    def _is_known(self, row: Row) -> bool:
+        """Return whether there is, or was, the child that a run was given to: it may not have come into being."""
+        types = self._actor.of(RunClients).types_of(row)
+        return row.is_open or row.cancelled == TERMINATED or self._actor.registry.find(types, row.name) is not None
 
     def _kind(self, row: Row) -> PersistentAgent | None:
         kinds = self._kinds.values()

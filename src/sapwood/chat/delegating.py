@@ -30,11 +30,14 @@ class Delegating:
         self._actor = actor
         record = actor.of(Record)
         self._turns, self._stream = record.turns, record.stream
-        self._companions = actor.of(Companions)
 
     @property
     def _agents(self) -> Mapping[str, AgentTool]:
         return self._actor.of(Toolbox).agents
+
+    @property
+    def _companions(self) -> Companions:
+        return self._actor.of(Companions)
 
     def begin(self, row: Row, asked: ModelMessage) -> None:
         """Have the agents begin that the model wants to use: they work beside our own tools."""

@@ -105,7 +105,7 @@ class Toolbox:
                 parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
             )
             for one in client_tools
-            if one["name"] not in self.agents
+            if one["name"] not in self.agents and one["name"] not in self.companions
         ]
         agents = [
             ToolDefinition(name=one.name, description=one.description, parameters_json_schema=one.schema())
