@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -127,7 +128,7 @@ async def offered(*tools: Any) -> dict[str, Any]:
     """Return the tools that the model of an agent with these is told of."""
     seen: dict[str, Any] = {}
 
-    async def answer(messages: Any, info: AgentInfo) -> Any:
+    async def answer(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
         seen.update({one.name: one for one in info.function_tools})
         yield "All right."
 
