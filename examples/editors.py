@@ -111,11 +111,9 @@ async def main(data: str) -> None:
         paper = await app.get_agent(Paper, "main")
         editor = await app.get_agent(Editor, await paper.next_edition())
         await editor.send("An article about bridges, please.")
-        turns = 0  # the second begins by itself, when the article is there
-        async for event in editor.subscribe("self"):
-            turns += event.kind == "finished"
-            if turns == 2:
-                break
+        # The second turn begins by itself, when the article is there.
+        while len(await editor.transcript()) < 4:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.05)
         print("printed:", await editor.printed())
         for message in await editor.transcript():
             for part in message["parts"]:
