@@ -328,6 +328,33 @@ async def test_clients_of_the_parent_see_a_child_like_any_run_with_its_name() ->
         await joined_later(one, CALLER, client, "agent-tool:c1", "agent-tool:m1")
 
 
+async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_and_later() -> None:
+    async def watched(agent: Any) -> list[tuple[str, str, int]]:
+        seen: list[tuple[str, str, int]] = []
+        async with asyncio.timeout(10):
+            async for event in agent.subscribe("children"):
+                if event.run_id is not None:
+                    assert event.path[-1].name == "ann"
+                    seen.append((event.run_id, event.kind, event.seq))
+                if seen[-1:] and seen[-1][:2] == ("agent-tool:m1", "finished"):
+                    return seen
+        return seen
+
+    ours = ScriptedModel(spawn(), message("And now?"), call("wait_for_result", id="w1", name="ann"), text("Told."))
+    async with working(cls := keeper(ours, scribe(text("One."), text("Two.")))) as (one, agent, _):
+        watching = asyncio.create_task(watched(agent))
+        await agent.send("go")
+        live = await watching
+        await one.world.crash()
+        later = await watched(await again(one, cls))
+
+        assert later == live
+        for run in ("agent-tool:c1", "agent-tool:m1"):
+            mine = [(kind, seq) for id, kind, seq in live if id == run]
+            assert [seq for _, seq in mine] == list(range(len(mine)))
+            assert (mine[0][0], mine[-1][0]) == ("started", "finished")
+
+
 async def test_the_model_can_list_its_children_and_ask_how_each_stands() -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
     ours = ScriptedModel(
@@ -542,6 +569,23 @@ async def test_stopping_the_turn_stops_a_blocking_child_at_work_and_its_request(
         assert await (await child_of(one, cls, child)).seen() == ["Write.", "A", "Another?", "Another one."]
 
 
+async def test_a_child_whose_turn_was_stopped_before_the_crash_does_not_go_on_after_it(level: str) -> None:
+    theirs = ScriptedModel(text("A long story", gate=asyncio.Event()))
+    child = helper(theirs, "Scribe", base=Scribe)
+    cls = keeper(ScriptedModel(spawn(), text("never said")), child)
+    async with working(cls, durability=level) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await told_text(client, "agent-tool:c1", "A")
+        assert await agent.cancel_turn()
+        await one.world.crash()
+
+        run = await over(await again(one, cls), "agent-tool:c1")
+
+        assert run.status == "aborted"
+        assert len(theirs.asked) == 1
+
+
 async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() -> None:
     theirs = ScriptedModel(text("One."), text("A long story", gate=asyncio.Event()))
     child = helper(theirs, "Scribe", base=Scribe)
@@ -623,13 +667,15 @@ async def ended(agent: Any) -> bool:
     return bool(await agent.ends())
 
 
-async def test_killed_at_any_commit_a_blocking_child_does_its_tasks_once_and_the_model_hears_of_each() -> None:
-    for nth in range(1, 120):
+async def test_killed_at_any_commit_a_blocking_child_does_its_tasks_once_and_the_model_hears_of_each(
+    level: str,
+) -> None:
+    for nth in range(1, 120, 1 if level == "process" else 3):
         child = scribe(text("One."), text("Two."))
         ours = ScriptedModel(
             spawn(), message("More."), call("wait_for_result", id="w1", name="ann"), text("Good."), each=True
         )
-        async with working(cls := keeper(ours, child)) as (one, _, _):
+        async with working(cls := keeper(ours, child), durability=level) as (one, _, _):
             was_killed = await killed(one, cls, nth, ended)
             agent = await again(one, cls)
 
@@ -647,17 +693,17 @@ async def test_killed_at_any_commit_a_blocking_child_does_its_tasks_once_and_the
 
 @pytest.mark.parametrize("at_work", [True, False])
 async def test_killed_at_any_commit_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once(
-    at_work: bool,
+    level: str, at_work: bool
 ) -> None:
     async def told(agent: Any) -> bool:
         if await agent.ends():  # until then a child that is to be at work is
             bench.go.set()
         return len(await agent.news()) == len(await agent.runs()) > 0
 
-    for nth in range(1, 120):
+    for nth in range(1, 120, 1 if level == "process" else 3):
         child = scribe(call("look_up", id="l1"), text("Three."), text("Four."))
         ours = ScriptedModel(spawn(), message("More."), text("Good."), each=True)
-        async with working(cls := keeper(ours, child, "non-blocking")) as (one, _, bench):
+        async with working(cls := keeper(ours, child, "non-blocking"), durability=level) as (one, _, bench):
             if not at_work:
                 bench.go.set()
             was_killed = await killed(one, cls, nth, told)
