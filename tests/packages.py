@@ -34,9 +34,13 @@ def install(source: Path) -> Path:
             quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
             # Not `npm ci`: it wants the packages of all platforms in the lock, and not every registry has them.
             subprocess.run(["npm", "install", *quiet], cwd=folder, check=True, stdout=sys.stderr, timeout=600)
-            # Whole or not at all: a second run may look for it meanwhile.
-            Path(folder).rename(home)
-            Path(folder).mkdir()
+            # Whole or not at all: a second run may look for it meanwhile, or have installed it too.
+            try:
+                Path(folder).rename(home)
+            except OSError:
+                assert home.exists()
+            else:
+                Path(folder).mkdir()
     return home
 
 

@@ -141,7 +141,10 @@ def as_assistant(heard: Heard) -> Reply:
     if heard.returned:
         return Reply(conclusion(heard.returned))
     said = heard.said[-1]
-    if two := matched(COMPARE, said):
+    two = matched(COMPARE, said)
+    if two and len(things := several(", ".join(two))) > 2:
+        return Reply(calls=tuple(("research", {"query": one}) for one in things))
+    if two:
         return Reply(calls=(("compare", {"a": two[0], "b": two[1]}),))
     if goal := matched(PLAN, said):
         return Reply(calls=(("plan", {"goal": goal[0]}),))

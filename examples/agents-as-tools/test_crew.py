@@ -47,6 +47,14 @@ async def test_several_things_are_researched_at_once(world: World) -> None:
         assert call["output"].startswith(f"### {call['input']['query']}")
 
 
+async def test_more_than_two_things_are_not_compared_by_halves(world: World) -> None:
+    me = await world.get_agent(Assistant, "me")
+    await me.send("Compare Rust, Go and Python")
+
+    found = calls(await me.transcript())
+    assert [call["input"]["query"] for call in found] == ["Rust", "Go", "Python"]
+
+
 async def test_two_things_are_compared_side_by_side(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Compare Rust and Go")

@@ -26,5 +26,5 @@ for (const name of pages) {
       rolldownOptions: { output: { entryFileNames: "page.js", chunkFileNames: "[name].js", assetFileNames: "page[extname]" } },
     },
   });
-  console.log(name);
+  console.log(`${name}: built`);
 }

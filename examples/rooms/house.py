@@ -17,6 +17,8 @@ MARKDOWN = re.compile(r"^\s*(?:[-•]|\d+\.) |[*_`#>|]+", re.MULTILINE)
 MODEL = os.environ.get("MODEL")
 LISTED = 100
 """Rooms that pages are shown, the latest first. The others are found by searching."""
+SEARCHED = 16
+"""Words that are searched for at once: very many would hold up everybody."""
 LIST = "SELECT id, title, preview, at, busy, at > seen AS unread FROM rooms"
 UNUSED = """
     SELECT id FROM rooms JOIN words ON number = words.rowid
@@ -60,6 +62,7 @@ class Inbox(Agent[Shown]):
             at      REAL NOT NULL,               -- when something was said last
             seen    REAL NOT NULL                -- the `at` of what was seen last
         ) STRICT;
+        CREATE INDEX rooms_by_time ON rooms (at);
         CREATE VIRTUAL TABLE words USING fts5 (title, said);
         """,
     )
@@ -82,7 +85,7 @@ class Inbox(Agent[Shown]):
     # --8<-- [end:create]
     @expose
     async def rename(self, room: str, title: str) -> None:
-        self._entitle(self._number(room), shortened(title, 80))
+        self._entitle(self._number(room), clipped(title, 80))
         self._show()
 
     @expose
@@ -109,7 +112,8 @@ class Inbox(Agent[Shown]):
     @expose
     async def search(self, wanted: str) -> list[dict[str, Any]]:
         """Return the rooms with these words in their title or talk; it wakes none."""
-        words = [word.replace('"', '""') for word in wanted.split()]
+        asked = wanted.replace("\0", " ").split()[:SEARCHED]
+        words = [word.replace('"', '""') for word in asked]
         found = """
             SELECT id, rooms.title, at,
                 snippet(words, 1, char(2), char(3), '…', 12) AS found
@@ -218,7 +222,12 @@ def text_of(message: dict[str, Any]) -> str:
 
 def shortened(text: str, length: int) -> str:
     """Return the first words of a text, without Markdown, on one line."""
-    text = " ".join(re.sub(MARKDOWN, "", text).split())
+    return clipped(re.sub(MARKDOWN, "", text), length)
+
+
+def clipped(text: str, length: int) -> str:
+    """Return the first words of a text, on one line."""
+    text = " ".join(text.split())
     if len(text) <= length:
         return text
     cut = text[:length].rpartition(" ")[0] or text[:length]

@@ -116,8 +116,7 @@ class Porter:
             response.background = BackgroundTask(self.app.disconnect, user)
         return response
 
-    # --8<-- [end:session]
 
-
+# --8<-- [end:session]
 def answer(content: object, status: int = 200) -> Response:
     return JSONResponse(content, status, {"cache-control": "no-store"})

@@ -16,7 +16,7 @@ from small_talk import SmallTalk
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=0))
-    async with running(App(agents=[Inbox])) as world:
+    async with running(App(agents=[Inbox]), slow_slices="allow") as world:
         yield world
 
 
@@ -114,7 +114,16 @@ async def test_searching_finds_titles_and_what_was_said_and_wakes_no_room(
     assert "\x02sapwood\x03" in found[0]["found"]
     assert [one["id"] for one in await ann.search("holi")] == [books]
     assert [one["id"] for one in await ann.search("a")] == [books, trees]
-    for nothing in ("tundra", "trees tundra", "", '"', "AND OR NEAR(", "said:trees"):
+    assert [one["id"] for one in await ann.search("tree " * 10_000)] == [trees]
+    for nothing in (
+        "tundra",
+        "trees tundra",
+        "",
+        '"',
+        "AND OR NEAR(",
+        "said:trees",
+        "\0",
+    ):
         assert await ann.search(nothing) == []
     awake = {
         str(address) for tree in world.node.trees.values() for address in tree.actors
@@ -249,6 +258,16 @@ async def test_a_failure_is_told_in_words_and_the_room_is_not_busy(
     assert "when it is told to" in str(turn.error)
     (one,) = await until(world, lambda rooms: not rooms[0].busy)
     assert one.preview == "You: Fail, please"
+
+
+async def test_a_room_is_called_what_somebody_typed(world: World) -> None:
+    room = await new_room(world, "Tell me a story")
+    inbox = await world.get_agent(Inbox, "ann")
+
+    for title in ("C# or F#, snake_case", "a -> b", "2 * 3 * 4", "1. <i>p</i> > q"):
+        await inbox.rename(room, f"  {title} ")
+        (one,) = await until(world, lambda rooms: True)
+        assert one.title == title
 
 
 def test_a_long_text_is_cut_at_a_word() -> None:

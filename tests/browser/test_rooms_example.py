@@ -35,10 +35,15 @@ def connected(page: Page) -> None:
     expect(page.locator(".rooms-head .badge")).to_have_text("connected")
 
 
-def new_room(page: Page, text: str, answer: str) -> str:
-    """Begin a room with a few words; return its name when they are answered."""
+def empty_room(page: Page) -> None:
+    """Go to a new room; until it is there, what is said is said in the one before."""
     press(page, "New room")
     expect(page.get_by_role("heading", name="A new room")).to_be_visible()
+
+
+def new_room(page: Page, text: str, answer: str) -> str:
+    """Begin a room with a few words; return its name when they are answered."""
+    empty_room(page)
     say(page, text)
     expect(page.locator(".is-assistant").last).to_contain_text(answer)
     rests(page)
@@ -92,6 +97,22 @@ def test_a_guest_comes_in_with_one_press(tabs: Tabs, accident: Accident) -> None
     connected(page)
 
 
+def test_the_list_shows_at_a_glance_where_something_is_new(tabs: Tabs, gallery: Gallery) -> None:
+    page = tabs.open("/", by="ann")
+    press(page, "Sign in as ann")
+    new_room(page, "How do I make pancakes?", "Eat it standing.")
+    new_room(page, "Plan a weekend in Lisbon", "years of visitors")
+    new_room(page, "What should I read?", "Which did you like last?")
+    empty_room(page)
+    say(page, "Tell me a story")
+    row(page, "Lisbon").click()
+    expect(page.locator(".is-assistant")).to_contain_text("years of visitors")
+
+    expect(row(page, "Tell me a story").locator(".room-news")).to_be_visible()
+    page.get_by_role("textbox").focus()
+    gallery.pictures(page, "rooms-front")
+
+
 def test_a_wish_becomes_a_room_that_is_called_by_it(tabs: Tabs, user: str, accident: Accident) -> None:
     page = come_in(tabs, user)
 
@@ -116,18 +137,22 @@ def test_a_new_room_is_made_once_and_an_empty_one_is_used_first(tabs: Tabs, user
     page = come_in(tabs, user)
 
     press(page, "New room")
-    expect(page.get_by_role("heading", name="A new room")).to_be_visible()
-    room = opened(page)
     accident.now()
-    press(page, "New room")
+    expect(page.get_by_role("heading", name="A new room")).to_be_visible()
+    connected(page)
+    expect(rows(page)).to_have_count(1)
+    room = opened(page)
+    page.goto("/")
+    empty_room(page)
+    assert opened(page) == room
+
     say(page, "Hello")
     expect(page.locator(".is-assistant")).to_contain_text("What is on your mind?")
     rests(page)
-
-    assert opened(page) == room
-    expect(rows(page)).to_have_count(1)
+    expect(row(page, "Hello")).to_be_visible()
     press(page, "New room")
     expect(rows(page)).to_have_count(2)
+    expect(page.get_by_role("heading", name="A new room")).to_be_visible()
     assert opened(page) != room
 
 
@@ -250,7 +275,7 @@ def test_an_answer_goes_on_while_one_is_elsewhere_and_is_news(
 ) -> None:
     page = come_in(tabs, user)
     new_room(page, "Hello", "What is on your mind?")
-    press(page, "New room")
+    empty_room(page)
     say(page, "Tell me a story")
     speaks(page, 10)
     story = row(page, "Tell me a story")
@@ -324,7 +349,7 @@ def test_on_a_small_screen_the_list_and_the_room_take_turns(tabs: Tabs, user: st
 
 def test_an_answer_can_be_stopped_and_given_again(tabs: Tabs, user: str, accident: Accident) -> None:
     page = come_in(tabs, user)
-    press(page, "New room")
+    empty_room(page)
     say(page, "Tell me a story")
     speaks(page, 40)
     page.get_by_role("textbox").press("Escape")
@@ -343,7 +368,7 @@ def test_an_answer_can_be_stopped_and_given_again(tabs: Tabs, user: str, acciden
 
 def test_a_failure_is_told_and_one_can_go_on(tabs: Tabs, gallery: Gallery, user: str, accident: Accident) -> None:
     page = come_in(tabs, user)
-    press(page, "New room")
+    empty_room(page)
     say(page, "Fail, please")
     expect(page.get_by_role("alert")).to_contain_text("when it is told to")
     gallery.pictures(page, "rooms-failure")

@@ -351,6 +351,28 @@ async def test_the_model_goes_on_after_an_error_without_saying_anything_twice() 
         assert [part["type"] for part in answer["parts"]].count("tool-look") == 1
 
 
+@pytest.mark.parametrize("trigger", ["submit-message", "regenerate-message"])
+async def test_the_last_answer_is_gone_on_with_and_not_a_turn_that_was_cancelled_before_it_began(trigger: str) -> None:
+    gate = asyncio.Event()
+    cls = talker(ScriptedModel(text("once upon", gate=gate), text(" a time")))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "tell")
+        waits = ["more"] if trigger == "submit-message" else []
+        await say(client, "r2", "tell", *waits, trigger=trigger)
+        async with asyncio.timeout(5):
+            while not await agent.cancel_turn("r2"):  # noqa: ASYNC110 - it comes by another way
+                await asyncio.sleep(0.001)
+        gate.set()
+        await done(client, "r1")
+
+        turn = await agent.continue_last_turn()
+
+        assert (turn.id, turn.text) == ("r1", "once upon a time")
+        assert [text_of(message) for message in await agent.transcript()] == ["tell", "once upon a time"]
+
+
 async def test_a_turn_cannot_wait_for_the_one_after_it(run: Run) -> None:
     class Eager(Talking):
         @tool

@@ -343,6 +343,28 @@ async def test_a_user_who_may_no_longer_come_in_is_shown_out_of_every_agent(plan
             assert await site.world.app.disconnect("ann") == 0
 
 
+async def test_a_user_who_is_shown_out_on_the_way_in_does_not_get_in(plan: Plan) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def authorize(user: Any, address: Address, action: str) -> bool:
+        asked.set()
+        await go.wait()
+        return True
+
+    async with door(GateRoot, deps=plan, authenticate=user_of, authorize=authorize) as site:
+        async with site.socket(f"{ROOT}?token=ann") as client:
+            await asked.wait()
+
+            assert await site.world.app.disconnect("ann") == 1
+
+            go.set()
+            assert await closed(client) == 4401
+        async with site.socket(f"{ROOT}?token=ann") as client:
+            await greeted(client)  # who comes again is asked again
+            assert await site.world.app.disconnect("ann") == 1
+        assert not site.world.node.sockets.arriving
+
+
 async def test_a_user_may_be_any_value_and_authenticate_a_plain_function(plan: Plan) -> None:
     async with door(GateRoot, deps=plan, authenticate=plain_user_of, connections_per_user=1) as site:
         ann = {"name": "ann", "roles": ["a"]}

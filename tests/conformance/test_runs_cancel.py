@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -26,8 +27,9 @@ from tests.conformance.errands import (
     told_text,
     working,
 )
+from tests.conformance.served import served
 
-from sapwood import Agent, ChatAgent, Run, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -423,3 +425,69 @@ async def test_many_runs_leave_nothing_behind_that_listens_for_a_cancel() -> Non
         await one.world.settled()
 
         assert len(asyncio.all_tasks()) == before
+
+
+COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
+
+
+async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them() -> None:
+    class Cruncher(Digger):
+        """Crunches."""
+
+        async def on_run(self, input: Any) -> Any:
+            self.deps.log.append("begun crunch")
+            try:
+                await self.long_sql(COUNT, 1_000_000_000)
+            except asyncio.CancelledError:
+                self.deps.log.append("cut crunch")
+                raise
+
+    crunch, dig = agent_tool(Cruncher), agent_tool(Digger, description="Digs.")
+    ours = ScriptedModel(
+        calls(call("cruncher", id="c1", message="x"), call("digger", id="c2", message="wait")), text("never said")
+    )
+    async with working(caller(ours, crunch, dig)) as (_, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("begun crunch")
+        await bench.seen("begun wait")
+
+        assert await agent.cancel_turn()
+
+        assert (await sending).status == "aborted"
+        await bench.seen("cut")
+        await bench.seen("cut crunch")
+        assert {run.status for run in [await over(agent, f"agent-tool:c{n}") for n in (1, 2)]} == {"aborted"}
+
+
+async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_long_sql() -> None:
+    begun, counting = asyncio.Event(), asyncio.Event()
+
+    class Counter(Agent):
+        """Counts."""
+
+        async def on_run(self, input: Any) -> AsyncIterator[str]:
+            begun.set()
+            await counting.wait()
+            yield "done "
+            yield "already"
+
+        async def count(self) -> None:
+            counting.set()
+            await self.long_sql(COUNT, 1_000_000)
+
+    class Countess(Agent):
+        async def give(self) -> Run:
+            return await self.run_agent(Counter, "x", run_id="r")
+
+        async def count(self) -> None:
+            await (await self.sub_agent(Counter, "r")).count()
+
+    async with served(App(agents=[Countess])) as one:
+        agent = await one.world.get_agent(Countess, "c")
+        giving = asyncio.create_task(agent.give())
+        await begun.wait()
+        await agent.count()
+
+        run = await giving
+
+        assert (run.status, run.output) == ("completed", "done already")

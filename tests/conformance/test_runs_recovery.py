@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sized
 from typing import Any
 
 import apsw
@@ -33,8 +33,9 @@ from tests.conformance.errands import (
     without_replay,
     working,
 )
+from tests.conformance.served import served
 
-from sapwood import Agent, ChatAgent, Run, Unavailable, tool
+from sapwood import Address, Agent, App, ChatAgent, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -113,6 +114,55 @@ async def test_a_run_that_code_gave_goes_on_also_if_others_have_a_class_of_that_
         assert (run.status, run.output) == ("completed", "it is there")
         await status_of_turn(agent, "completed")
     assert other.__name__ == mine.__name__  # and both are still there
+
+
+async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> None:
+    """Below a root that names none of them; also while both are used at once, and after a crash."""
+    gate = asyncio.Event()
+
+    def team(name: str, answer: str) -> Any:
+        twin = helper(ScriptedModel(text(answer, gate=gate)), "Twin", __module__=name)
+
+        class Asking(Talking):
+            model = ScriptedModel(call("look_up", id="c1"), text("thanks"))
+            tools = (agent_tool(twin),)
+
+            @tool(idempotent=True)
+            async def look_up(self) -> str:
+                """Look it up."""
+                return (await self.run_agent(twin, "where?")).summary
+
+        return type(name, (Asking,), {})
+
+    east, west = team("East", "the sun rises"), team("West", "the sun sets")
+
+    class Compass(Agent):
+        async def on_start(self) -> None:
+            for side in (east, west):
+                await self.sub_agent(side, "s")
+
+    async with served(App(agents=[Compass])) as one:
+        world = one.world
+        await world.get_agent(Compass, "c")
+        sides = [await world.get_agent(Compass, "c", sub=[(side, "s")]) for side in (east, west)]
+        sending = [asyncio.create_task(side.send("go")) for side in sides]
+        await until(lambda: world.node.trees[Address.root_of("Compass", "c")].actors, 5)
+        await world.crash()
+        await asyncio.gather(*sending, return_exceptions=True)
+        gate.set()
+
+        for side, answer in ((east, "the sun rises"), (west, "the sun sets")):
+            agent = await world.get_agent(Compass, "c", sub=[(side, "s")])
+            await status_of_turn(agent, "completed")
+            (part,) = [part for part in (await agent.transcript())[-1]["parts"] if part["type"] == "tool-look_up"]
+            assert part.get("output") == answer
+
+
+async def until(found: Callable[[], Sized], number: int) -> None:
+    """Wait until there are so many."""
+    async with asyncio.timeout(10):
+        while len(found()) < number:  # noqa: ASYNC110 - agents wake, and tell nobody
+            await asyncio.sleep(0.001)
 
 
 async def status_of_turn(agent: Any, wanted: str) -> None:

@@ -75,8 +75,8 @@ type ComposerProps = {
 export function Composer({ label, isBusy, disabled, id = "said", isInside = false, onSend, onStop }: ComposerProps) {
   const [text, setText] = useState("");
   const input = useRef<HTMLTextAreaElement>(null);
-  const submit = (event?: FormEvent) => {
-    event?.preventDefault();
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
     if (!text.trim() || disabled) return;
     onSend(text.trim());
     setText("");
@@ -89,7 +89,7 @@ export function Composer({ label, isBusy, disabled, id = "said", isInside = fals
     }
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
-    submit();
+    input.current?.form?.requestSubmit(); // by way of the form, so that others hear of it
   };
   useEffect(() => {
     // Not where it would have a keyboard cover the page.

@@ -85,9 +85,10 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
         {state ? <List inbox={inbox} isConnected={isConnected} rooms={state.rooms} total={state.total} search={search} open={open} goTo={goTo} /> : <div className="rooms-opening"><Thinking>Opening your rooms</Thinking></div>}
         <div className="rooms-foot">
           <Face name={user} />
-          <span className="who"><span className="unseen">Signed in as </span>{user}</span>
-          {state && <Badge>{state.model}</Badge>}
-          <span className="spacer" />
+          <span className="rooms-who">
+            <span className="who"><span className="unseen">Signed in as </span>{user}</span>
+            {state && <span className="model"><span className="unseen">, talking to </span>{state.model}</span>}
+          </span>
           <button type="button" className="button is-quiet" onClick={onSignOut}><Leave />Sign out</button>
         </div>
       </nav>

@@ -38,7 +38,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
         <button type="button" className="button is-quiet" aria-label="Delete this room" title="Delete this room" onClick={() => ask(true)}><Bin /></button>
       </header>
       <Log
-        label={room.title || UNTITLED}
+        label="Conversation"
         isBusy={isBusy}
         foot={
           <>

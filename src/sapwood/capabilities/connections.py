@@ -211,6 +211,9 @@ class Connections:
         await self.run("on_connect", self._connect, socket, client=self.of(socket))
 
     async def _connect(self, socket: Socket) -> None:
+        if not socket.is_open:  # it was closed on its way in, and its agent never hears of it
+            socket.is_orphan = True
+            return
         actor, agent, connection = self._actor, self._actor.agent, self.of(socket)
         socket.is_readonly = bool(agent.is_readonly(connection))
         socket.is_protocol = bool(agent.wants_protocol(connection))

@@ -69,13 +69,15 @@ class Asking:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._agent: Any = actor.agent
-        record = actor.of(Record)
+        record = self._record = actor.of(Record)
         self._turns, self._stream = record.turns, record.stream
         self._interrupts = actor.of(Interrupts)
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
         """How many events have come of what the model is asked for now."""
+        self._uncounted: list[tuple[int, Used]] = []
+        """What turns have used while the database was busy elsewhere."""
 
     async def answer(self, row: Row, turn: Turn, history: Sequence[ModelMessage]) -> ModelResponse:
         """Have the model say something, and everybody hear it."""
@@ -93,7 +95,7 @@ class Asking:
             except Stalled:
                 if failed == PROVIDER.attempts:
                     raise
-                self.begin_again(row, row.steps + 1)
+                await self.begin_again(row, row.steps + 1)
                 projection = Projection(row.steps + 1)
                 stream.put({"type": "start-step"})
                 await self._actor.leave()
@@ -128,8 +130,9 @@ class Asking:
         seconds: float | None = self._agent.stall_timeout
         return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
 
-    def begin_again(self, row: Row, step: int) -> None:
+    async def begin_again(self, row: Row, step: int) -> None:
         """Have a step be begun again that fell silent."""
+        await self.counted()
         self._interrupts.going_on(row.number)
         log.warning(
             "the model of %s was silent for %s s, and is asked again",
@@ -145,9 +148,21 @@ class Asking:
 
         def count(used: Used) -> None:
             if self._actor.dropped is None:
-                self._turns.count(row.number, used.model, used.input_tokens, used.output_tokens, used.cost)
+                self._uncounted.append((row.number, used))
+                if not self._actor.database.busy_elsewhere:
+                    self._count()
 
         return count
+
+    def _count(self) -> None:
+        while self._uncounted:
+            number, used = self._uncounted.pop()
+            self._turns.count(number, used.model, used.input_tokens, used.output_tokens, used.cost)
+
+    async def counted(self) -> None:
+        """Return when the database can be used, and has what the model has used."""
+        await self._record.free()
+        self._count()
 
     async def _provided(self, row: Row, turn: Turn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
@@ -156,6 +171,7 @@ class Asking:
         for failed in range(1, PROVIDER.attempts + 1):
             try:
                 async with limiter.request(self._waits, self._interrupts.stopped):
+                    await self._record.free()
                     self._interrupts.going_on(row.number)
                     return await self._over_wire(ask)
             except Exception as error:
@@ -180,4 +196,4 @@ class Asking:
 
     def _waits(self, seconds: float | None) -> None:
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
-        self._stream.flush()
+        self._stream.flush_if_free()

@@ -8,6 +8,7 @@ turn, like that of any other agent.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from sapwood.chat.agent_tools import PersistentAgent
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
+from sapwood.kernel.deletion import until_free
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Steered
 from sapwood.runs.outcomes import Outcomes
@@ -63,12 +65,22 @@ class Companions:
         from pydantic_ai import Tool
 
         # In the order in which the model has asked: it may spawn a child and tell it more in one breath.
-        made = Tool(function, sequential=True)
+        made = Tool(self._when_free(function), sequential=True)
         if function.__name__ == SPAWN:
             kinds = "\n".join(f"- {name} ({kind.mode}): {kind.description}" for name, kind in self._kinds.items())
             made.description = f"{made.description}\n\nThe kinds of agents:\n{kinds}"
             made.function_schema.json_schema["properties"]["agent"]["enum"] = [*self._kinds]
         return made
+
+    def _when_free(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Have a tool wait while another call of the agent is in long_sql()."""
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await until_free(self._actor.database)
+            return await function(*args, **kwargs)
+
+        return call
 
     async def spawn_agent(self, agent: str, name: str, message: str) -> Any:
         """Make a child agent that you keep, and give it its first task.

@@ -64,7 +64,7 @@ class Ending:
             # Only then is anything stored: whoever is interrupted here comes by again.
             await self._actor.leave()
             await asyncio.sleep(SETTLED)
-            self._actor.check_live()
+            await self._record.free()
             row = self._record.row(number)
             if status == "waiting" and row.error in (CANCELLED, CLEARED):
                 status = "aborted"
@@ -166,8 +166,9 @@ class Ending:
             self._actor.of(Steering).join(row.number)
 
     def end_queued(self, row: Row, status: str) -> None:
-        """A turn that waits for its time will never begin."""
+        """A turn that waits for its time will never begin, and has no message."""
         self._turns.end(row.number, status)
+        self._turns.set(row.number, message="")
         self.end_run(row, status)
         self._stream.tell(wire.done(row.stream, status, asked=row.asked_ids()))
         self._stream.settle(row.number)

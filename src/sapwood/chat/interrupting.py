@@ -76,6 +76,13 @@ class Interrupts:
             raise Cancelled
         return row
 
+    def check(self, number: int) -> None:
+        """Raise if a turn is not to go on. While its database is busy elsewhere, only something above can stop it."""
+        if not self._actor.database.busy_elsewhere:
+            self.going_on(number)
+        elif number in self.why:
+            raise Cancelled
+
     def is_cancelled(self, row: Row | None) -> bool:
         """Return whether a turn was cancelled, or is no more."""
         return row is None or row.error in (CANCELLED, CLEARED) or row.number in self.why
@@ -115,7 +122,7 @@ class Interrupts:
     @contextmanager
     def own_code(self, number: int) -> Generator[None, None, None]:
         """Run code of the agent's own, and be cut off in it as in a request to the model."""
-        self.going_on(number)
+        self.check(number)
         self._in_own_code = task = asyncio.current_task()
         assert task is not None
         try:
@@ -129,4 +136,4 @@ class Interrupts:
             if self._is_cut:
                 self._is_cut = False
                 task.uncancel()
-        self.going_on(number)
+        self.check(number)

@@ -69,11 +69,11 @@ class Acted:
 class Journal(Protocol):
     """Remembers which tool calls were begun and how they ended."""
 
-    def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+    async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
         """Note that a call begins; return status, result and error if it had begun before."""
         ...
 
-    def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None: ...
+    async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None: ...
 
     async def kept(self) -> None:
         """Return when what was noted is kept."""
@@ -289,7 +289,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
             id, name, journal = call.tool_call_id, call.tool_name, turn.journal
             if tool_def.kind == "output":
                 return await handler(args)
-            noted = journal.begun(id, name, msgspec.json.encode(json_of(args)).decode())
+            noted = await journal.begun(id, name, msgspec.json.encode(json_of(args)).decode())
             if noted is not None:
                 status, result, error = noted
                 if status == "done":
@@ -297,7 +297,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                 if status == "failed":
                     raise ToolFailed(error or "")
                 if status == "running" and not turn.toolbox.is_idempotent(name):
-                    journal.ended(id, error=INTERRUPTED)
+                    await journal.ended(id, error=INTERRUPTED)
                     raise ToolFailed(INTERRUPTED)
             await journal.kept()
             try:
@@ -307,20 +307,20 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                 await turn.after_tool_call(name, args, value)
             except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:
                 if isinstance(error, ToolFailed | ToolFailedError):
-                    journal.ended(id, error=str(error))
+                    await journal.ended(id, error=str(error))
                 raise
             except Exception as error:
                 turn.tool_raised(name, error)
-                journal.ended(id, error=f"{type(error).__name__}: {error}")
+                await journal.ended(id, error=f"{type(error).__name__}: {error}")
                 raise ToolFailed(f"{type(error).__name__}: {error}") from error
             try:
                 result = msgspec.json.encode(json_of(value)).decode()
             except ValueError as error:
                 turn.tool_raised(name, error)
                 told = f"{name} ran, but what it returned does not fit into JSON: {error}"
-                journal.ended(id, error=told)
+                await journal.ended(id, error=told)
                 raise ToolFailed(told) from error
-            journal.ended(id, result=result)
+            await journal.ended(id, result=result)
             return value
 
     return Journalled()

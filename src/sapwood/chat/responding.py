@@ -38,7 +38,7 @@ class Responding:
             except Stalled:
                 if failed == PROVIDER.attempts:
                     raise
-                self._asking.begin_again(row, 1)
+                await self._asking.begin_again(row, 1)
             else:
                 return
 
@@ -57,7 +57,7 @@ class Responding:
             with self._interrupts.own_code(row.number):
                 try:
                     async for said in answer:
-                        self._interrupts.going_on(row.number)
+                        self._interrupts.check(row.number)
                         if silence is not None:
                             silence.broken()
                         if not isinstance(said, str) and said["type"] == "error":
@@ -68,6 +68,7 @@ class Responding:
                 finally:
                     await answer.aclose()
         except Cancelled:
+            await self._record.free()
             if silence is None or not silence.is_too_long or self._interrupts.is_cancelled(self._turns.of(row.number)):
                 raise
             raise Stalled(Stalled.__doc__) from None
@@ -77,7 +78,7 @@ class Responding:
         if texts:
             self._stream.put({"type": "text-end", "id": "1-0"})
         self._stream.put({"type": "finish-step"}, {"type": "finish"})
-        self._actor.check_live()
+        await self._record.free()
         text = "".join(texts)
         self._transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
         self._turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)

@@ -74,7 +74,7 @@ class Steps:
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
-            self._actor.check_live()
+            await self._record.free()
         self._stream.begin(row)
         if again:
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
@@ -90,15 +90,17 @@ class Steps:
         said = self._stream.stored(number)
         if not row.continues and not row.steps and not said:
             with self._interrupts.own_code(number):
-                await self._agent.before_turn(self._record.shown(row))
-                await self._agent.on_agent_start(self._record.shown(row))
+                turn = self._record.shown(row)
+                await self._agent.before_turn(turn)
+                await self._agent.on_agent_start(turn)
+            await self._record.free()
         if not said:
             self._stream.begin_step(row.steps)
             self._stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if not self._actor.kind.overrides("respond"):
             self._turn = self._loop_turn(row)
             await self._transcript.load()
-            self._actor.check_live()
+            await self._record.free()
         return "running"
 
     async def step(self, number: int) -> str:
@@ -141,7 +143,7 @@ class Steps:
 
     async def fail(self, number: int, error: Exception) -> str:
         """End a turn that went wrong, or was cancelled; return which."""
-        self._actor.check_live()
+        await self._asking.counted()
         if self._interrupts.is_cancelled(self._turns.of(number)):
             await self._end(number, "aborted")
             return "aborted"
@@ -157,6 +159,7 @@ class Steps:
 
     async def tell_end(self, number: int) -> None:
         """Tell the agent that a turn is over, if it is; again if the process died in it."""
+        await self._record.free()
         row = self._turns.of(number)
         if row is None or row.is_open:
             return
@@ -223,7 +226,7 @@ class Steps:
             await self._agent.before_step(self._record.shown(row), step)
         self._stream.put({"type": "start-step"})
         await self._actor.leave()
-        self._interrupts.going_on(row.number)
+        self._interrupts.check(row.number)
         with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:
             response = await self._asking.answer(row, turn, history)
             usage = response.usage
@@ -233,8 +236,8 @@ class Steps:
                 gen_ai__usage__input_tokens=usage.input_tokens,
                 gen_ai__usage__output_tokens=usage.output_tokens,
             )
+        await self._asking.counted()
         row = self._interrupts.going_on(row.number)
-        self._actor.check_live()
         self._stream.flush()
         self._transcript.add(row.message, response)
         self._turns.set(row.number, steps=step)
@@ -251,9 +254,10 @@ class Steps:
             summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
             summary = await self._asking.summary(row, turn, history[:cut])
-        self._actor.check_live()
+        await self._asking.counted()
         self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
+        await self._record.free()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
         """Run the tools the model asked for; return how the turn stands."""
@@ -273,8 +277,8 @@ class Steps:
             self._interrupts.token,
             lambda event: self._stream.put(*projection.event(event, known=known)),
         )
+        await self._record.free()
         row = self._interrupts.going_on(row.number)
-        self._actor.check_live()
         if acted.request is not None:
             self._transcript.add(row.message, acted.request)
         self._turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])

@@ -144,16 +144,17 @@ class ChatStream:
         if self.on_chunk is not None:
             for chunk in chunks:
                 self.on_chunk(chunk)
-        if len(self._gathered) >= SEGMENT:
+        if len(self._gathered) >= SEGMENT and not self._db.busy_elsewhere:
             self.flush()
         elif self._timer is None and chunks:
-            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
+            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush_if_free)
 
-    def _flush_in_time(self) -> None:
+    def flush_if_free(self) -> None:
+        """Store what was gathered, and send it; later, if the database is busy elsewhere."""
         try:
             self.flush()
         except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
-            self._timer = self._actor.host.loop.call_later(GATHERED, self._flush_in_time)
+            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush_if_free)
 
     def flush(self) -> None:
         """Store what was gathered, and send it."""

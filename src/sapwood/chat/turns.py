@@ -11,6 +11,7 @@ import msgspec
 from sapwood.chat.transcript import CHAT
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.deletion import until_free
 from sapwood.runs.kept import CHUNKS
 from sapwood.storage.database import Database
 
@@ -175,7 +176,8 @@ class Turns:
         return rows[0] if rows else None
 
     def last(self) -> Row | None:
-        rows = self._find("WHERE status <> 'skipped' ORDER BY number DESC LIMIT 1")
+        """Return the last turn that has begun; those that were skipped, or cancelled before, have no message."""
+        rows = self._find("WHERE message <> '' ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
     def running(self) -> Row | None:
@@ -287,6 +289,7 @@ class Turns:
 SETTING = {
     column: f"UPDATE sapwood_turns SET {column} = ? WHERE number = ?"  # noqa: S608 - the names are these
     for column in (
+        "message",
         "status",
         "run",
         "continues",
@@ -313,13 +316,15 @@ class CallJournal:
         self._turns = turns
         self._number = number
 
-    def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+    async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+        await until_free(self._actor.database)  # another call of the agent may be in long_sql()
         self._actor.check_live()
         found = self._turns.call(id)
         self._turns.begin_call(id, self._number, name, input)
         return None if found is None or found.status is None else (found.status, found.result, found.error)
 
-    def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
+    async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
+        await until_free(self._actor.database)
         self._actor.check_live()
         self._turns.end_call(id, "done" if error is None else "failed", result, error)
 

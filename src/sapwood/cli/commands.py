@@ -115,7 +115,7 @@ def dev(
 
 
 NEW = (
-    "Make a project that runs at once, without a key: agents, a page, tests, and a container. Templates:\n\n"
+    "Make a project that runs at once, without a key: agents, a page, tests, and a container.\n\nTemplates:\n\n"
     + "\n".join(f"* `{name}`: {about.what}" for name, about in projects.TEMPLATES.items())
 )
 

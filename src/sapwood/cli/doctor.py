@@ -31,7 +31,7 @@ EXTRAS = {
     "temporal": ("temporalio",),
     "sandbox": ("pydantic-monty",),
     "s3": ("obstore",),
-    "otel": ("opentelemetry-api", "opentelemetry-sdk"),
+    "otel": ("opentelemetry-sdk",),  # the API comes with others, and does nothing alone
 }
 
 

@@ -113,7 +113,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     except SapwoodError as error:
         if not options.dev:
             raise
-        sys.exit(f"error: {error}")  # the next change of a file may mend it
+        sys.exit(f"error: {error}\nIt is tried again when a file changes.")
     token = secrets.token_urlsafe(32)
     door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
     if options.dev and is_loopback(options.host) and not options.insecure:

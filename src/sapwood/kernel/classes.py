@@ -243,6 +243,11 @@ class AgentClass:
         named: Callable[[], list[type]] | None = getattr(self.cls, "_brings", None)
         return [] if named is None else [known(cls) for cls in named()]
 
+    def brought(self, type_id: str) -> AgentClass | None:
+        """Return the one of these that has this type id, or had it; None if none has, or two have."""
+        found = {one for one in self.brings if type_id == one.type or type_id in one.aliases}
+        return found.pop() if len(found) == 1 else None
+
     def overrides(self, hook: str, base: type | None = None) -> bool:
         """Return whether the class has a hook of its own."""
         return getattr(self.cls, hook, None) is not getattr(base or self.base, hook, None)

@@ -107,14 +107,18 @@ class Sockets:
     def __init__(self) -> None:
         self._trees: dict[Address, dict[Address, dict[Socket, None]]] = {}
         self.count = 0
+        self.arriving: dict[Writer | Socket, object] = {}
+        """Clients that are known already and not connected yet, by what closes them: their users."""
 
     def add(self, socket: Socket) -> None:
+        self.arriving.pop(socket, None)
         tree = self._trees.setdefault(socket.address.root, {})
         tree.setdefault(socket.address, {})[socket] = None
         self.count += 1
 
     def remove(self, socket: Socket) -> None:
         """Forget a socket; one that is not known does no harm."""
+        self.arriving.pop(socket, None)
         root = socket.address.root
         tree = self._trees.get(root, {})
         sockets = tree.get(socket.address, {})
@@ -143,6 +147,14 @@ class Sockets:
         for tree in list(self._trees.values()):
             for sockets in list(tree.values()):
                 yield from list(sockets)
+
+    def show_out(self, user: object, code: int, reason: str) -> int:
+        """Close the sockets of a user, also those on their way in; return how many there were."""
+        connected: list[Writer | Socket] = [socket for socket in self.everyone() if socket.user == user]
+        found = connected + [one for one, who in self.arriving.items() if who == user]
+        for one in found:
+            one.close(code, reason)
+        return len(found)
 
     def close_within(self, address: Address, code: int, reason: str) -> None:
         """Close the sockets of an agent and of everybody below it."""

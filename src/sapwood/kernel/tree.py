@@ -263,7 +263,7 @@ class Tree:
         aborted = self.aborted.get(address)
         if aborted is not None:
             raise again(aborted)
-        kind = kind or self.kinds.get(address.type)
+        kind = kind or parent.kind.brought(address.type) or self.kinds.get(address.type)
         aliases = kind.aliases if kind is not None else ()
         row = parent.registry.find((address.type, *aliases), address.name)
         if row is None:
@@ -279,7 +279,9 @@ class Tree:
                 return None
             if parent.registry.find((row.type,), row.name) != row:
                 return None
-        return self.make_child(parent, kind or self.kind_of(address.type), row.name, row.generation, row.created_at)
+        return self.make_child(
+            parent, kind or self.kind_of(address.type, parent.kind), row.name, row.generation, row.created_at
+        )
 
     def until_named(self, parent: Actor, generation: int) -> asyncio.Future[None] | None:
         """Return what to await before this child may have a file: under `disk` none outlives the row that names it."""
@@ -312,8 +314,10 @@ class Tree:
         parent.children[address.steps[-1]] = actor
         return actor
 
-    def kind_of(self, type_id: str) -> AgentClass:
-        return self.kinds.get(type_id) or resolve(type_id)
+    def kind_of(self, type_id: str, parent: AgentClass | None = None) -> AgentClass:
+        """Return the class that a type id means here, or as a child of this class, which may name those it uses."""
+        brought = None if parent is None else parent.brought(type_id)
+        return brought or self.kinds.get(type_id) or resolve(type_id)
 
     def _limits(self, kind: AgentClass, above: Limits) -> Limits:
         return above if kind.limits is None else kind.limits.within(above)

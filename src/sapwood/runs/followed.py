@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from asyncio import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.runs.registry import Row
 from sapwood.runs.served import Served
@@ -44,7 +46,8 @@ class Followed:
             return
         self.stop.set_result(reason)
         if self.child is not None and self.child.dropped is None:
-            with stopping(self.child):
+            # One that is busy with long_sql() is told again, by who follows it; the others are not to wait for that.
+            with stopping(self.child), suppress(Unavailable):
                 self.child.of(Served).cut(self.row.id, reason)
 
     def nudged(self) -> Future[None]:

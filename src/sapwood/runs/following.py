@@ -19,7 +19,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import resolve
+from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import UNWANTED, RunState
@@ -50,18 +50,20 @@ class Following:
         self._patience = actor.of(Patience)
         self._inputs: dict[str, bytes] = {}
         """What runs were given whose sub-agents have not taken it yet."""
+        self._kinds: dict[str, AgentClass] = {}
+        """The classes that runs were given to in this life: others may have the same type id."""
         self._arrived: dict[str, Future[None]] = {}
 
-    def take_input(self, id: str, text: bytes) -> None:
-        """Keep what a run was given until its sub-agent takes it."""
-        self._inputs[id] = text
+    def take_input(self, id: str, kind: AgentClass, text: bytes) -> None:
+        """Keep whom a run is for, and what it was given until its sub-agent takes it."""
+        self._kinds[id], self._inputs[id] = kind, text
         if (arrived := self._arrived.pop(id, None)) is not None and not arrived.done():
             arrived.set_result(None)
 
     def forget(self, id: str) -> None:
         """A run is no more."""
-        self._outcomes.followed.pop(id, None)
-        self._inputs.pop(id, None)
+        for what in (self._outcomes.followed, self._inputs, self._kinds):
+            what.pop(id, None)
 
     def launch(self, id: str) -> None:
         """Have a run followed, by a fiber of its own."""
@@ -108,8 +110,7 @@ class Following:
             pass
         finally:
             if self._is_followed(followed):
-                del self._outcomes.followed[id]
-                self._inputs.pop(id, None)
+                self.forget(id)
             self._outcomes.changed(id)
 
     def _is_followed(self, followed: Followed) -> bool:
@@ -140,7 +141,7 @@ class Following:
                 self._check_followed(followed)
                 if isinstance(error, Unavailable):
                     failed += 1
-                    await self._retry_later(followed, error, min(0.05 * 2**failed, MOST_BACK_OFF))
+                    await self._retry_later(followed, error, min(0.05 * 2 ** min(failed, 10), MOST_BACK_OFF))
                     continue
                 self._outcomes.end_by(followed, error)
             break
@@ -157,7 +158,9 @@ class Following:
         if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
             with suppress(Unavailable):  # then the next time
                 await self._patience.give_up(followed)
-        await asyncio.wait({followed.stop, followed.nudged()}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        # One that is to stop already is tried again in its time, too.
+        news = {followed.nudged()} if followed.stopped is not None else {followed.stop, followed.nudged()}
+        await asyncio.wait(news, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
     async def _begin(self, followed: Followed) -> bool:
         """Have the sub-agent begin, if it has not; return whether there is anything to follow."""
@@ -194,7 +197,7 @@ class Following:
         """Return the sub-agent, started; None if the run is to stop before it is."""
         row, tree = followed.row, self._actor.home
         assert isinstance(tree, Tree)
-        kind = tree.kinds.get(row.type) or resolve(row.type)
+        kind = self._kinds.get(row.id) or tree.kind_of(row.type, self._actor.kind)
         getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
         try:
             if not self._is_wanted(row.id) and followed.stopped is None:

@@ -17,6 +17,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.deletion import until_free
 from sapwood.runs.contract import UNWANTED, Steered, doing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -46,11 +47,13 @@ class MethodRuns:
         return row.number
 
     def cut(self, run: str, reason: str) -> None:
-        row = self._actor.of(Served).row(run)
-        if row is None or row.status != "running":
-            return
+        task = self._tasks.get(run)
+        if task is None:
+            row = self._actor.of(Served).row(run)
+            if row is None or row.status != "running":
+                return
         self._cut.setdefault(run, reason)
-        if (task := self._tasks.get(run)) is not None:
+        if task is not None:  # it may be in long_sql(): nothing is read for it
             task.cancel()
         self._actor.of(Runs).cut_work(run, UNWANTED)
 
@@ -92,7 +95,7 @@ class MethodRuns:
                 sapwood__run__id=run,
             ):
                 value = await self._worked(run, served.input(run))
-            actor.check_live()
+            await self._free()
             if run in self._cut:  # it was told to stop, and did not listen
                 served.ended(run, "aborted", reason=self._cut[run])
                 return
@@ -101,12 +104,13 @@ class MethodRuns:
         except CancelledError:
             if actor.dropped is not None:
                 raise
+            await self._free()
             reason = self._cut.pop(run, None)
             served.ended(run, "aborted", reason=reason or "cancelled")
             if reason is None or task.uncancel():
                 raise
         except Exception as error:
-            actor.check_live()
+            await self._free()
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
@@ -114,6 +118,11 @@ class MethodRuns:
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)
+
+    async def _free(self) -> None:
+        """Return when the database can be used: another call of the agent may be in long_sql()."""
+        await until_free(self._actor.database)
+        self._actor.check_live()
 
     async def _worked(self, run: str, input: str) -> Any:
         method = self._actor.kind.own("on_run")
@@ -123,6 +132,7 @@ class MethodRuns:
         served, texts = self._actor.of(Served), list[str]()
         try:
             async for said in value:
+                await self._free()
                 if isinstance(said, str):
                     start = [] if texts else [{"type": "text-start", "id": TEXT}]
                     served.say(run, *start, {"type": "text-delta", "id": TEXT, "delta": said})
@@ -131,6 +141,7 @@ class MethodRuns:
                     served.say(run, said)
         finally:
             await value.aclose()
+        await self._free()
         if texts:
             served.say(run, {"type": "text-end", "id": TEXT})
         return "".join(texts)

@@ -24,9 +24,10 @@ from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
 from sapwood.errors import InvalidArguments, Refused, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import known, resolve
+from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.tree import Tree
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
@@ -140,7 +141,7 @@ class Runs:
                 raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
             if row.status in HARD:
                 return row
-            return self._give_again(row, text)
+            return self._give_again(row, kind, text)
         self._check_wanted(wish)
         open_runs = self.registry.count_open()
         row = self._add(id, Step(kind.type, wish.child or id), text, wish)
@@ -152,7 +153,7 @@ class Runs:
                 row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
             )
             return self._outcomes.row(id)
-        self._following.take_input(id, text)
+        self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
 
@@ -224,9 +225,9 @@ class Runs:
         """Return the run that this agent itself is doing now."""
         return self._actor.of(Served).worker.current() if self._actor.parent is not None else None
 
-    def _give_again(self, row: Row, text: bytes) -> Row:
+    def _give_again(self, row: Row, kind: AgentClass, text: bytes) -> Row:
         """Go on with a run that is known: it may not have begun, and was perhaps given up."""
-        self._following.take_input(row.id, text)
+        self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
             status = "starting" if self._outcomes.stored(row.id) is None else "running"
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
@@ -277,14 +278,14 @@ class Runs:
 
     async def cancel_all(self, reason: str) -> None:
         """Stop all that this agent has others do, and so on down."""
+        await until_free(self._actor.database)
         tree = self._actor.home
         assert isinstance(tree, Tree)
         rows = [*self.registry.open(), *self.registry.last_of_children()]
         for row in rows:
             self.cancel(row.id, reason)
         for type_, name in dict.fromkeys((row.type, row.name) for row in rows):
-            kind = tree.kinds.get(type_) or resolve(type_)
-            await self.cancel_below(kind.cls, name, reason)
+            await self.cancel_below(tree.kind_of(type_, self._actor.kind).cls, name, reason)
 
     def adopt(self, id: str, work: str) -> None:
         """Have a run that nobody waited for be part of this, which waits for it from here on."""

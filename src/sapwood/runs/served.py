@@ -16,6 +16,7 @@ import msgspec
 
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
@@ -142,6 +143,7 @@ class Served:
 
     async def steer(self, run: str, key: str, text: str) -> Steered:
         """Say something to whoever does a run; once for each key, however often it is said."""
+        await until_free(self._db)  # another call of the agent may be in long_sql()
         return self.worker.steer(run, key, text)
 
     def cut(self, run: str, reason: str) -> None:

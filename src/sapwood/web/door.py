@@ -247,10 +247,14 @@ class Door:
 
         return counted
 
-    async def _arrive(self, place: Place, request: HTTPConnection, action: str) -> Arrival:
-        """Go down to the agent, asking everybody on the way."""
+    async def _arrive(
+        self, place: Place, request: HTTPConnection, action: str, known: Callable[[object], None] | None = None
+    ) -> Arrival:
+        """Go down to the agent, asking everybody on the way; `known` is told who it is as soon as that is clear."""
         user = await self._user(request)
         request.scope["user"] = user
+        if known is not None:
+            known(user)
         try:
             address = Address.root_of(place.root.type, place.name)
         except InvalidName:
@@ -358,18 +362,26 @@ class Door:
 
     async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
         """Return the socket of a client; None if it was refused, and told so."""
+        arriving = self._node.sockets.arriving
         try:
             if self._count > self._settings.connections:
                 raise refusal(429)
             if not self._may_come_from(request):
                 raise refusal(403)
-            return self._socket(await self._arrive(place, request, "connect"), wire)
+            arrival = await self._arrive(place, request, "connect", lambda user: arriving.update({wire: user}))
+            if wire.gone.done():
+                return None  # the user was shown out meanwhile
+            socket = self._socket(arrival, wire)
+            arriving[socket] = socket.user
+            return socket
         except Refusal as no:
             status = no.response.status_code
             wire.close(close_code(status), f"{no.what} rejected ({status})")
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log(error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
+        finally:
+            arriving.pop(wire, None)
         return None
 
     async def _hold(self, socket: Socket, wire: Wire, receive: Receive) -> None:
