@@ -37,9 +37,9 @@ def stored(page: Page, path: str) -> list[dict[str, Any]]:
 
 def words(text: str) -> str:
     """Return a text without what differs between its Markdown and the page."""
-    return re.sub(r"[\s*]", "", text)
+    return re.sub(r"(?m)^(#+|-|\d+\.) |^```\w*$|[\s*`]", "", text)
 
 
 def written(message: dict[str, Any]) -> str:
     """Return the words of a stored message."""
-    return words("".join(part.get("text", "") for part in message["parts"]))
+    return words("".join(part["text"] for part in message["parts"] if part["type"] == "text"))

@@ -13,7 +13,10 @@ from tests.browser.tabs import NARROW, WIDE, Tabs
 from tests.packages import install
 
 PICTURES = ROOT / "docs/how-to/pictures"
-IN_THE_DOCS = ("chat-wide-light", "chat-narrow-dark")
+IN_THE_DOCS = (
+    *("chat-wide-light", "chat-narrow-dark"),
+    *("agents-as-tools-wide-light", "agents-as-tools-opened-wide-light", "agents-as-tools-narrow-dark"),
+)
 """Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
 
 AXE = "axe.run(document, { resultTypes: ['violations'] })"

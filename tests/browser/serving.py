@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.request import urlopen
 
 from tests.servers import Server
+
+from sapwood.cli.remote import ask
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,6 +34,15 @@ class Example(Server):
     def command(self) -> list[str]:
         options = ["--port", str(self.port), "--data", str(self._data), "--grace", "3", "--log-level", "warning"]
         return [sys.executable, "-m", "sapwood", "serve", str(self._app), *options]
+
+    def get(self, path: str) -> Any:
+        """Return what is answered at a path."""
+        with urlopen(self.url + path, timeout=20) as answer:
+            return json.load(answer)
+
+    def rows(self, address: str, sql: str) -> list[list[Any]]:
+        """Return what an agent has stored, as `sapwood sql` would."""
+        return ask(str(self._data), "sql", address=address, sql=sql)["rows"]
 
     def crash(self) -> None:
         """Kill the process where it stands, and start another."""

@@ -142,6 +142,26 @@ async def test_an_ack_of_another_stream_is_ignored_and_one_that_comes_late_ends_
         assert await done(late, "r1") == {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True}
 
 
+async def test_an_offer_that_is_taken_when_the_next_turn_streams_already_ends_cleanly() -> None:
+    gate = asyncio.Event()
+    cls = talker(ScriptedModel(fails(RuntimeError("down")), text("one two", gate=gate)))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await done(client, "r1")
+        late = await one.join(TALKER)
+        assert late.frames[0] == {"type": RESUMING, "id": "r1"}
+
+        await say(late, "r2", "hi", trigger="regenerate-message")
+        await streamed(late, "r2", "one")
+        await take(late, "r1")
+
+        assert await done(late, "r1") == {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True}
+        gate.set()
+        await done(late, "r2")
+        assert said(chunks(late, "r2")) == "one two"
+
+
 async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_the_next_turn() -> None:
     class Looking(Talking):
         @tool

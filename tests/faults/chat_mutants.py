@@ -21,7 +21,7 @@ from sapwood.kernel.sockets import Socket
 def no_results() -> None:
     """What a tool returned is not written down."""
 
-    def ended(self: CallJournal, id: str, *, result: str | None = None, error: str | None = None) -> None:
+    async def ended(self: CallJournal, id: str, *, result: str | None = None, error: str | None = None) -> None:
         pass
 
     CallJournal.ended = ended

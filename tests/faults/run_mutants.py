@@ -11,6 +11,7 @@ import msgspec
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.stream import ChatStream
+from sapwood.kernel.classes import AgentClass
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Registry, Row, Run
@@ -89,7 +90,7 @@ def twice() -> None:
     """A run that is given again is begun again."""
     give_again = Runs._give_again
 
-    def begin_again(self: Runs, row: Row, text: bytes) -> Row:
+    def begin_again(self: Runs, row: Row, kind: AgentClass, text: bytes) -> Row:
         followed = self._outcomes.followed.get(row.id)
         child = followed.child if followed is not None else None
         if child is not None and child.of(Served).row(row.id) is not None:
@@ -99,7 +100,7 @@ def twice() -> None:
                 child.of(Accepting).ask([said], id=f"{row.id}-again", run=row.id)
             else:
                 worker.start(row.id, input)
-        return give_again(self, row, text)
+        return give_again(self, row, kind, text)
 
     Runs._give_again = begin_again
 

@@ -10,10 +10,11 @@ const WISHES = ["Research the actor model", "Compare Rust and Go", "How do I add
 
 export function Assistant() {
   const { user, at, go } = usePlace();
-  const { agent, runs, chat, clear, isBusy, isConnected } = useConversation(user, [], () => go([]));
+  const { agent, runs, chat, turn, clear, isConnected } = useConversation(user, [], () => go([]));
+  const { isBusy, isCutOff, error, messages } = turn;
   const scene = useMemo(() => ({ user, open: go }), [user, go]);
   const working = Object.values(runs.runsById).filter(({ status }) => status === "running").length;
-  const last = chat.messages.at(-1);
+  const last = messages.at(-1);
   useStopKey(isBusy, () => void chat.stop());
 
   return (
@@ -25,7 +26,7 @@ export function Assistant() {
             <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
             {agent.state && <span className="only-wide"><Badge>{agent.state.model}</Badge></span>}
             <span className="spacer" />
-            <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={chat.messages.length === 0} onSure={clear} />
+            <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={messages.length === 0} onSure={clear} />
           </>
         }
       >
@@ -39,14 +40,14 @@ export function Assistant() {
             </>
           }
         >
-          {chat.messages.length === 0 && !isBusy && (
+          {messages.length === 0 && !isBusy && (
             <Empty title="What shall we find out?" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
               I have helpers: some look things up, one makes plans. Watch them at work below what I say, and open one to talk to it.
             </Empty>
           )}
-          {chat.messages.map((message) => <Said key={message.id} message={message} isGrowing={isBusy && message === last} runs={runs} />)}
-          {isBusy && !speaks(last) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : waitingFor(working)}</Thinking>}
-          {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+          {messages.map((message) => <Said key={message.id} message={message} isGrowing={isBusy && message === last} runs={runs} />)}
+          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : waitingFor(working)}</Thinking>}
+          {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         </Log>
       </Page>
       {at.length > 0 && <DrillIn user={user} at={at} runs={runs} isParentBusy={isBusy} />}

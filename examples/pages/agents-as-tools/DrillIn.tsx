@@ -52,11 +52,12 @@ function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
 
 function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: Step[]; parent: string }) {
   const { agent: name } = path.at(-1)!;
-  const { agent, runs, chat, isBusy, isConnected } = useConversation(user, path, () => undefined);
+  const { agent, runs, chat, turn, isConnected } = useConversation(user, path, () => undefined);
+  const { isBusy, isCutOff, error, messages } = turn;
   const depth = path.length;
   const isLast = depth === at.length;
   if (agent.connectionError) return <>{!isLast && <Head at={at} />}<Nobody name={at.at(-1)!.agent}><strong>This run was cleared</strong>There is nobody at this address any more.</Nobody></>;
-  const last = chat.messages.at(-1);
+  const last = messages.at(-1);
   return (
     <>
       <div className="drawer-main" hidden={!isLast}>
@@ -66,11 +67,11 @@ function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: St
           foot={<Composer id={`said-${depth}`} isInside label={`Ask the ${name}`} isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />}
         >
           {!isConnected && <Badge tone="warn" dot busy>connecting</Badge>}
-          {chat.messages.map((message, number) => (
+          {messages.map((message, number) => (
             <Said key={message.id} message={message} from={number === 0 ? parent : "You"} name={name} isGrowing={isBusy && message === last} runs={runs} at={path} />
           ))}
-          {isBusy && !speaks(last) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "At work"}</Thinking>}
-          {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "At work"}</Thinking>}
+          {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         </Log>
       </div>
       {!isLast && <Level user={user} at={at} depth={depth + 1} parent={name} runs={runs} isParentBusy={isBusy} />}

@@ -3,6 +3,7 @@ import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent, useAgentToolEvents } from "agents/react";
 import type { UIMessage } from "ai";
 import { useEffect, useRef, useState } from "react";
+import { useTurn } from "../design";
 import type { Step } from "./place";
 
 export type Part = UIMessage["parts"][number];
@@ -24,7 +25,7 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
   });
   const runs = useAgentToolEvents<Part>({ agent });
   const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
-  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+  const turn = useTurn(agent, chat);
   const forget = () => {
     runs.resetLocalState();
     onCleared();
@@ -34,7 +35,7 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
     chat.clearHistory();
     forget();
   };
-  return { agent, runs, chat, clear, isBusy, isConnected };
+  return { agent, runs, chat, turn, clear, isConnected };
 }
 
 /** The runs that a helper has given itself. It needs no more of it than this. */

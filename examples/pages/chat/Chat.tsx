@@ -2,7 +2,7 @@ import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
 import { useEffect, useState } from "react";
-import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard } from "../design";
+import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, useTurn } from "../design";
 
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
@@ -38,9 +38,9 @@ export function Chat({ name }: { name: string }) {
       if (tool) addToolOutput({ toolCallId: toolCall.toolCallId, output: await tool.execute() });
     },
   });
-  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+  const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:hooks]
-  const last = chat.messages.at(-1);
+  const last = messages.at(-1);
   const reminders = state?.reminders ?? [];
 
   return (
@@ -51,7 +51,7 @@ export function Chat({ name }: { name: string }) {
           <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
           {state && <span className="only-wide"><Badge>{state.model}</Badge></span>}
           <span className="spacer" />
-          <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={chat.messages.length === 0} onSure={chat.clearHistory} />
+          <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={messages.length === 0} onSure={chat.clearHistory} />
         </>
       }
       side={{ title: "Reminders", icon: <Bell />, count: reminders.length, children: <Reminders reminders={reminders} /> }}
@@ -66,17 +66,17 @@ export function Chat({ name }: { name: string }) {
           </>
         }
       >
-        {chat.messages.length === 0 && !isBusy && (
+        {messages.length === 0 && !isBusy && (
           <Empty title="What shall I remember for you?" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
             I keep reminders, and ring when they are due. What we say stays here: reload the page, open it twice, or kill the server.
           </Empty>
         )}
-        {chat.messages.map((message) => (
+        {messages.map((message) => (
           <Said key={message.id} message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
         ))}
-        {isBusy && !speaks(last) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
-        {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
-        {!isBusy && !chat.error && isFinished(last) && (
+        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+        {!isBusy && !error && isFinished(last) && (
           <div className="message-foot">
             <button type="button" className="button is-quiet" onClick={() => void chat.regenerate()}><Again />Regenerate</button>
           </div>

@@ -10,3 +10,4 @@ export * from "./RunPanel";
 export * from "./Text";
 export { ToolCard, type ToolState } from "./ToolCard";
 export * from "./ToolLine";
+export * from "./turn";

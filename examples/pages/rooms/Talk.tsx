@@ -2,7 +2,7 @@ import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import type { UIMessage } from "ai";
 import { type FormEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
-import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking } from "../design";
+import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking, useTurn } from "../design";
 import { type Room, UNTITLED } from "./Rooms";
 
 type TalkProps = {
@@ -20,10 +20,10 @@ type TalkProps = {
 export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }: TalkProps) {
   const agent = useAgent({ agent: "Inbox", name: user, sub: [{ agent: "Room", name: room.id }], maxReconnectionDelay: 2000 });
   const chat = useAgentChat({ agent, getInitialMessages: said });
-  const isBusy = chat.status === "submitted" || chat.isStreaming || chat.isRecovering;
+  const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:talk]
   const [isSure, ask] = useState(false);
-  const last = chat.messages.at(-1);
+  const last = messages.at(-1);
   useEffect(() => {
     if (!first) return;
     onFirst();
@@ -47,21 +47,21 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
           </>
         }
       >
-        {chat.messages.length === 0 && !isBusy && !first && (
+        {messages.length === 0 && !isBusy && !first && (
           <Empty title="A new room" wishes={["Hello!", "What can you do?", "Tell me a story"]} onWish={(text) => void chat.sendMessage({ text })}>
             It will be called after what you say first. Leave it whenever you like: an answer goes on without you.
           </Empty>
         )}
-        {chat.messages.map((message) =>
+        {messages.map((message) =>
           message.role === "user" ? (
             <Message key={message.id} from="You" kind="user">{textOf(message)}</Message>
           ) : (
             <Message key={message.id} from="Room" kind="assistant" isBusy={isBusy && message === last}><Text text={textOf(message)} growing={isBusy && message === last} /></Message>
           ),
         )}
-        {isBusy && !(last?.role === "assistant" && textOf(last)) && <Thinking>{chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
-        {chat.error && !isBusy && <Alert text={chat.error.message} action="Try again" onAction={() => void chat.regenerate()} />}
-        {!isBusy && !chat.error && last?.role === "assistant" && (
+        {isBusy && !(last?.role === "assistant" && textOf(last)) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+        {!isBusy && !error && last?.role === "assistant" && (
           <div className="message-foot">
             <button type="button" className="button is-quiet" onClick={() => void chat.regenerate()}><Again />Regenerate</button>
           </div>

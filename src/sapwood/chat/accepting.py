@@ -18,7 +18,7 @@ from sapwood.chat.interrupting import Interrupts
 from sapwood.chat.record import Record
 from sapwood.chat.said import check, check_understood, ids_of, request_of, trailing
 from sapwood.chat.transcript import UIMessage
-from sapwood.chat.turns import Row
+from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.registry import Run
@@ -191,7 +191,7 @@ class Accepting:
             self._transcript.put(message)
         if said:
             self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
-        self._turns.set(row.number, status="running", said="[]")
+        self._turns.set(row.number, status="running", said=JOINED)
         self._record.tell_all(sender=sender)
         self._record.launch(row.number)
 

@@ -15,7 +15,7 @@ from sapwood.chat.interrupting import CANCELLED, CLEARED, Interrupts
 from sapwood.chat.record import Record
 from sapwood.chat.steering import Steering
 from sapwood.chat.transcript import unreturned
-from sapwood.chat.turns import Row
+from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
 from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.registry import failure
@@ -166,9 +166,10 @@ class Ending:
             self._actor.of(Steering).join(row.number)
 
     def end_queued(self, row: Row, status: str) -> None:
-        """A turn that waits for its time will never begin, and has no message."""
+        """A turn that waits for its time will never begin."""
         self._turns.end(row.number, status)
-        self._turns.set(row.number, message="")
+        if row.said == JOINED:
+            self._turns.set(row.number, said="null")  # nothing was to join it, and it has not begun all the same
         self.end_run(row, status)
         self._stream.tell(wire.done(row.stream, status, asked=row.asked_ids()))
         self._stream.settle(row.number)

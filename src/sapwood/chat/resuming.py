@@ -45,15 +45,19 @@ class Resuming:
     def take(self, socket: Socket, id: str) -> None:
         """A client takes the offer of a replay."""
         stream, active, failed = self._stream, self._stream.active, self._failed()
-        if active is not None:
-            if active.stream == id:
-                stream.replay(socket, active)
-                stream.tell_one(socket, wire.replayed(active.stream, continuation=bool(active.continues)))
-        elif failed is not None and failed.stream == id:
+        if active is not None and active.stream == id:
+            stream.replay(socket, active)
+            stream.tell_one(socket, wire.replayed(active.stream, continuation=bool(active.continues)))
+        elif active is None and failed is not None and failed.stream == id:
             stream.replay(socket, failed)
             stream.tell_one(socket, wire.done(id, body=failed.error or "", error=True))
-        else:
+        elif active is None or self._turn_of(id) is not None:
+            # Also while the next one streams: who has taken an offer waits for its end, and seems busy until then.
             stream.tell_one(socket, wire.done(id, replay=True))
+
+    def _turn_of(self, id: str) -> Row | None:
+        """Return the turn that a stream belongs or belonged to; one that went on has several."""
+        return self._turns.named(id) or self._turns.get(id.rpartition("-")[0])
 
     def _failed(self) -> Row | None:
         """Return the last turn if it failed: whoever comes later is to see it."""
@@ -62,7 +66,7 @@ class Resuming:
 
     def tell_ended(self, socket: Socket, id: str) -> None:
         """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""
-        row = self._turns.named(id) or self._turns.get(id.rpartition("-")[0])
+        row = self._turn_of(id)
         message = self._transcript.get(row.message) if row is not None else None
         if message is not None:
             self._stream.tell_one(socket, wire.updated(message))

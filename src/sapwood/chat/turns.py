@@ -20,6 +20,8 @@ ALL = (
     " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
+JOINED = "[]"
+"""What is still to join the conversation with a turn that has begun: nothing."""
 CLIENT_SOON, RUN_SOON = SOON = ("client soon", "run soon")
 """Whom a tool call waits for that a client or another agent does, while our own tools still run."""
 Outcome = Literal["success", "failed", "denied", "interrupted"]
@@ -176,8 +178,9 @@ class Turns:
         return rows[0] if rows else None
 
     def last(self) -> Row | None:
-        """Return the last turn that has begun; those that were skipped, or cancelled before, have no message."""
-        rows = self._find("WHERE message <> '' ORDER BY number DESC LIMIT 1")
+        """Return the last turn, but for those that were skipped, or cancelled before they began."""
+        never_begun = f"(status = 'skipped' OR (status = 'aborted' AND said <> '{JOINED}'))"
+        rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
     def running(self) -> Row | None:
@@ -289,7 +292,6 @@ class Turns:
 SETTING = {
     column: f"UPDATE sapwood_turns SET {column} = ? WHERE number = ?"  # noqa: S608 - the names are these
     for column in (
-        "message",
         "status",
         "run",
         "continues",

@@ -86,7 +86,8 @@ def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPRes
         raise UsageError(f"{str(file)!r} is damaged. Restart the server, and it will be written anew.") from None
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT)
     try:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        # Closed with its answer: who asks once in a while keeps nothing open.
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         connection.request("POST", PREFIX + what, json.dumps(asked), headers)
         answer = connection.getresponse()
     except OSError:
