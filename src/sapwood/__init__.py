@@ -6,6 +6,7 @@ from sapwood.address import Address, Step
 from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
 from sapwood.capabilities.calls import DeadLetter
+from sapwood.capabilities.child_states import on_child_state
 from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection
 from sapwood.capabilities.fibers import Fiber
@@ -40,7 +41,7 @@ from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
-    from sapwood.chat.agent_tools import agent_tool
+    from sapwood.chat.agent_tools import agent_tool, persistent_agent
     from sapwood.chat.answers import Approval
     from sapwood.chat.tools import tool
     from sapwood.chat.turns import Turn
@@ -98,6 +99,8 @@ __all__ = [
     "current_connection",
     "deadline",
     "expose",
+    "on_child_state",
+    "persistent_agent",
     "tool",
 ]
 
@@ -106,6 +109,7 @@ CHAT = {
     "ChatAgent": "sapwood.chat.agent",
     "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",
+    "persistent_agent": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
 """What is imported when it is first asked for: not everybody chats."""

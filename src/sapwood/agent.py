@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 from sapwood.address import Address, Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import DeadLetter
+from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.exposed import MARK
@@ -139,6 +140,10 @@ class Agent(Generic[S]):
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, or a turn of its own, is still to go on."""
         return self._actor.of(Served).worker.wants(work)
+
+    def _changes_state(self) -> None:
+        """The state is about to be replaced, in this slice."""
+        self._actor.of(ChildStates).changed()
 
     def _notified(self, run: Run) -> None:
         """A run is over, or was given up, that joins the conversation."""
@@ -588,6 +593,10 @@ class Agent(Generic[S]):
         async with aclosing(Watch(self._actor, depth, after).events()) as events:
             async for event in events:
                 yield event
+
+    async def tell_state(self) -> None:
+        """Tell the parent the state; the framework's own."""
+        await self._actor.of(ChildStates).tell()
 
     async def follow_run(self, run: str) -> None:
         """Follow a run to its end; the framework's own."""

@@ -40,6 +40,18 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
+    "editors.py": (
+        [
+            "  ann has read 3 books",
+            "printed: ['Bridges, with numbers.']",
+            "'delivered': 'joined'",
+            "user: [The task of your child ann was completed: Bridges, with numbers.]",
+            "'result': 'One mistake.'",
+            "'status': 'terminated', 'was_running': False",
+            "assistant: It can be printed.",
+        ],
+        ["printed: ['Bridges, with numbers.']", "assistant: It can be printed."],
+    ),
     "errands.py": (
         [
             "milk, here you are\nerror: ValueError: the moon",

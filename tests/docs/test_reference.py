@@ -70,6 +70,8 @@ PUBLIC_NAMES = [
     "current_connection",
     "deadline",
     "expose",
+    "on_child_state",
+    "persistent_agent",
     "tool",
 ]
 """What `sapwood` exports. A change here is a change of the API: it needs a fragment in changes/."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sapwood.address import checked_name
+from sapwood.capabilities.child_states import ChildStates
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
@@ -188,6 +189,7 @@ class Children:
     def _bury(self, type: str, row: Row) -> asyncio.Task[None]:
         address = self._actor.address.child(type, row.name)
         self._actor.registry.bury(row.generation)
+        self._actor.of(ChildStates).forget(row.generation)
         self._tree.slices.commit()
         self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone
         self._tree.alarms.forget_below(address)

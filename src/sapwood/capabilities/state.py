@@ -135,6 +135,10 @@ class State:
         # None is what an agent without a state has, and a state like any other once somebody set it.
         return None if value is None and not self._stored() else self._encode(value)
 
+    def read(self, text: bytes) -> Any:
+        """Return a state that `text` returned, as the class has it."""
+        return self._form.decode(text)
+
     def set(self, value: Any, source: object = None, sender: Socket | None = None) -> None:
         """Replace the state. `source` is the connection that wants it, `sender` its socket."""
         self._actor.check_use()
@@ -144,6 +148,7 @@ class State:
         text, copy = self._checked(value)
         if self._actor.kind.overrides("validate_state"):
             self._actor.agent.validate_state(copy, source)
+        self._actor.agent._changes_state()
         self._store(text, copy)
         self._tell(text, sender)
         if self._actor.kind.overrides("on_state_changed"):

@@ -139,6 +139,9 @@ class Accepting:
 
     def note_run(self, run: Run) -> None:
         """Have the conversation go on with what became of a run nobody waited for, once."""
+        who = f"The background run {run.id} of {run.agent.type} was"
+        if run.mode == "persistent":
+            who = f"The task of your child {run.agent.name} was"
         what = (
             f"completed: {run.summary or msgspec.json.encode(run.output).decode()}"
             if run.ok
@@ -147,7 +150,7 @@ class Accepting:
         message = {
             "id": f"msg-{run.id}-{run.status}",
             "role": "user",
-            "parts": [{"type": "text", "text": f"[The background run {run.id} of {run.agent.type} was {what}]"}],
+            "parts": [{"type": "text", "text": f"[{who} {what}]"}],
             "metadata": {"source": "run", "run": run.id},
         }
         self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)

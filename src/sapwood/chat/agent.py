@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
 from sapwood.chat.accepting import POLICIES, Accepting
-from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.answers import Answers, Approval
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
 
 HOOKS = frozenset(
-    {"before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
+    {"on_child_finish", "before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
     | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
     | {"compact", "respond", "get_model", "get_instructions"}
 )
@@ -104,7 +104,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Return the classes that the model may use: whatever else has their names, these are meant."""
         given: Any = cls.tools  # perhaps a property, which only an agent can answer
         tools = cast("Sequence[Any]", given if isinstance(given, Sequence) else ())
-        return [one.cls for one in tools if isinstance(one, AgentTool)]
+        return [one.cls for one in tools if isinstance(one, AgentTool | PersistentAgent)]
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
@@ -140,6 +140,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
 
     async def on_agent_fail(self, turn: Turn) -> None:
         """Called when a turn failed or was cancelled. Override it."""
+
+    async def on_child_finish(self, run: Run) -> None:
+        """Called when a non-blocking child that the model keeps is done with a task, or was given up. Override it.
+
+        It is called also if the process died meanwhile. A method without awaits is called exactly
+        once; if it raises, it is called again.
+        """
 
     async def compact(self, messages: list[ModelMessage]) -> str | None:
         """Return a summary of messages that have become too many; None has the model write one. Override it."""

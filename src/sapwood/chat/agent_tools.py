@@ -1,15 +1,15 @@
-"""Agents as tools: what a model is told of an agent it may use."""
+"""Agents that a model may use, as tools or as children it keeps: what it is told of them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sapwood.address import kebab
 from sapwood.errors import UsageError
-from sapwood.kernel.classes import known
+from sapwood.kernel.classes import AgentClass, known
 from sapwood.runs.registry import Run
 
 ONE_TEXT = {
@@ -52,6 +52,45 @@ class AgentTool:
         return adapter.dump_python(adapter.validate_python(run.output), mode="json")
 
 
+@dataclass(frozen=True, slots=True)
+class PersistentAgent:
+    """A kind of agent of which a model may keep some, by names of its own."""
+
+    cls: type
+    name: str
+    """What the model calls this kind."""
+    description: str
+    mode: Literal["blocking", "non-blocking"]
+    notify: bool
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the model waits for what it does."""
+        return self.mode == "blocking"
+
+
+def persistent_agent(
+    cls: type,
+    *,
+    mode: Literal["blocking", "non-blocking"] = "blocking",
+    name: str | None = None,
+    description: str | None = None,
+    notify: bool = False,
+) -> PersistentAgent:
+    """Let a model keep agents of this class, with tools to spawn, tell, list and terminate them: put it into `tools`.
+
+    Each keeps its name and its conversation from task to task. The model waits for one that is
+    `blocking`. One that is `non-blocking` works beside it: when it is done `on_child_finish` is
+    called, and with `notify` the conversation goes on with what came of it.
+    """
+    kind, told = _usable(cls, description, "persistent_agent()")
+    if mode not in ("blocking", "non-blocking"):
+        raise UsageError(f"persistent_agent({cls.__name__}, mode={mode!r}): it is 'blocking' or 'non-blocking'.")
+    if notify and mode == "blocking":
+        raise UsageError(f"The model waits for {cls.__name__}: notify is for those that are non-blocking.")
+    return PersistentAgent(cls, name or kebab(kind.type).replace("-", "_"), told, mode, notify)
+
+
 def agent_tool(
     cls: type,
     *,
@@ -68,6 +107,13 @@ def agent_tool(
     `output` is checked before the model sees it. What it does is said by `description`, or
     else by the docstring of the class.
     """
+    kind, told = _usable(cls, description, "agent_tool()")
+    chosen = name or kebab(kind.type).replace("-", "_")
+    return AgentTool(cls, chosen, told, input, output, timeout, display)
+
+
+def _usable(cls: type, description: str | None, what: str) -> tuple[AgentClass, str]:
+    """Return what is known of an agent that a model is to use, and what the model is told of it."""
     kind = known(cls)
     if not kind.overrides("on_run") and not getattr(cls, "_has_conversation", False):
         raise UsageError(
@@ -75,9 +121,8 @@ def agent_tool(
         )
     told = description or (inspect.getdoc(cls) if cls.__doc__ else None)
     if not told:
-        raise UsageError(f"A model has to know what {cls.__name__} does: give agent_tool() a description.")
-    chosen = name or kebab(kind.type).replace("-", "_")
-    return AgentTool(cls, chosen, told, input, output, timeout, display)
+        raise UsageError(f"A model has to know what {cls.__name__} does: give {what} a description.")
+    return kind, told
 
 
 def _adapter(type_: Any) -> Any:

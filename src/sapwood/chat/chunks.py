@@ -116,8 +116,20 @@ def output_of(part: ToolReturnPart) -> Chunk:
     if part.outcome == "denied":
         return {"type": "tool-output-denied", "toolCallId": id}
     if part.outcome in ("failed", "retried"):
-        return {"type": "tool-output-error", "toolCallId": id, "errorText": part.model_response_str()}
+        return {"type": "tool-output-error", "toolCallId": id, "errorText": _in_words(part)}
     return {"type": "tool-output-available", "toolCallId": id, "output": json_of(part.content)}
+
+
+def _in_words(part: ToolReturnPart) -> str:
+    """Return what went wrong with a tool call, for people: the model may have been told more."""
+    told = part.content
+    if part.outcome != "failed" or not isinstance(told, str):
+        return part.model_response_str()
+    try:
+        found = msgspec.json.decode(told, type=dict[str, Any]).get("error")
+    except msgspec.DecodeError:
+        return told
+    return found if isinstance(found, str) else told
 
 
 def json_of(value: Any) -> Any:

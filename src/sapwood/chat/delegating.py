@@ -10,9 +10,11 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.companions import Companions
 from sapwood.chat.record import Record
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import RUN_SOON, Row
+from sapwood.chat.turns import ToolCall as Called
 from sapwood.kernel.actor import Actor
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
@@ -33,6 +35,10 @@ class Delegating:
     def _agents(self) -> Mapping[str, AgentTool]:
         return self._actor.of(Toolbox).agents
 
+    @property
+    def _companions(self) -> Companions:
+        return self._actor.of(Companions)
+
     def begin(self, row: Row, asked: ModelMessage) -> None:
         """Have the agents begin that the model wants to use: they work beside our own tools."""
         place = 0
@@ -48,8 +54,14 @@ class Delegating:
     def wanted(self, row: Row) -> list[tuple[str, str]]:
         """Give the runs that a turn waits for, or find them again; return each call with its run."""
         calls = [call for call in self._turns.calls(row.number) if call.asked == "run" and call.is_open]
-        given = [(call.id, self._give(row, self._agents[call.name], call.id, call.input)) for call in calls]
+        given = [(call.id, self._given(row, call)) for call in calls]
         return [(call, run) for call, run in given if run is not None]
+
+    def _given(self, row: Row, call: Called) -> str | None:
+        tool = self._agents.get(call.name)
+        if tool is not None:
+            return self._give(row, tool, call.id, call.input)
+        return self._companions.waited_for(row.id, call.id, call.name, msgspec.json.decode(call.input))
 
     def _give(self, row: Row, tool: AgentTool, id: str, arguments: str, place: int = 0) -> str | None:
         """Give a run for a tool call, or find it again; return its id. None: the arguments do not fit."""
@@ -68,7 +80,8 @@ class Delegating:
         failure = None if run.ok else run.failure()
         if failure is None:
             try:
-                self._turns.answer_call(id, "done", self._agents[call.name].returned(run), go_on=True)
+                tool = self._agents.get(call.name) or self._companions
+                self._turns.answer_call(id, "done", tool.returned(run), go_on=True)
                 return
             except ValueError as error:
                 failure = {

@@ -13,6 +13,7 @@ from sapwood.chat.chunks import INTERRUPTED, STOPPED, Chunk, answered, assembled
 from sapwood.chat.fitting import over
 from sapwood.chat.interrupting import CANCELLED, CLEARED, Interrupts
 from sapwood.chat.record import Record
+from sapwood.chat.steering import Steering
 from sapwood.chat.transcript import unreturned
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
@@ -76,6 +77,7 @@ class Ending:
         if status == "waiting":
             self._turns.set(row.number, status="waiting")
         else:
+            self._leave_unanswered(row)
             self._turns.end(row.number, status, error)
             self.end_run(row, status, error, reason)
         if row.run is None:
@@ -121,7 +123,7 @@ class Ending:
         """Have the model know what it had said when it was interrupted, and what became of its tool calls."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        history = self._transcript.of(row.message)
+        history = self._transcript.history()  # of the whole: what was said meanwhile may be the last of it
         self._return_calls(row, CALL_CUT.format("was stopped" if status == "aborted" else "failed"))
         if history and history[-1].kind == "response":
             return
@@ -152,10 +154,16 @@ class Ending:
         message = self._transcript.get(waiting.message)
         if message is not None:
             self._transcript.put(closed(message, UNANSWERED))
+        self._leave_unanswered(waiting)
         self._turns.end(waiting.number, status)
         self.end_run(waiting, status)
         self._tell_over(waiting.number)
         self._record.launch(waiting.number)  # which only tells the agent that it is over
+
+    def _leave_unanswered(self, row: Row) -> None:
+        """What was said to a turn that did not come to it stays in the conversation."""
+        if row.error != CLEARED:
+            self._actor.of(Steering).join(row.number)
 
     def end_queued(self, row: Row, status: str) -> None:
         """A turn that waits for its time will never begin."""

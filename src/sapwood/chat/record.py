@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
-from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.said import ids_of
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript
@@ -49,7 +49,7 @@ class Record:
     def text(self) -> str:
         """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""
         text = self.transcript.text()
-        waits = [row.said for row in self.turns.queued() if row.said != "[]"]
+        waits = [row.said for row in self.turns.open() if row.said != "[]"]
         if not waits:
             return text
         ids = [id for id, _ in self.transcript.ids()]
@@ -88,10 +88,12 @@ class Record:
 
     def _in_words_of_helix(self) -> dict[str, Any]:
         """Return the conversation and its runs for tools that were written for Helix."""
-        agents = {one.name: known(one.cls).type for one in self._agent.tools if isinstance(one, AgentTool)}
+        tools = self._agent.tools
+        agents = {one.name: known(one.cls).type for one in tools if isinstance(one, AgentTool)}
+        has_companions = any(isinstance(one, PersistentAgent) for one in tools)
         runs = self._actor.of(Runs).registry.all()
         return {
-            "messages": helix.recorded(self.transcript.exported(), agents),
+            "messages": helix.recorded(self.transcript.exported(), agents, companions=has_companions),
             "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
         }
 

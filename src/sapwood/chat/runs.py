@@ -9,7 +9,9 @@ import msgspec
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
+from sapwood.chat.steering import Steering
 from sapwood.kernel.actor import Actor
+from sapwood.runs.contract import Steered
 
 
 class ChatRuns:
@@ -24,6 +26,9 @@ class ChatRuns:
 
     def cut(self, run: str, reason: str) -> None:
         self._actor.of(Conversation).cut(run, reason)
+
+    def steer(self, run: str, key: str, text: str) -> Steered:
+        return self._actor.of(Steering).say(run, key, text)
 
     def wants(self, work: str) -> bool:
         return self._actor.of(Conversation).is_wanted(work)

@@ -29,6 +29,7 @@ from sapwood.chat.loop import Acted, in_words
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.record import Record
 from sapwood.chat.responding import Responding
+from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
 from sapwood.errors import Refused, UsageError
@@ -63,6 +64,7 @@ class Steps:
         self._interrupts = actor.of(Interrupts)
         self._asking = actor.of(Asking)
         self._delegating = actor.of(Delegating)
+        self._steering = actor.of(Steering)
         self._end = end
         self._turn: LoopTurn | None = None
         """What the turn that runs now needs of its agent."""
@@ -116,6 +118,9 @@ class Steps:
             return "waiting"
         if history[-1].kind != "request" or self._answers(number):
             return await self._act(row, self._turn, history)
+        if self._steering.join(number):
+            self._record.tell_all()
+            history = self._transcript.history()
         await self._shorten(row, self._turn, history)
         await self._ask(self._interrupts.going_on(number), self._turn, self._transcript.history())
         return "running"
@@ -281,9 +286,9 @@ class Steps:
             self._transcript.add(row.message, acted.request)
         self._turns.forget_calls(row.number, but=[call.tool_call_id for call in acted.client_calls])
         for call in acted.client_calls:
-            whom = "run" if call.tool_name in turn.toolbox.agents else "client"
+            whom = "run" if turn.toolbox.is_run(call.tool_name) else "client"
             self._turns.ask_about(call.tool_call_id, row.number, call.tool_name, call.args_as_json_str(), whom)
-        clients = [call for call in acted.client_calls if call.tool_name not in turn.toolbox.agents]
+        clients = [call for call in acted.client_calls if not turn.toolbox.is_run(call.tool_name)]
         for call in acted.approvals:
             id = call.tool_call_id
             self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
@@ -297,6 +302,8 @@ class Steps:
         self._progressed()
         if not acted.is_over:
             self._count_retries(row, acted)
+            return "running"
+        if self._steering.join(row.number):  # it has an answer, and was told something more meanwhile
             return "running"
         self._turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
         self._stream.put({"type": "finish"})

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sapwood.agent import MAY_BE_PLAIN
-from sapwood.chat.agent_tools import AgentTool
+from sapwood.chat.agent_tools import AgentTool, PersistentAgent
+from sapwood.chat.companions import DEFERRED, Companions
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 
@@ -78,13 +79,16 @@ class Toolbox:
         self._options: dict[str, ToolOptions] = {}
         self.agents = {one.name: one for one in functions if isinstance(one, AgentTool)}
         """The tools whose calls are runs."""
-        functions = [one for one in functions if not isinstance(one, AgentTool)]
+        functions = [one for one in functions if not isinstance(one, AgentTool | PersistentAgent)]
+        companions = actor.of(Companions).tools()
+        self.companions = frozenset(one.name for one in companions)
+        """The tools with which the model keeps persistent children."""
         own = [self._of_method(name) for name in _marked(actor.kind.cls)]
         given = [self._of_function(function) for function in functions if not _is_toolset(function)]
-        if own or given:
+        if own or given or companions:
             from pydantic_ai.toolsets import FunctionToolset
 
-            self._toolsets.append(FunctionToolset([*own, *given]))
+            self._toolsets.append(FunctionToolset([*own, *given, *companions]))
         self._toolsets += [one for one in functions if _is_toolset(one)]
 
     def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
@@ -101,7 +105,7 @@ class Toolbox:
                 parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
             )
             for one in client_tools
-            if one["name"] not in self.agents
+            if one["name"] not in self.agents and one["name"] not in self.companions
         ]
         agents = [
             ToolDefinition(name=one.name, description=one.description, parameters_json_schema=one.schema())
@@ -109,10 +113,14 @@ class Toolbox:
         ]
         return [*self._toolsets, ExternalToolset([*agents, *theirs])]
 
+    def is_run(self, name: str) -> bool:
+        """Return whether a call of this tool that nobody here answers waits for a run."""
+        return name in self.agents or (name in self.companions and name in DEFERRED)
+
     def is_idempotent(self, name: str) -> bool:
         """Return whether a tool may be called again when nobody knows whether it was."""
         options = self._options.get(name)
-        return options is not None and options.idempotent
+        return name in self.companions or (options is not None and options.idempotent)
 
     def _of_method(self, name: str) -> Any:
         method = getattr(self._actor.agent, name)

@@ -199,6 +199,9 @@ class Turns:
     def all(self) -> list[Row]:
         return self._find("ORDER BY number")
 
+    def open(self) -> list[Row]:
+        return self._find("WHERE status IN ('queued', 'running', 'waiting') ORDER BY number")
+
     def queued(self) -> list[Row]:
         return self._find("WHERE status = 'queued' ORDER BY number")
 

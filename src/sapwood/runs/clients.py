@@ -162,6 +162,8 @@ def started(row: Row, *, replay: bool = False) -> str:
         "inputPreview": msgspec.json.decode(row.input),
         "order": row.place,
     }
+    if row.mode == "persistent":
+        told["agentName"] = row.name
     if row.display is not None:
         told["display"] = msgspec.json.decode(row.display)
     return wire.event(0, told, tool_call=row.tool_call, replay=replay)

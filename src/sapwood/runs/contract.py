@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actor import Actor
@@ -18,6 +18,10 @@ UNWANTED = "parent-interrupted"
 
 doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", default=None)
 """The run, or turn, that the code belongs to that runs now, and the agent that does it."""
+
+
+Steered = Literal["joined", "over", "deaf"]
+"""What became of something said in the middle of a run: it joins it, it came too late, or nobody can hear it."""
 
 
 def passing(error: BaseException) -> str | None:
@@ -80,6 +84,10 @@ class Worker(Protocol):
 
     def cut(self, run: str, reason: str) -> None:
         """Stop what is going on, at once, and write nothing yet: others are to be stopped in the same breath."""
+        ...
+
+    def steer(self, run: str, key: str, text: str) -> Steered:
+        """Say something to whoever does a run, in this slice and once for each key."""
         ...
 
     def wants(self, work: str) -> bool:

@@ -18,7 +18,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.deletion import until_free
-from sapwood.runs.contract import UNWANTED, doing, passing
+from sapwood.runs.contract import UNWANTED, Steered, doing, passing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -56,6 +56,10 @@ class MethodRuns:
         if task is not None:  # it may be in long_sql(): nothing is read for it
             task.cancel()
         self._actor.of(Runs).cut_work(run, UNWANTED)
+
+    def steer(self, run: str, key: str, text: str) -> Steered:
+        row = self._actor.of(Served).row(run)
+        return "deaf" if row is not None and row.status == "running" else "over"
 
     def wants(self, work: str) -> bool:
         served = self._actor.of(Served)

@@ -21,7 +21,7 @@ from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import RunState, passing
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.followed import Followed
-from sapwood.runs.registry import Registry, Row, Run, shown
+from sapwood.runs.registry import TERMINATED, Registry, Row, Run, shown
 from sapwood.runs.served import Served
 from sapwood.runs.watching import ended, started
 
@@ -137,7 +137,7 @@ class Outcomes:
         if detached["on_finish"] is not None:
             name, argument = detached["on_finish"]
             self._actor.of(Queue).call_back(Lane(f"run {row.id}"), name, argument, run)
-        if detached["notify"]:
+        if detached["notify"] and row.cancelled != TERMINATED:  # whoever terminates a child knows
             self._agent._notified(run)
 
     async def tell_given_up(self, id: str) -> None:

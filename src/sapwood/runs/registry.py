@@ -27,6 +27,9 @@ HARD = ("completed", "error", "aborted")
 """How runs end for good; one that was interrupted may still be completed."""
 
 Status = Literal["starting", "running", "completed", "error", "aborted", "interrupted"]
+Mode = Literal["ephemeral", "persistent"]
+TERMINATED = "terminated"
+"""Why runs are cancelled whose sub-agent is not to be used any more."""
 
 LONGEST_TEXT = 200
 MOST_ITEMS = 20
@@ -119,6 +122,8 @@ class Run:
     """The tool call it answers; None if code asked for it."""
     order: int = 0
     """Its place among the runs of the same tool call, or that were given together."""
+    mode: Mode = "ephemeral"
+    """Whether the sub-agent was made for this run, or is `persistent` and does one after the other."""
     usage: Any = None
     """Requests, tokens and cost, by model."""
     started_at: datetime | None = None
@@ -214,6 +219,17 @@ class Registry:
     def all(self) -> list[Row]:
         return self.find("ORDER BY number")
 
+    def of_child(self, name: str) -> list[Row]:
+        """Return the runs of the persistent sub-agent of this name, oldest first."""
+        return self.find("WHERE mode = 'persistent' AND name = ? ORDER BY number", name)
+
+    def last_of_children(self) -> list[Row]:
+        """Return the last run of each persistent sub-agent, in the order they were made."""
+        last: dict[tuple[str, str], Row] = {}
+        for row in self.find("WHERE mode = 'persistent' ORDER BY number"):
+            last[row.type, row.name] = row
+        return [*last.values()]
+
     def open(self) -> list[Row]:
         return self.find("WHERE status IN ('starting', 'running') ORDER BY number")
 
@@ -275,6 +291,7 @@ def shown(row: Row) -> Run:
         still_running=bool(row.still_running),
         tool_call=row.tool_call,
         order=row.place,
+        mode=row.mode,  # pyright: ignore[reportArgumentType]
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),

@@ -74,6 +74,8 @@ class Wish:
     on_disconnect: str = "cancel"
     display: Any = None
     work: str | None = None
+    child: str | None = None
+    """The name of the persistent sub-agent that does it; None: it has one of its own."""
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Runs:
         self.place(wish)
         row = self.give(cls, input, wish)
         if wish.detached is not None:
-            await self._begun(row.id)
+            await self.begun(row.id)
             return self._outcomes.of(row.id)
         try:
             run = await self.over(row.id)
@@ -149,7 +151,7 @@ class Runs:
         self._check_wanted(wish)
         most = self._agent.max_runs
         open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
-        row = self._add(id, Step(kind.type, id), text, wish)
+        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
         if wish.detached is not None and open_runs >= MANY_DETACHED:
             self._warn_of_many()
         if most is not None and open_runs >= most:
@@ -213,6 +215,7 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
@@ -272,7 +275,7 @@ class Runs:
         await until_free(self._actor.database)
         self._actor.check_live()
 
-    async def _begun(self, id: str) -> None:
+    async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
         while self._outcomes.row(id).status == "starting":
             await self._outcomes.changing(id)
@@ -292,6 +295,35 @@ class Runs:
         else:
             self._following.launch(id)  # it has to learn that it is not wanted
         return True
+
+    async def cancel_below(self, cls: type, name: str, reason: str) -> None:
+        """Stop what a sub-agent has others do, also what nobody waits for, and so on down."""
+        child = await self._actor.of(Children).get(cls, name)
+        call, reply = child.handle("cancel runs", child.of(Runs).cancel_all, reason)
+        try:
+            await reply
+        except CancelledError:
+            child.cancel(call)
+            raise
+
+    async def cancel_all(self, reason: str) -> None:
+        """Stop all that this agent has others do, and so on down."""
+        await until_free(self._actor.database)
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        rows = [*self.registry.open(), *self.registry.last_of_children()]
+        for row in rows:
+            self.cancel(row.id, reason)
+        for type_, name in dict.fromkeys((row.type, row.name) for row in rows):
+            await self.cancel_below(tree.kind_of(type_, self._actor.kind).cls, name, reason)
+
+    def adopt(self, id: str, work: str) -> None:
+        """Have a run that nobody waited for be part of this, which waits for it from here on."""
+        row = self._outcomes.row(id)
+        options = {key: value for key, value in row.asked.items() if key != "detached"}
+        self.registry.set(id, work=work, options=msgspec.json.encode(options).decode())
+        if (followed := self._outcomes.followed.get(id)) is not None:
+            followed.row = self._outcomes.row(id)
 
     def cut_work(self, work: str, reason: str) -> None:
         """Stop the runs that are part of this, and all below them, in one pass."""
@@ -325,6 +357,8 @@ class Runs:
             self._following.forget(id)
             self.registry.remove([id])
             self._outcomes.changed(id)
+            if row.mode == "persistent" and self.registry.of_child(row.name):
+                continue  # it has done others, which are known still
             if (task := self._actor.of(Children).bury(self._actor.of(RunClients).types_of(row), row.name)) is not None:
                 gone.append(task)
         return gone

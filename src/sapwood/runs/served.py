@@ -16,9 +16,10 @@ import msgspec
 
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.deletion import until_free
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import UNWANTED, Progress, RunState, Worker
+from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
 from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
@@ -139,6 +140,11 @@ class Served:
             self._over.setdefault(run, []).append(waiting)
             await waiting
             self._actor.check_live()
+
+    async def steer(self, run: str, key: str, text: str) -> Steered:
+        """Say something to whoever does a run; once for each key, however often it is said."""
+        await until_free(self._db)  # another call of the agent may be in long_sql()
+        return self.worker.steer(run, key, text)
 
     def cut(self, run: str, reason: str) -> None:
         """Stop a run, and all below it, at once; what is written of it follows."""

@@ -17,6 +17,17 @@ from sapwood.wire.events import Told, milliseconds
 
 SUBAGENT = "subagent__"
 """What the name of a tool begins with, in a recorded conversation, whose calls are runs of an agent."""
+COMPANION = "companion__"
+"""What the name of a tool begins with, in a recorded conversation, with which a model keeps its persistent children."""
+COMPANIONS = {
+    "spawn_agent": "spawnAgent",
+    "send_message": "sendMessage",
+    "list_children": "listChildren",
+    "get_child_status": "getChildStatus",
+    "terminate_child": "terminateChild",
+    "wait_for_result": "waitForResult",
+}
+"""How Helix calls those tools."""
 STATUS = {"starting": "running", "error": "failed", "aborted": "terminated"}
 """How Helix calls the status of a run, where it has another word for it."""
 
@@ -91,22 +102,32 @@ def agent_type(name: str) -> str:
     return name.removeprefix(SUBAGENT)
 
 
-def recorded(messages: Iterable[Mapping[str, Any]], agents: Mapping[str, str]) -> list[dict[str, Any]]:
+def is_companion_tool(name: str) -> bool:
+    """Return whether a model keeps its persistent children with a tool of this recorded name."""
+    return name.startswith(COMPANION)
+
+
+def recorded(
+    messages: Iterable[Mapping[str, Any]], agents: Mapping[str, str], *, companions: bool = False
+) -> list[dict[str, Any]]:
     """Return a conversation as Helix records it; `messages` as Pydantic AI has them, `agents` the types by tool.
 
     The model knows a tool by a name of its own; here a tool whose calls are runs is called after
-    the agent's type, and marked.
+    the agent's type, and marked. So are the tools for persistent children, if it has any.
     """
+    names = {tool: f"{SUBAGENT}{type}" for tool, type in agents.items()}
+    if companions:
+        names |= {ours: f"{COMPANION}{theirs}" for ours, theirs in COMPANIONS.items()}
     found: list[dict[str, Any]] = []
     for message in messages:
         if message["kind"] == "response":
-            found.append(_assistant(message["parts"], agents))
+            found.append(_assistant(message["parts"], names))
         else:
-            found += [one for part in message["parts"] if (one := _request(part, agents)) is not None]
+            found += [one for part in message["parts"] if (one := _request(part, names)) is not None]
     return found
 
 
-def _assistant(parts: Sequence[Mapping[str, Any]], agents: Mapping[str, str]) -> dict[str, Any]:
+def _assistant(parts: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:
     told: dict[str, Any] = {
         "role": "assistant",
         "content": "".join(part["content"] for part in parts if part["part_kind"] == "text"),
@@ -116,7 +137,7 @@ def _assistant(parts: Sequence[Mapping[str, Any]], agents: Mapping[str, str]) ->
         told["toolCalls"] = [
             {
                 "id": part["tool_call_id"],
-                "name": _tool_name(part["tool_name"], agents),
+                "name": names.get(part["tool_name"], part["tool_name"]),
                 "arguments": msgspec.json.decode(part["args"] or "{}")
                 if isinstance(part["args"], str)
                 else part["args"],
@@ -126,7 +147,7 @@ def _assistant(parts: Sequence[Mapping[str, Any]], agents: Mapping[str, str]) ->
     return told
 
 
-def _request(part: Mapping[str, Any], agents: Mapping[str, str]) -> dict[str, Any] | None:
+def _request(part: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any] | None:
     kind = part["part_kind"]
     if kind == "user-prompt":
         return {"role": "user", "content": part["content"]}
@@ -140,13 +161,9 @@ def _request(part: Mapping[str, Any], agents: Mapping[str, str]) -> dict[str, An
     return {
         "role": "tool",
         "toolCallId": part["tool_call_id"],
-        "toolName": _tool_name(part["tool_name"], agents),
+        "toolName": names.get(part["tool_name"], part["tool_name"]),
         "content": msgspec.json.encode(content).decode(),
     }
-
-
-def _tool_name(name: str, agents: Mapping[str, str]) -> str:
-    return f"{SUBAGENT}{agents[name]}" if name in agents else name
 
 
 def _error(content: Any) -> Any:

@@ -29,3 +29,4 @@ CREATE TABLE sapwood_runs (
 ) STRICT;
 
 CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('starting', 'running');
+CREATE INDEX sapwood_runs_of_children ON sapwood_runs (name, number) WHERE mode = 'persistent';

@@ -1,0 +1,126 @@
+"""A parent follows the states of its children: it is told of each change, or of the last of several.
+
+What a child owes its parent is a queued call of its own, stored with the new state. It hands
+over the state as it is by then, so that many changes in a row are told once. The parent
+remembers how far it has been told, in the commit of what its method wrote last.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from sapwood.address import Step
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.queue import Lane, Queue
+from sapwood.capabilities.state import State
+from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import known
+from sapwood.kernel.context import current
+from sapwood.kernel.deletion import until_free
+from sapwood.storage.migrations import Schema
+
+MARK = "_sapwood_child_state"
+NEWS = Schema("sapwood.capabilities", "news")
+CURSORS = Schema("sapwood.capabilities", "child_states")
+LANE = Lane("sapwood state")
+
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, object]])
+
+
+def on_child_state(cls: type, /) -> Callable[[M], M]:
+    """Have this method called with a child of that class and its state, whenever that has changed.
+
+    Each change is told at least once, in order; of several in a row, perhaps only the last. A method
+    without awaits is called exactly once for what it is told. If it raises, it is called again.
+    """
+    known(cls)
+
+    def mark(method: M) -> M:
+        if not inspect.iscoroutinefunction(method) or len(inspect.signature(method).parameters) != 3:
+            name = method.__name__
+            raise UsageError(f"{name} follows the states of children: write `async def {name}(self, child, state)`.")
+        setattr(method, MARK, (*getattr(method, MARK, ()), cls))
+        return method
+
+    return mark
+
+
+@functools.cache
+def _followers(parent: type, child: type) -> tuple[str, ...]:
+    """Return the methods of a class that follow the states of another."""
+    found: list[str] = []
+    for name in dir(parent):
+        classes = getattr(inspect.getattr_static(parent, name), MARK, ())
+        if any(issubclass(child, one) for one in classes):
+            found.append(name)
+    return tuple(found)
+
+
+class ChildStates:
+    """The states of one agent's children, and its own for its parent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._db = actor.database
+
+    def changed(self) -> None:
+        """The agent's own state was replaced, in this slice: owe it to the parent, if that follows it."""
+        parent = self._actor.parent
+        if parent is None or not _followers(parent.kind.cls, self._actor.kind.cls):
+            return
+        self._db.ensure(NEWS)
+        self._db.execute(
+            "INSERT INTO sapwood_state_news VALUES (1, 1)"
+            " ON CONFLICT (only) DO UPDATE SET seq = sapwood_state_news.seq + 1"
+        )
+        calls = self._actor.of(Agenda).calls
+        owed = calls.find("WHERE lane = ?", LANE.key)
+        if all(calls.is_running(row.number) for row in owed):  # one that waits will tell of this too
+            self._actor.of(Queue).add(LANE, self._actor.agent.tell_state, (), {})
+
+    async def tell(self) -> None:
+        """Tell the parent the agent's state, as it is now."""
+        parent = self._actor.parent
+        if parent is None:
+            return
+        ((seq,),) = self._db.execute("SELECT seq FROM sapwood_state_news")
+        text = self._actor.of(State).text()
+        assert text is not None
+        await self._actor.leave()
+        if not await parent.started(current.get()):
+            raise Unavailable(f"{parent.address} has gone to sleep.")
+        _, reply = parent.handle("child state", parent.of(ChildStates).hear, self._actor, seq, text)
+        await reply
+
+    async def hear(self, child: Actor, seq: int, text: bytes) -> None:
+        """Take the state of a child, and have those called that follow it."""
+        await until_free(self._db)  # another call of the agent may be in long_sql()
+        if seq <= self._heard(child.generation):
+            return
+        step = Step(child.address.type, child.address.name)
+        for name in _followers(self._actor.kind.cls, child.kind.cls):
+            await getattr(self._actor.agent, name)(step, child.of(State).read(text))
+        await until_free(self._db)
+        self._actor.check_live()
+        self._db.ensure(CURSORS)
+        self._db.execute(
+            "INSERT INTO sapwood_child_states VALUES (?, ?) ON CONFLICT (generation) DO UPDATE SET seq = excluded.seq",
+            child.generation,
+            seq,
+        )
+
+    def forget(self, generation: int) -> None:
+        """A child is no more."""
+        if self._db.has(CURSORS):
+            self._db.execute("DELETE FROM sapwood_child_states WHERE generation = ?", generation)
+
+    def _heard(self, generation: int) -> int:
+        """Return the last change of a child's state that was told here."""
+        if not (self._db.exists and self._db.has(CURSORS)):
+            return 0
+        rows = self._db.execute("SELECT seq FROM sapwood_child_states WHERE generation = ?", generation)
+        return rows[0][0] if rows else 0

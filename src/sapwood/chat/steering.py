@@ -1,0 +1,63 @@
+"""What is said in the middle of a turn joins it: the model hears it the next time it is asked.
+
+It waits in the row of the turn until then. If the model was about to end, the turn goes on
+with it instead. A turn that is stopped, or fails, leaves it in the conversation, unanswered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sapwood.chat.interrupting import Interrupts
+from sapwood.chat.record import Record
+from sapwood.chat.said import ids_of, request_of
+from sapwood.chat.transcript import UIMessage
+from sapwood.kernel.actor import Actor
+from sapwood.runs.contract import Steered
+
+
+class Steering:
+    """Takes what is said in the middle of the turns of one conversation."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        record = self._record = actor.of(Record)
+        self._transcript, self._turns = record.transcript, record.turns
+        self._interrupts = actor.of(Interrupts)
+
+    def say(self, run: str, key: str, text: str) -> Steered:
+        """Have something join the turn that does a run, once for each key."""
+        row, message = self._turns.get(run), _message(run, key, text)
+        if message["id"] in self._transcript.known() or any(
+            message["id"] in ids_of(one.said) for one in self._turns.open()
+        ):
+            return "joined"
+        if row is None or not row.is_open or row.output is not None or self._interrupts.is_cancelled(row):
+            return "over"
+        if self._actor.kind.overrides("respond") and row.status == "running":
+            return "deaf"
+        said: list[UIMessage] = msgspec.json.decode(row.said)
+        self._turns.set(row.number, said=msgspec.json.encode([*said, message]).decode())
+        self._record.tell_all()
+        return "joined"
+
+    def join(self, number: int) -> bool:
+        """Have what was said meanwhile join the conversation, in this slice; return whether anything was."""
+        said: list[UIMessage] = msgspec.json.decode(self._record.row(number).said)
+        for message in said:
+            self._transcript.put(message)
+        if said:
+            self._transcript.add(said[-1]["id"], request_of(said))
+            self._turns.set(number, said="[]")
+        return bool(said)
+
+
+def _message(run: str, key: str, text: str) -> dict[str, Any]:
+    return {
+        "id": f"msg-{key}",
+        "role": "user",
+        "parts": [{"type": "text", "text": text}],
+        "metadata": {"source": "steer", "run": run},
+    }
