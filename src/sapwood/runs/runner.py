@@ -134,7 +134,7 @@ class Runs:
             id = f"{id}@{wish.work}"  # another turn: providers may use an id twice
             row = self.registry.get(id)
         if row is not None:
-            if row.type not in (kind.type, *kind.aliases):
+            if row.type not in kind.type_ids:
                 raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
             if row.status in HARD:
                 return row
