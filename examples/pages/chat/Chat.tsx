@@ -2,7 +2,7 @@ import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
 import { useEffect, useRef, useState } from "react";
-import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, useTurn } from "../design";
+import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, textOf, useTurn } from "../design";
 
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
@@ -159,7 +159,6 @@ function Reminders({ reminders }: { reminders: Reminder[] }) {
   );
 }
 
-const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
 
 /** Whether an answer is to be seen growing, so that nobody needs to be told that it will come. */
 const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";
