@@ -558,7 +558,7 @@ class Agent(Generic[S]):
     def has_run(self, cls: type[Agent[Any]], id: str) -> bool:
         """Return whether this agent has given such a run to that class."""
         run = self.get_run(id)
-        return run is not None and run.agent.type in (known(cls).type, *known(cls).aliases)
+        return run is not None and run.agent.type in known(cls).type_ids
 
     def cancel_run(self, id: str, reason: str = "cancelled") -> bool:
         """Stop a run and all below it, for good; return whether there was one to stop."""

@@ -47,8 +47,8 @@ def test_what_some_people_cannot_use_is_found(tabs: Tabs) -> None:
     page = tabs.open()
     assert flaws(page) == []
 
-    page.evaluate("() => { document.querySelector('h1').innerHTML = '<img src=\"data:,\">' }")
-    page.evaluate("() => { document.querySelector('[role=log]').firstChild.style.minWidth = '2000px' }")
+    page.locator("h1").evaluate("one => { one.innerHTML = '<img src=\"data:,\">' }")
+    page.get_by_role("log").evaluate("one => { one.firstChild.style.minWidth = '2000px' }")
 
     assert [flaw.partition(":")[0] for flaw in flaws(page)] == ["image-alt", "too wide"]
     page.reload()

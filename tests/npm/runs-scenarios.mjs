@@ -157,6 +157,7 @@ async function one(name) {
     expect(`${tab.label}: who`, [panel.who, panel.badge, panel.error], ["The scholar", "Running", null]);
     expect(`${tab.label}: what it thinks`, said(panel, "reasoning"), "first this, then that");
     expect(`${tab.label}: what it has said`, wordsOf(said(panel)), all("a", 5));
+    await tab.until("shows the whole call", (view) => view.calls()[0][1] !== "input-streaming"); // its run has begun before it is told
     const [[call, state]] = await tab.calls();
     expect(`${tab.label}: below its call`, [panel.call === call, panel.run === `agent-tool:${call}`, state], [true, true, "input-available"]);
   }

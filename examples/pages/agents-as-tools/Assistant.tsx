@@ -1,9 +1,9 @@
 import type { UIMessage } from "ai";
 import { useEffect, useMemo } from "react";
-import { Alert, Badge, Bin, Composer, Empty, Log, Message, Page, SureButton, Thinking } from "../design";
+import { Alert, Badge, Bin, Composer, Empty, Log, Message, Page, SureButton, Thinking, textOf } from "../design";
 import { useConversation } from "./conversation";
 import { DrillIn } from "./DrillIn";
-import { Parts, Scene, speaks, textOf } from "./Parts";
+import { Parts, Scene, speaks } from "./Parts";
 import { usePlace } from "./place";
 
 const WISHES = ["Research the actor model", "Compare Rust and Go", "How do I add full-text search?", "Compare Rust and something that fails"];

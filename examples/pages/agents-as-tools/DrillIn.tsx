@@ -1,9 +1,9 @@
 // A helper, opened: the same conversation as anybody's, with the helper itself, at its own address. It may be any number of steps down.
 import { type UIMessage } from "ai";
 import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
-import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who } from "../design";
+import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who, textOf } from "../design";
 import { type Run, type Runs, useConversation } from "./conversation";
-import { HELPERS, Parts, Scene, speaks, textOf } from "./Parts";
+import { HELPERS, Parts, Scene, speaks } from "./Parts";
 import { type Step, hrefOf } from "./place";
 
 type Props = { user: string; at: Step[]; runs: Runs; isParentBusy: boolean };

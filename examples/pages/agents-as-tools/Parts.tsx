@@ -112,8 +112,6 @@ function whatCounts(parts: Part[]): Part[] {
 const isAnswered = ({ state }: Call) => state === "output-available" || state === "output-error";
 // --8<-- [end:counts]
 
-export const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
-
 /** Whether something is to be seen growing, so that nobody needs to be told that it will come. */
 export const speaks = (message?: UIMessage) => {
   const last = message?.role === "assistant" ? message.parts.at(-1) : undefined;

@@ -30,7 +30,10 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
     runs.resetLocalState();
     onCleared();
   };
-  useFrames(agent, (frame) => frame.type === "cf_agent_chat_clear" && forget());
+  useFrames(agent, ({ type, connect, messages }) => {
+    const wasCleared = type === "cf_agent_chat_messages" && connect && messages?.length === 0 && chat.messages.length > 0; // while nobody could hear it
+    if (type === "cf_agent_chat_clear" || wasCleared) forget();
+  });
   const clear = () => {
     chat.clearHistory();
     forget();
@@ -47,7 +50,7 @@ export function useRunsOf(user: string, at: Step[]): Runs {
 type Socket = Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">;
 
 /** Hear everything that an agent says. */
-function useFrames(agent: Socket, onFrame: (frame: { type?: string }) => void): void {
+function useFrames(agent: Socket, onFrame: (frame: { type?: string; connect?: boolean; messages?: UIMessage[] }) => void): void {
   const hear = useRef(onFrame);
   hear.current = onFrame;
   useEffect(() => {

@@ -1,8 +1,8 @@
 import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
-import { useEffect, useState } from "react";
-import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, useTurn } from "../design";
+import { useEffect, useRef, useState } from "react";
+import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, textOf, useTurn } from "../design";
 
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
@@ -30,14 +30,19 @@ export function Chat({ name }: { name: string }) {
     onClose: () => setConnected(false),
     maxReconnectionDelay: 2000,
   });
+  const given = useRef<Given>({});
   const chat = useAgentChat({
     agent,
     tools: TOOLS,
     onToolCall: async ({ toolCall, addToolOutput }) => {
       const tool = TOOLS[toolCall.toolName as keyof typeof TOOLS];
-      if (tool) addToolOutput({ toolCallId: toolCall.toolCallId, output: await tool.execute() });
+      if (!tool) return;
+      const answer = { toolCallId: toolCall.toolCallId, toolName: toolCall.toolName, output: await tool.execute() };
+      given.current[answer.toolCallId] = answer;
+      addToolOutput(answer);
     },
   });
+  useAgainIfUnheard(agent, given.current, chat.addToolOutput);
   const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:hooks]
   const last = messages.at(-1);
@@ -84,6 +89,25 @@ export function Chat({ name }: { name: string }) {
       </Log>
     </Page>
   );
+}
+
+type Given = Record<string, { toolCallId: string; toolName: string; output: unknown }>;
+
+/** Give the agent again what it had asked for, if it still waits for it when it is back: it may have been killed before it heard the answer. */
+function useAgainIfUnheard(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, given: Given, give: (answer: Given[string]) => void): void {
+  const giveNow = useRef(give);
+  giveNow.current = give;
+  useEffect(() => {
+    const onMessage = ({ data }: MessageEvent) => {
+      if (typeof data !== "string" || !data.includes('"cf_agent_chat_messages"')) return;
+      const { type, connect, messages } = JSON.parse(data) as { type: string; connect?: boolean; messages: UIMessage[] };
+      if (type !== "cf_agent_chat_messages" || !connect) return;
+      const waiting = messages.at(-1)?.parts.filter((part) => isToolUIPart(part) && part.state === "input-available") ?? [];
+      for (const part of waiting) if (isToolUIPart(part) && part.toolCallId in given) giveNow.current(given[part.toolCallId]);
+    };
+    agent.addEventListener("message", onMessage);
+    return () => agent.removeEventListener("message", onMessage);
+  }, [agent]);
 }
 
 // --8<-- [start:said]
@@ -135,7 +159,6 @@ function Reminders({ reminders }: { reminders: Reminder[] }) {
   );
 }
 
-const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
 
 /** Whether an answer is to be seen growing, so that nobody needs to be told that it will come. */
 const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";

@@ -106,3 +106,6 @@ export function Composer({ label, isBusy, disabled, id = "said", isInside = fals
     </form>
   );
 }
+
+/** The words of a message, without all else that is in it. */
+export const textOf = ({ parts }: { parts: { type: string; text?: string }[] }) => parts.map(({ type, text }) => (type === "text" ? text : "")).join("");

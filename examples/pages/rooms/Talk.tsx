@@ -2,7 +2,7 @@ import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import type { UIMessage } from "ai";
 import { type FormEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
-import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking, useTurn } from "../design";
+import { Again, Alert, Back, Bin, Composer, Confirm, Empty, Log, Mark, Message, Pencil, Text, Thinking, textOf, useTurn } from "../design";
 import { type Room, UNTITLED } from "./Rooms";
 
 type TalkProps = {
@@ -131,4 +131,3 @@ async function said({ url }: { url?: string }): Promise<UIMessage[]> {
   }
 }
 
-const textOf = (message: UIMessage) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");

@@ -16,7 +16,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER
 from sapwood.kernel.context import Call
-from sapwood.kernel.deletion import until_free
+from sapwood.storage.database import until_free
 from sapwood.when import After
 
 log = logging.getLogger(__name__)

@@ -35,10 +35,9 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import describe
-from sapwood.kernel.deletion import until_free
 from sapwood.kernel.driving import driven
 from sapwood.kernel.fitting import Misfit, Stored
-from sapwood.storage.database import Database
+from sapwood.storage.database import Database, until_free
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, from_stored
 

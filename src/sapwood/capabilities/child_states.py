@@ -20,7 +20,7 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
-from sapwood.kernel.deletion import until_free
+from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
 
 MARK = "_sapwood_child_state"

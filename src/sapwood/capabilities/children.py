@@ -13,11 +13,12 @@ from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, deadline_of, in_time
-from sapwood.kernel.deletion import child_stem, until_free
+from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import LAST_WORDS
 from sapwood.kernel.registry import Registry, Row, SubAgent
 from sapwood.kernel.sockets import GOING_AWAY
 from sapwood.kernel.tree import Tree
+from sapwood.storage.database import until_free
 
 DELETED = "Sub-agent deleted"
 
@@ -109,7 +110,7 @@ class Children:
                     raise
 
     def _find(self, kind: AgentClass, name: str) -> Row | None:
-        row = self._actor.registry.find((kind.type, *kind.aliases), name)
+        row = self._actor.registry.find(kind.type_ids, name)
         if row is not None and row.type != kind.type:
             self._actor.registry.retype(row.generation, kind.type)
         return row
@@ -312,5 +313,4 @@ def _ids(cls: type | str) -> tuple[str, ...]:
     """Return the type ids that children of this class may be stored under."""
     if isinstance(cls, str):
         return (cls,)
-    kind = known(cls)
-    return (kind.type, *kind.aliases)
+    return known(cls).type_ids

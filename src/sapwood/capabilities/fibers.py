@@ -36,8 +36,8 @@ from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import describe
-from sapwood.kernel.deletion import until_free
 from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
 from sapwood.when import is_a
 

@@ -77,7 +77,7 @@ class Asking:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._agent: Any = actor.agent
-        record = self._record = actor.of(Record)
+        record = actor.of(Record)
         self._turns, self._stream = record.turns, record.stream
         self._interrupts = actor.of(Interrupts)
         self._silence: Silence | None = None
@@ -169,7 +169,7 @@ class Asking:
 
     async def counted(self) -> None:
         """Return when the database can be used, and has what the model has used."""
-        await self._record.free()
+        await self._actor.free()
         self._count()
 
     async def _provided(self, row: Row, turn: Turn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
@@ -179,7 +179,7 @@ class Asking:
         for failed in range(1, PROVIDER.attempts + 1):
             try:
                 async with limiter.request(self._waits, self._interrupts.stopped):
-                    await self._record.free()
+                    await self._actor.free()
                     self._interrupts.going_on(row.number)
                     return await self._over_wire(ask)
             except Exception as error:

@@ -20,13 +20,13 @@ from sapwood.chat.agent_tools import PersistentAgent
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
-from sapwood.kernel.deletion import until_free
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Steered
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import TERMINATED, Row, Run, shown
 from sapwood.runs.runner import Detached, Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
+from sapwood.storage.database import until_free
 
 SPAWN, WAIT = "spawn_agent", "wait_for_result"
 DEFERRED = frozenset({SPAWN, WAIT})

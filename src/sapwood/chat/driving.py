@@ -25,12 +25,12 @@ class FiberDriver:
     def __init__(self, actor: Actor, steps: Steps) -> None:
         self._actor = actor
         self._steps = steps
-        self._record = actor.of(Record)
+        self._turns = actor.of(Record).turns
         self._interrupts = actor.of(Interrupts)
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
-        row = self._record.turns.of(number)
+        row = self._turns.of(number)
         if row is not None and row.status == "running":
             doing.set((self._actor, row.id))
             with self._interrupts.turn():
@@ -74,7 +74,7 @@ class FiberDriver:
         """Do one step after the other; return how the turn stands that is to be finished."""
         status = await self._steps.begin(number)
         while True:
-            await self._record.free()
+            await self._actor.free()
             for call, run in self._steps.start_runs(number):
                 await self._over(number, run)
                 self._steps.take_run(call, run)
@@ -87,5 +87,5 @@ class FiberDriver:
         runs = self._actor.of(Outcomes)
         while runs.of(run).status in ("starting", "running"):
             await asyncio.wait({runs.changing(run), self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
-            await self._record.free()
+            await self._actor.free()
             self._interrupts.going_on(number)

@@ -64,7 +64,7 @@ class Ending:
             # Only then is anything stored: whoever is interrupted here comes by again.
             await self._actor.leave()
             await asyncio.sleep(SETTLED)
-            await self._record.free()
+            await self._actor.free()
             row = self._record.row(number)
             if status == "waiting" and row.error in (CANCELLED, CLEARED):
                 status = "aborted"

@@ -15,7 +15,6 @@ from sapwood.chat.turns import Row, Turn, Turns
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
-from sapwood.kernel.deletion import until_free
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs
@@ -40,11 +39,6 @@ class Record:
         if row is None:
             raise Refused("The turn was cleared away.")
         return row
-
-    async def free(self) -> None:
-        """Return when the database can be used: another call of the agent may be in long_sql()."""
-        await until_free(self._actor.database)
-        self._actor.check_live()
 
     def text(self) -> str:
         """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""

@@ -68,7 +68,7 @@ class Responding:
                 finally:
                     await answer.aclose()
         except Cancelled:
-            await self._record.free()
+            await self._actor.free()
             if silence is None or not silence.is_too_long or self._interrupts.is_cancelled(self._turns.of(row.number)):
                 raise
             raise Stalled(Stalled.__doc__) from None
@@ -78,7 +78,7 @@ class Responding:
         if texts:
             self._stream.put({"type": "text-end", "id": "1-0"})
         self._stream.put({"type": "finish-step"}, {"type": "finish"})
-        await self._record.free()
+        await self._actor.free()
         text = "".join(texts)
         self._transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
         self._turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)

@@ -76,7 +76,7 @@ class Steps:
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
-            await self._record.free()
+            await self._actor.free()
         self._stream.begin(row)
         if again:
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
@@ -95,14 +95,14 @@ class Steps:
                 turn = self._record.shown(row)
                 await self._agent.before_turn(turn)
                 await self._agent.on_agent_start(turn)
-            await self._record.free()
+            await self._actor.free()
         if not said:
             self._stream.begin_step(row.steps)
             self._stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if not self._actor.kind.overrides("respond"):
             self._turn = self._loop_turn(row)
             await self._transcript.load()
-            await self._record.free()
+            await self._actor.free()
         return "running"
 
     async def step(self, number: int) -> str:
@@ -162,7 +162,7 @@ class Steps:
 
     async def tell_end(self, number: int) -> None:
         """Tell the agent that a turn is over, if it is; again if the process died in it."""
-        await self._record.free()
+        await self._actor.free()
         row = self._turns.of(number)
         if row is None or row.is_open:
             return
@@ -260,7 +260,7 @@ class Steps:
         await self._asking.counted()
         self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
-        await self._record.free()
+        await self._actor.free()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
         """Run the tools the model asked for; return how the turn stands."""
@@ -280,7 +280,7 @@ class Steps:
             self._interrupts.token,
             lambda event: self._stream.put(*projection.event(event, known=known)),
         )
-        await self._record.free()
+        await self._actor.free()
         row = self._interrupts.going_on(row.number)
         if acted.request is not None:
             self._transcript.add(row.message, acted.request)

@@ -11,7 +11,6 @@ import msgspec
 from sapwood.chat.transcript import CHAT
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.deletion import until_free
 from sapwood.runs.kept import CHUNKS
 from sapwood.storage.database import Database
 
@@ -319,15 +318,13 @@ class CallJournal:
         self._number = number
 
     async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
-        await until_free(self._actor.database)  # another call of the agent may be in long_sql()
-        self._actor.check_live()
+        await self._actor.free()
         found = self._turns.call(id)
         self._turns.begin_call(id, self._number, name, input)
         return None if found is None or found.status is None else (found.status, found.result, found.error)
 
     async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
-        await until_free(self._actor.database)
-        self._actor.check_live()
+        await self._actor.free()
         self._turns.end_call(id, "done" if error is None else "failed", result, error)
 
     async def kept(self) -> None:

@@ -30,7 +30,7 @@ from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.sockets import Sockets
 from sapwood.settings import Limits, Settings
-from sapwood.storage.database import Database
+from sapwood.storage.database import Database, until_free
 from sapwood.storage.rows import Rows
 
 log = logging.getLogger(__name__)
@@ -476,6 +476,11 @@ class Actor:
         """Return when everything this agent wrote so far is durable."""
         if (waiting := self.to_leave()) is not None:
             await waiting
+
+    async def free(self) -> None:
+        """Return when the agent's database can be used: another of its calls may be in long_sql()."""
+        await until_free(self.database)
+        self.check_live()
 
     async def tell(self, hook: Callable[[Any], Coroutine[Any, Any, None]], news: object) -> None:
         """Call a hook of the agent's own that is only told something: what it raises is logged, and ends nothing."""

@@ -238,6 +238,11 @@ class AgentClass:
         self.base = base
 
     @property
+    def type_ids(self) -> tuple[str, ...]:
+        """What agents of this class are called where they are stored: the type id it has, then those it had."""
+        return (self.type, *self.aliases)
+
+    @property
     def brings(self) -> list[AgentClass]:
         """The classes that this one names as those it uses."""
         named: Callable[[], list[type]] | None = getattr(self.cls, "_brings", None)
@@ -245,7 +250,7 @@ class AgentClass:
 
     def brought(self, type_id: str) -> AgentClass | None:
         """Return the one of these that has this type id, or had it; None if none has, or two have."""
-        found = {one for one in self.brings if type_id == one.type or type_id in one.aliases}
+        found = {one for one in self.brings if type_id in one.type_ids}
         return found.pop() if len(found) == 1 else None
 
     def overrides(self, hook: str, base: type | None = None) -> bool:
@@ -363,7 +368,7 @@ def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
     """Return the one class that a stored type id means: one of these, or one they bring along, before any other."""
 
     def fits(one: AgentClass) -> bool:
-        return type_id == one.type or type_id in one.aliases
+        return type_id in one.type_ids
 
     nearest = next(filter(fits, among), None) or next(filter(fits, brought_by(among).values()), None)
     if nearest is not None:

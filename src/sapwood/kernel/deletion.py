@@ -20,7 +20,7 @@ from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
-from sapwood.storage.database import Database
+from sapwood.storage.database import Database, until_free
 from sapwood.storage.files import Files
 
 log = logging.getLogger(__name__)
@@ -31,12 +31,6 @@ PAGE = 200
 def child_stem(parent_stem: str, generation: int) -> str:
     """Return the file name of a child: no name a user chose is part of it, and none is ever used twice."""
     return f"{hashlib.sha256(parent_stem.encode()).hexdigest()[:24]}-{generation}"
-
-
-async def until_free(*databases: Database) -> None:
-    """Return when no long_sql runs on any of these."""
-    while any(database.busy_elsewhere for database in databases):  # noqa: ASYNC110 - it ends, or was told to give up
-        await asyncio.sleep(0.005)
 
 
 class Yard(Protocol):

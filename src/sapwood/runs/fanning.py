@@ -209,12 +209,12 @@ class Fan:
                     given += 1
                     if given % IN_A_SLICE == 0:
                         await asyncio.sleep(0)
-                await self._runs.free()
+                await self._actor.free()
                 if self._cleared is not None:
                     raise Cleared(f"The run {self._cleared!r} was cleared away.")
         except (Exception, CancelledError):
             if self._actor.dropped is None and self._stopped is None:
-                await self._runs.free()
+                await self._actor.free()
                 self._stop("caller-cancelled")
             raise
         finally:

@@ -17,7 +17,6 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
-from sapwood.kernel.deletion import until_free
 from sapwood.runs.contract import UNWANTED, Steered, doing, passing
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -95,7 +94,7 @@ class MethodRuns:
                 sapwood__run__id=run,
             ):
                 value = await self._worked(run, served.input(run))
-            await self._free()
+            await self._actor.free()
             if run in self._cut:  # it was told to stop, and did not listen
                 served.ended(run, "aborted", reason=self._cut[run])
                 return
@@ -104,13 +103,13 @@ class MethodRuns:
         except CancelledError:
             if actor.dropped is not None:
                 raise
-            await self._free()
+            await self._actor.free()
             reason = self._cut.pop(run, None)
             served.ended(run, "aborted", reason=reason or "cancelled")
             if reason is None or task.uncancel():
                 raise
         except Exception as error:
-            await self._free()
+            await self._actor.free()
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
@@ -118,11 +117,6 @@ class MethodRuns:
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)
-
-    async def _free(self) -> None:
-        """Return when the database can be used: another call of the agent may be in long_sql()."""
-        await until_free(self._actor.database)
-        self._actor.check_live()
 
     async def _worked(self, run: str, input: str) -> Any:
         method = self._actor.kind.own("on_run")
@@ -132,7 +126,7 @@ class MethodRuns:
         served, texts = self._actor.of(Served), list[str]()
         try:
             async for said in value:
-                await self._free()
+                await self._actor.free()
                 if isinstance(said, str):
                     start = [] if texts else [{"type": "text-start", "id": TEXT}]
                     served.say(run, *start, {"type": "text-delta", "id": TEXT, "delta": said})
@@ -141,7 +135,7 @@ class MethodRuns:
                     served.say(run, said)
         finally:
             await value.aclose()
-        await self._free()
+        await self._actor.free()
         if texts:
             served.say(run, {"type": "text-end", "id": TEXT})
         return "".join(texts)

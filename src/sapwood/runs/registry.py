@@ -180,7 +180,7 @@ def types_of(type_: str, kinds: Mapping[str, AgentClass]) -> tuple[str, ...]:
         kind = kinds.get(type_) or resolve(type_)
     except UsageError:  # it is no more
         return (type_,)
-    return (kind.type, *kind.aliases)
+    return kind.type_ids
 
 
 def parent_run(row: Row) -> str | None:

@@ -27,7 +27,6 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
-from sapwood.kernel.deletion import until_free
 from sapwood.kernel.tree import Tree
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
@@ -35,6 +34,7 @@ from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import HARD, Row, Run
 from sapwood.runs.served import Served
+from sapwood.storage.database import until_free
 from sapwood.when import is_a
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Runs:
             return run
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
-                await self.free()
+                await self._actor.free()
                 self.cancel(row.id, "caller-cancelled")
             raise
 
@@ -143,7 +143,7 @@ class Runs:
         id = self._id_of(wish)
         row = self.registry.get(id)
         if row is not None:
-            if row.type not in (kind.type, *kind.aliases):
+            if row.type not in kind.type_ids:
                 raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
             if row.status in HARD:
                 return row
@@ -267,13 +267,8 @@ class Runs:
         """Return a run once it is over."""
         while self._outcomes.row(id).is_open:
             await self._outcomes.changing(id)
-            await self.free()
+            await self._actor.free()
         return self._outcomes.of(id)
-
-    async def free(self) -> None:
-        """Return when the database can be used: another call of the agent may be in long_sql()."""
-        await until_free(self._actor.database)
-        self._actor.check_live()
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""

@@ -16,7 +16,6 @@ import msgspec
 
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.deletion import until_free
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
@@ -24,6 +23,7 @@ from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_her
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
+from sapwood.storage.database import until_free
 from sapwood.wire import runs as wire
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import msgspec
 from sapwood.address import Address, Step
 from sapwood.errors import InvalidArguments
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.deletion import child_stem, until_free
+from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.registry import CHILDREN
 from sapwood.kernel.registry import Registry as ChildRegistry
 from sapwood.kernel.tree import Tree
@@ -28,7 +28,7 @@ from sapwood.runs.cursor import OWN, Cursor, Place, Shelf, TurnPlace
 from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
 from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
 from sapwood.runs.served import Served
-from sapwood.storage.database import Database
+from sapwood.storage.database import Database, until_free
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ mode, and each owner's tables appear with that owner's first write.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import re
@@ -166,6 +167,12 @@ class Owner(Protocol):
     def lost(self, database: Database, error: BaseException) -> None:
         """Called when SQLite gave up the transaction: nobody can tell which writes are left."""
         ...
+
+
+async def until_free(*databases: Database) -> None:
+    """Return when no long_sql runs on any of these."""
+    while any(database.busy_elsewhere for database in databases):  # noqa: ASYNC110 - it ends, or was told to give up
+        await asyncio.sleep(0.005)
 
 
 class Database:

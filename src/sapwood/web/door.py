@@ -301,7 +301,7 @@ class Door:
         address = parent.address.child(kind.type, hop.name)
         # It may have gone to sleep after it was asked; whoever used it then would open its file a second time.
         parent = await self._node.reach(parent.address, parent.kind, None)
-        if not parent.registry.has((kind.type, *kind.aliases), hop.name):
+        if not parent.registry.has(kind.type_ids, hop.name):
             if not getattr(kind.cls, "made_by_url", False):
                 raise refusal(404, f"{kind.type} {hop.name!r} not found")
             await self._clients(parent).perform("sub_agent", parent.agent.sub_agent, kind.cls, hop.name)
@@ -311,7 +311,7 @@ class Door:
         """Return the class a segment means here: of several, the one whose child it is; None if nobody can tell."""
         told = self._node.trees[parent.address.root].kinds
         for kind in found:
-            if parent.registry.has((kind.type, *kind.aliases), hop.name):
+            if parent.registry.has(kind.type_ids, hop.name):
                 return told.get(kind.type) or resolve(kind.type)
         if len(found) > 1:
             found = [kind for kind in found if told.get(kind.type) is kind]
@@ -522,7 +522,7 @@ CORS = (
 
 
 def _segments(kind: AgentClass) -> tuple[str, ...]:
-    return _kebabs(kind.type, *kind.aliases)
+    return _kebabs(*kind.type_ids)
 
 
 @functools.lru_cache(maxsize=4096)

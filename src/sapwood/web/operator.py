@@ -148,7 +148,7 @@ class Operator:
         """Say why the root of an agent does not exist, and what would make it."""
         root = address.root
         roots = [known.type for known in self._node.roots]
-        if roots and all(root.type not in (known.type, *known.aliases) for known in self._node.roots):
+        if roots and all(root.type not in known.type_ids for known in self._node.roots):
             return f"{root.type} is no root. Roots: {', '.join(roots)}."
         who = "it" if root == address else str(root)
         return f"nobody has asked for {who} yet. The first page, socket or call that does makes it."
@@ -240,7 +240,7 @@ class Operator:
     async def call(self, address: str, method: str, arguments: list[Any]) -> AsyncIterator[bytes]:
         """Call a public method with JSON arguments; yields the result as JSON, or each item of a stream."""
         where = Address.parse(address)
-        if not any(where.steps[0].type in (kind.type, *kind.aliases) for kind in self._node.roots):
+        if not any(where.steps[0].type in kind.type_ids for kind in self._node.roots):
             names = ", ".join(kind.type for kind in self._node.roots) or "none"
             raise UnknownAgent(f"{where.steps[0].type} is not a root of this app. Roots: {names}.")
         actor = await self._reach(where)
