@@ -78,7 +78,7 @@ class Ending:
             self._turns.set(row.number, status="waiting")
         else:
             self._leave_unanswered(row)
-            self._turns.end(row.number, status, error)
+            self._turns.end(row.number, status, error, reason)
             self.end_run(row, status, error, reason)
         if row.run is None:
             self._tell_watchers(row.number, status)
@@ -198,7 +198,7 @@ class Ending:
         if status == "completed":
             feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
         else:
-            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            told = failure(self._actor.address.type, status, error=turn.error, reason=turn.reason)
             feed.end(ENDS.get(status), seq, told)
 
     def _tell_done(self, row: Row, outcome: str, error: str | None, *, says_nothing: bool) -> None:
