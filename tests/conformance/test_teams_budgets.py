@@ -128,7 +128,6 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         assert total(used) > 1000 - largest
         assert used["scripted"]["cost"] == pytest.approx(total(used) / 1e6)
         assert used["scripted"]["requests"] == len(model.asked)
-        assert any('"reason":"over_limit"' in str(one) for one in results(model))
         await check_sums(world, agent)
 
         again = await agent.send("and now?")
@@ -366,6 +365,22 @@ async def test_limits_of_a_class_are_a_budget_for_each_agent_of_it_with_all_belo
             assert (run.status, run.reason) == ("error", "over_limit")
             assert "for Together:b/Worker:" in (run.error or "")
         assert len(model.asked) == 2
+
+
+async def test_a_model_is_told_that_the_agent_it_used_has_no_budget_left_and_goes_on() -> None:
+    theirs = ScriptedModel(call("look"))
+    worker = type("Spender", (Looking,), {"model": theirs, "limits": Limits(tokens=STEP + 20), "__doc__": "Spends."})
+    ours = ScriptedModel(call("spender", id="c1", message="go"), text("it costs too much"))
+    cls = type("Thrifty", (Root,), {"model": ours, "tools": (agent_tool(worker),)})
+    async with growing(cls) as (world, agent):
+        turn = await agent.send("go")
+
+        assert (turn.status, turn.text, turn.reason) == ("completed", "it costs too much", None)
+        (told,) = [json.loads(one) for one in results(ours)]
+        assert (told["ok"], told["reason"], told["retryable"]) == (False, "over_limit", False)
+        assert f"Limits(tokens={STEP + 20})" in told["error"]
+        assert len(theirs.asked) == 1
+        await check_sums(world, agent)
 
 
 async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None:
