@@ -472,12 +472,12 @@ class Tree:
 
     def resume_deletions(self, actor: Actor) -> None:
         """Go on with deletions that a crash interrupted."""
-        for generation in actor.registry.buried():
-            self.delete_in_background(actor, generation)
+        for row in actor.registry.buried():
+            self.delete_in_background(actor, row.generation, actor.address.child(row.type, row.name))
 
-    def delete_in_background(self, parent: Actor, generation: int) -> asyncio.Task[None]:
+    def delete_in_background(self, parent: Actor, generation: int, address: Address) -> asyncio.Task[None]:
         task = self.host.loop.create_task(
-            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation),
+            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation, address),
             context=self.host.context.copy(),
         )
         self.deletions.add(task)
