@@ -46,6 +46,8 @@ async function open(label, name, { agent = "Chat", ...options } = {}) {
   };
   tabs.push(tab);
   await until(`${label} is there`, () => tab.chat && tab.agent.identified);
+  // The conversation comes after the identity: until then it takes away what the tab has said meanwhile.
+  await heard(tab);
   return tab;
 }
 
