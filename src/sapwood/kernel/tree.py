@@ -26,8 +26,9 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
-from sapwood.storage.database import PAGE_SIZE, Database
+from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE
 
 log = logging.getLogger(__name__)
 
