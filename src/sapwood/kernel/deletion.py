@@ -13,6 +13,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
+from sapwood.address import Address
 from sapwood.errors import StoredDataError
 from sapwood.kernel.actor import Host
 from sapwood.kernel.alarms import TreeAlarms
@@ -57,11 +58,16 @@ class Deletion:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
 
-    async def finish(self, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
-        """Remove the child of this generation, whose tombstone is durable."""
+    async def finish(
+        self, parent: Database, registry: Registry, parent_stem: str, generation: int, address: Address
+    ) -> None:
+        """Remove the child of this generation, which has a tombstone and had this address."""
         await self._durable(parent)
-        await until_free(self._yard.databases["root"])
+        await until_free(parent, self._yard.databases["root"])
         if self._yard.alarms.exist:
+            # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
+            if not parent.removed and not registry.has((address.type,), address.name):
+                self._yard.alarms.forget_below(address)
             await self._yard.alarms.tell_node()
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)

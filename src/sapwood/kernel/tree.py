@@ -26,8 +26,9 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
-from sapwood.storage.database import PAGE_SIZE, Database
+from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -472,12 +473,12 @@ class Tree:
 
     def resume_deletions(self, actor: Actor) -> None:
         """Go on with deletions that a crash interrupted."""
-        for generation in actor.registry.buried():
-            self.delete_in_background(actor, generation)
+        for row in actor.registry.buried():
+            self.delete_in_background(actor, row.generation, actor.address.child(row.type, row.name))
 
-    def delete_in_background(self, parent: Actor, generation: int) -> asyncio.Task[None]:
+    def delete_in_background(self, parent: Actor, generation: int, address: Address) -> asyncio.Task[None]:
         task = self.host.loop.create_task(
-            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation),
+            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation, address),
             context=self.host.context.copy(),
         )
         self.deletions.add(task)
