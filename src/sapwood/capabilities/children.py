@@ -194,6 +194,7 @@ class Children:
         self._tree.slices.commit()
         self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone
         self._tree.alarms.forget_below(address)
+        self._tree.questions.forget_below(address)
         if self._actor.parent is not None:
             self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
         child = self._tree.actors.get(address)
@@ -224,6 +225,7 @@ class Children:
             # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
             if not actor.registry.has((child.address.type,), child.address.name):
                 tree.alarms.forget_below(child.address)
+                tree.questions.forget_below(child.address)
             if actor.parent is not None:
                 tree.ledger.hold(actor.stem, actor.registry.count())
             tree.delete_in_background(actor, child.generation)
