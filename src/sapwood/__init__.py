@@ -31,6 +31,7 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
@@ -42,7 +43,6 @@ from sapwood.when import After, At, Cron, Every, Retry
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
     from sapwood.chat.agent_tools import agent_tool, persistent_agent
-    from sapwood.chat.answers import Approval
     from sapwood.chat.tools import tool
     from sapwood.chat.turns import Turn
 
@@ -105,7 +105,6 @@ __all__ = [
 ]
 
 CHAT = {
-    "Approval": "sapwood.chat.answers",
     "ChatAgent": "sapwood.chat.agent",
     "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",

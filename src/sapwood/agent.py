@@ -36,12 +36,13 @@ from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.contract import Approval, Progress, Worker
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run, shown
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
@@ -80,7 +81,7 @@ SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
 )
 """What a subclass may set."""
-SHOWN = frozenset({"subscribe"})
+SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval"})
 """What stubs show of what `Agent` defines."""
 
 
@@ -130,7 +131,7 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
@@ -593,6 +594,20 @@ class Agent(Generic[S]):
         async with aclosing(Watch(self._actor, depth, after).events()) as events:
             async for event in events:
                 yield event
+
+    async def pending_approvals(self) -> list[Approval]:
+        """Return the tool calls of this agent, and of all below it, that wait for a person. Nobody is woken."""
+        return await self._actor.of(Questions).approvals()
+
+    async def answer_approval(
+        self, asked: Approval, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
+    ) -> bool:
+        """Answer one of the `pending_approvals` of this agent; the first answer counts. Return whether it did.
+
+        An approved call is made, perhaps with other `arguments`. Of one that is not, the model is told the `reason`.
+        """
+        answer = approval(arguments, reason, approved=approved)
+        return await self._actor.of(Questions).answer(asked.path, asked.id, answer)
 
     async def tell_state(self) -> None:
         """Tell the parent the state; the framework's own."""

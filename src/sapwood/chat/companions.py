@@ -22,6 +22,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Steered
+from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import TERMINATED, Row, Run, shown
 from sapwood.runs.runner import Detached, Runs, ToolCall, Wish, tool_call
@@ -245,9 +246,7 @@ class Companions:
     def _status(self, row: Row) -> str:
         if row.cancelled == TERMINATED:
             return TERMINATED
-        followed = self._outcomes.followed.get(row.id)
-        child = followed.child if followed is not None and row.is_open else None
-        if child is not None and child.dropped is None and child.of(Served).worker.waits(row.id):
+        if row.is_open and self._actor.of(Following).waits(row.id):
             return "waiting"
         return "running" if row.is_open else row.status
 

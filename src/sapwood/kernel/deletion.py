@@ -18,6 +18,7 @@ from sapwood.errors import StoredDataError
 from sapwood.kernel.actor import Host
 from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.ledger import Ledger
+from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
@@ -42,6 +43,7 @@ class Yard(Protocol):
     slices: Slices
     ledger: Ledger
     alarms: TreeAlarms
+    questions: TreeQuestions
     databases: dict[str, Database]
 
     @property
@@ -64,10 +66,11 @@ class Deletion:
         """Remove the child of this generation, which has a tombstone and had this address."""
         await self._durable(parent)
         await until_free(parent, self._yard.databases["root"])
+        # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
+        if not parent.removed and not registry.has((address.type,), address.name):
+            self._yard.alarms.forget_below(address)
+            self._yard.questions.forget_below(address)
         if self._yard.alarms.exist:
-            # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
-            if not parent.removed and not registry.has((address.type,), address.name):
-                self._yard.alarms.forget_below(address)
             await self._yard.alarms.tell_node()
         await self._remove(child_stem(parent_stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)

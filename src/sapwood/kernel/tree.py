@@ -23,6 +23,7 @@ from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.settings import Limits
@@ -79,6 +80,7 @@ class Tree:
         self.root_registry = Registry(self.root, host.clock)
         self.ledger = Ledger(self.root, self._estimate, self._measure_all)
         self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
+        self.questions = TreeQuestions(self.root, self.slices, host.gate)
         self.kept_awake: dict[object, Actor] = {}
         """Who asked that the tree stay awake, by what they hold."""
 

@@ -10,7 +10,7 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -76,6 +76,8 @@ class Wish:
     work: str | None = None
     child: str | None = None
     """The name of the persistent sub-agent that does it; None: it has one of its own."""
+    client_tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The tools of a client that it may use."""
 
 
 @dataclass(slots=True)
@@ -203,6 +205,8 @@ class Runs:
         options: dict[str, Any] = {}
         if wish.detached is not None:
             options["detached"] = self._detached(wish.detached)
+        if wish.client_tools:
+            options["client_tools"] = wish.client_tools
         within = self._within()
         if within is not None:
             options["within"] = within
@@ -252,6 +256,8 @@ class Runs:
 
     def _give_again(self, row: Row, kind: AgentClass, text: bytes) -> Row:
         """Go on with a run that is known: it may not have begun, and was perhaps given up."""
+        if row.is_open and self._following.rests(row.id):
+            return row  # it waits for somebody, and so does whoever gave it
         self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
             status = "starting" if self._outcomes.stored(row.id) is None else "running"
@@ -285,6 +291,8 @@ class Runs:
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
+        elif self._following.wake(id):
+            pass  # it has to learn that it is not wanted
         elif row.status == "interrupted":
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
@@ -326,6 +334,12 @@ class Runs:
             if followed.row.work == work and followed.row.detached is None:
                 followed.cut(reason)
 
+    def wake_work(self, work: str) -> None:
+        """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
+        for row in self.registry.open():
+            if row.work == work and row.detached is None:
+                self._following.wake(row.id)
+
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
         """Forget the runs of this status that began this long ago; return how many once they are gone."""
         self._actor.check_use()
@@ -350,6 +364,7 @@ class Runs:
             if (followed := self._outcomes.followed.get(id)) is not None:
                 followed.cut("cleared")
             self._following.forget(id)
+            self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
             self._outcomes.changed(id)
             if row.mode == "persistent" and self.registry.of_child(row.name):
