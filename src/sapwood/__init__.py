@@ -31,6 +31,7 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
 from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
@@ -91,6 +92,7 @@ __all__ = [
     "TimedOut",
     "Turn",
     "Unavailable",
+    "Usage",
     "UsageError",
     "User",
     "agent",

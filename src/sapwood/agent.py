@@ -17,6 +17,7 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
+from sapwood.capabilities.accounts import Accounts
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import ChildStates
@@ -35,6 +36,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Approval, Progress, Worker
 from sapwood.runs.events import Depth, Event
@@ -81,7 +83,7 @@ SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
 )
 """What a subclass may set."""
-SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval"})
+SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval", "usage", "list_usage"})
 """What stubs show of what `Agent` defines."""
 
 
@@ -568,6 +570,17 @@ class Agent(Generic[S]):
     async def clear_runs(self, *, status: str | None = None, older_than: timedelta | None = None) -> int:
         """Forget runs, and delete the sub-agents that did them; those that go on are stopped. Return how many."""
         return await self._actor.of(Runs).clear_all(status, older_than)
+
+    async def usage(self, *, below: bool = True) -> dict[str, Any]:
+        """Return the requests, tokens and cost of this agent and everything `below` it, or its own, by model.
+
+        What sub-agents that were deleted have used is part of it. A cost of None is one that nobody knows.
+        """
+        return await self._actor.of(Accounts).used(below=below)
+
+    async def list_usage(self) -> list[Usage]:
+        """Return what this agent and those below it that exist have used, each run and each model by itself."""
+        return await self._actor.of(Accounts).all()
 
     def report_progress(
         self,

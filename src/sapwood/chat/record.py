@@ -70,8 +70,9 @@ class Record:
             text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
             output=None if row.output is None else msgspec.json.decode(row.output),
             error=row.error,
+            reason=row.reason,
             steps=row.steps,
-            usage=msgspec.json.decode(row.usage),
+            usage={model: spent.told() for model, spent in row.spent().items()},
             body=msgspec.json.decode(row.body),
         )
 

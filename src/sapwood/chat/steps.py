@@ -20,7 +20,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking, may_pass
+from sapwood.chat.asking import LOOP, Asking, reason_of
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
@@ -83,6 +83,7 @@ class Steps:
         if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
             self._stream.begin(row)
         if again:
+            await self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -168,7 +169,7 @@ class Steps:
             exc_info=error,
         )
         words = in_words(error, said=self._asking.said > 0)
-        await self._end(number, "error", error=words, reason=may_pass(error))
+        await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
 
     async def tell_end(self, number: int) -> None:
@@ -215,6 +216,7 @@ class Steps:
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            prices=self._actor.host.settings.prices,
         )
 
     def _tool_raised(self, name: str, error: Exception) -> None:

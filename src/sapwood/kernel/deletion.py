@@ -21,6 +21,7 @@ from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.spending import Spending
 from sapwood.settings import Limits
 from sapwood.storage.database import Database, until_free
 from sapwood.storage.files import Files
@@ -42,6 +43,7 @@ class Yard(Protocol):
     files: Files
     slices: Slices
     ledger: Ledger
+    spending: Spending
     alarms: TreeAlarms
     questions: TreeQuestions
     databases: dict[str, Database]
@@ -98,6 +100,8 @@ class Deletion:
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
                 await self._yard.host.gate.sync_folder(self._yard.folder)
+        await until_free(self._yard.databases["root"])
+        self._yard.spending.forget(stem)
         self._yard.slices.commit()
         await self._durable(database)
         await self._yard.may_remove()

@@ -21,11 +21,13 @@ from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
+from sapwood.kernel.givers import Givers
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.spending import Spending
 from sapwood.settings import Limits
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
@@ -79,6 +81,8 @@ class Tree:
         self.root = self.database(ROOT_STEM, host.settings.limits)
         self.root_registry = Registry(self.root, host.clock)
         self.ledger = Ledger(self.root, self._estimate, self._measure_all)
+        self.spending = Spending(self.root)
+        self.givers = Givers(self.root)
         self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
         self.questions = TreeQuestions(self.root, self.slices, host.gate)
         self.kept_awake: dict[object, Actor] = {}

@@ -17,7 +17,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
-from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, doing, passing
+from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -126,7 +126,7 @@ class MethodRuns:
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
-            served.ended(run, "error", error=describe(error), reason=passing(error))
+            served.ended(run, "error", error=describe(error), reason=code_of(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)

@@ -28,11 +28,12 @@ from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
+from sapwood.runs.allowance import Allowance
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import HARD, Row, Run
+from sapwood.runs.registry import HARD, REFUSED, Row, Run
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.when import is_a
@@ -102,6 +103,7 @@ class Runs:
         self._agent: Any = actor.agent
         self._outcomes = actor.of(Outcomes)
         self._following = actor.of(Following)
+        self._allowance = actor.of(Allowance)
         self.registry = self._outcomes.registry
 
     async def run(self, cls: type, input: Any, wish: Wish) -> Run:
@@ -151,19 +153,21 @@ class Runs:
                 return row
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
-        most = self._agent.max_runs
-        open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
-        if wish.detached is not None and open_runs >= MANY_DETACHED:
-            self._warn_of_many()
-        if most is not None and open_runs >= most:
-            self._outcomes.end(
-                row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
-            )
+        refusal = self._allowance.refusal()
+        row = self._add(id, Step(kind.type, wish.child or id), text, wish, refused=refusal is not None)
+        if refusal is not None:
+            self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
             return self._outcomes.row(id)
+        self._allowance.begun(row)
+        if wish.detached is not None and self.registry.count_open() > MANY_DETACHED:
+            self._warn_of_many()
         self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
+
+    def may_begin(self) -> bool:
+        """Return whether another run may begin now."""
+        return self._allowance.refusal() is None
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
         """Store a run that is not to begin any more."""
@@ -200,7 +204,7 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish) -> Row:
+    def _add(self, id: str, agent: Step, text: bytes, wish: Wish, *, refused: bool = False) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
@@ -210,6 +214,8 @@ class Runs:
         within = self._within()
         if within is not None:
             options["within"] = within
+        if refused:
+            options[REFUSED] = True
         row = self.registry.add(
             id,
             agent,
