@@ -31,6 +31,7 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.remote import RemoteAgent
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
@@ -41,7 +42,7 @@ from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
-    from sapwood.chat.agent_tools import agent_tool, persistent_agent
+    from sapwood.chat.agent_tools import agent_tool, persistent_agent, remote_agent_tool
     from sapwood.chat.answers import Approval
     from sapwood.chat.tools import tool
     from sapwood.chat.turns import Turn
@@ -77,6 +78,7 @@ __all__ = [
     "OverLimit",
     "QueuedCall",
     "Refused",
+    "RemoteAgent",
     "Retry",
     "Run",
     "SapwoodError",
@@ -101,6 +103,7 @@ __all__ = [
     "expose",
     "on_child_state",
     "persistent_agent",
+    "remote_agent_tool",
     "tool",
 ]
 
@@ -110,6 +113,7 @@ CHAT = {
     "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",
     "persistent_agent": "sapwood.chat.agent_tools",
+    "remote_agent_tool": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
 """What is imported when it is first asked for: not everybody chats."""

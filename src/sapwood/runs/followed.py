@@ -60,5 +60,9 @@ class Followed:
         """Somebody asks for the run again: if it was given up, that is forgotten."""
         if self.given_up:
             self.given_up, self.since = False, now
-            if self.nudge is not None and not self.nudge.done():
-                self.nudge.set_result(None)
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Have what is waited for be looked at anew."""
+        if self.nudge is not None and not self.nudge.done():
+            self.nudge.set_result(None)

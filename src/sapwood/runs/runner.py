@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
+CLEARED = "cleared"
+"""Why runs are stopped that are forgotten."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
@@ -151,7 +153,8 @@ class Runs:
         self._check_wanted(wish)
         most = self._agent.max_runs
         open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
+        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
+        row = self._add(id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere)
         if wish.detached is not None and open_runs >= MANY_DETACHED:
             self._warn_of_many()
         if most is not None and open_runs >= most:
@@ -198,7 +201,7 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish) -> Row:
+    def _add(self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
@@ -217,6 +220,7 @@ class Runs:
             options=msgspec.json.encode(options).decode(),
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
+            remote=remote,
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._outcomes.tell(row)
@@ -348,7 +352,7 @@ class Runs:
             if row is None:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
-                followed.cut("cleared")
+                followed.cut(CLEARED)
             self._following.forget(id)
             self.registry.remove([id])
             self._outcomes.changed(id)
