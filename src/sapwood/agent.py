@@ -42,6 +42,7 @@ from sapwood.runs.contract import Approval, Progress, Worker
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
+from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.questions import Questions, approval
@@ -80,7 +81,8 @@ HOOKS = frozenset(
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
-    {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
+    {"initial_state", "state_version", "migrations", "limits", "deps"}
+    | {"made_by_url", "run_by_url", "send_identity", "max_runs"}
 )
 """What a subclass may set."""
 SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval", "usage", "list_usage"})
@@ -109,6 +111,8 @@ class Agent(Generic[S]):
     """What agents of this class may do at most; limits from above hold as well."""
     made_by_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
+    run_by_url: ClassVar[bool] = False
+    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     max_runs: ClassVar[int | None] = None
@@ -133,12 +137,17 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions, RunsFromOutside)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
     _has_conversation: ClassVar[bool] = False
     """Whether what becomes of a run can be said to it."""
+
+    @classmethod
+    def _elsewhere(cls, caller: Address, run: str) -> str | None:
+        """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
+        return None
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, or a turn of its own, is still to go on."""

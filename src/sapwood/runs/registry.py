@@ -138,6 +138,8 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    remote: Any = None
+    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
     progress: Any = None
     """How far it last said it is; `get_run` knows, `list_runs` does not."""
     milestones: tuple[Any, ...] = ()
@@ -308,6 +310,7 @@ def shown(row: Row) -> Run:
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),
+        remote=None if row.remote is None else msgspec.json.decode(row.remote),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
+CLEARED = "cleared"
+"""Why runs are stopped that are forgotten."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
@@ -154,7 +156,10 @@ class Runs:
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
         refusal = self._allowance.refusal()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish, refused=refusal is not None)
+        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
+        row = self._add(
+            id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
+        )
         if refusal is not None:
             self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
             return self._outcomes.row(id)
@@ -204,7 +209,9 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish, *, refused: bool = False) -> Row:
+    def _add(
+        self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
+    ) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
@@ -227,6 +234,7 @@ class Runs:
             options=msgspec.json.encode(options).decode(),
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
+            remote=remote,
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._outcomes.tell(row)
@@ -368,7 +376,7 @@ class Runs:
             if row is None:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
-                followed.cut("cleared")
+                followed.cut(CLEARED)
             self._following.forget(id)
             self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
