@@ -34,6 +34,7 @@ from sapwood.kernel.registry import SubAgent
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
+from sapwood.runs.retention import Retention
 from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
@@ -77,6 +78,7 @@ __all__ = [
     "OverLimit",
     "QueuedCall",
     "Refused",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",

@@ -19,8 +19,8 @@ from sapwood.storage.migrations import Schema
 RUNS = Schema("sapwood.runs", "runs")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode, remote"
-    " FROM sapwood_runs "
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
+    " remote, given_by, bytes, pinned FROM sapwood_runs "
 )
 OPEN = ("starting", "running")
 HARD = ("completed", "error", "aborted")
@@ -65,6 +65,9 @@ class Row(NamedTuple):
     ended_at: float | None
     mode: str
     remote: str | None
+    given_by: str | None
+    bytes: int
+    pinned: int
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +133,10 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    bytes: int = 0
+    """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
+    pinned: bool = False
+    """Whether it is kept until `unpin_run`, whatever `keep_runs` says."""
     progress: Any = None
     """How far it last said it is; `get_run` knows, `list_runs` does not."""
     milestones: tuple[Any, ...] = ()
@@ -295,6 +302,8 @@ def shown(row: Row) -> Run:
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),
+        bytes=row.bytes,
+        pinned=bool(row.pinned),
     )
 
 
