@@ -37,6 +37,7 @@ from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
+from sapwood.runs.retention import Retention
 from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
@@ -80,6 +81,7 @@ __all__ = [
     "QueuedCall",
     "Refused",
     "RemoteAgent",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",

@@ -570,6 +570,15 @@ class Fibers:
         self._forget_steps(row.number)
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
 
+    def is_open(self, number: int) -> bool:
+        """Return whether a fiber is not over."""
+        return self.exist and bool(self._rows("WHERE number = ? AND due_at IS NOT NULL", number))
+
+    def is_under_way(self, name: str, method: str) -> bool:
+        """Return whether a fiber of this name, that calls this method, is not over."""
+        where = "WHERE due_at IS NOT NULL AND name = ? AND method = ? LIMIT 1"
+        return self.exist and bool(self._rows(where, name, method))
+
     async def stash(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""
         self._actor.check_use()

@@ -232,6 +232,7 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            given_by=None if (work := self.work()) is None else work.id,
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
             remote=remote,
@@ -285,10 +286,14 @@ class Runs:
 
     async def over(self, id: str) -> Run:
         """Return a run once it is over."""
-        while self._outcomes.row(id).is_open:
-            await self._outcomes.changing(id)
-            await self._actor.free()
-        return self._outcomes.of(id)
+        self._outcomes.waited_for[id] += 1
+        try:
+            while self._outcomes.row(id).is_open:
+                await self._outcomes.changing(id)
+                await self._actor.free()
+            return self._outcomes.of(id)
+        finally:
+            self._outcomes.no_longer_waited_for(id)
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
@@ -361,7 +366,7 @@ class Runs:
         ids = [
             row.id
             for row in self.registry.all()
-            if status in (None, row.status) and (before is None or row.started_at < before)
+            if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
         gone = self.clear(ids)
         if gone:
@@ -369,11 +374,14 @@ class Runs:
         return len(ids)
 
     def clear(self, ids: Sequence[str]) -> list[asyncio.Task[None]]:
-        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know."""
+        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know.
+
+        Those that are pinned stay.
+        """
         gone: list[asyncio.Task[None]] = []
         for id in ids:
             row = self.registry.get(id)
-            if row is None:
+            if row is None or row.pinned:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
                 followed.cut(CLEARED)
