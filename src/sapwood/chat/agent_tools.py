@@ -33,7 +33,7 @@ class AgentTool:
     output: Any
     timeout: float | None
     display: Mapping[str, Any] | None
-    client_tools: bool
+    client_tools: bool = False
 
     def schema(self) -> dict[str, Any]:
         """Return what arguments the model may give."""
