@@ -48,6 +48,7 @@ PUBLIC_NAMES = [
     "OverLimit",
     "QueuedCall",
     "Refused",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",

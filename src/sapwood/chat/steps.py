@@ -73,11 +73,15 @@ class Steps:
         """Have a turn stream from here, for the first time or `again`."""
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
+        if row.run is not None and (again or row.continues):
+            await self._actor.of(Served).may_wake_above()
+            self._actor.of(Served).wake_above(row.run)  # a loss of power may have kept less of them than of this
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
             await self._actor.free()
-        self._stream.begin(row)
+        if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
+            self._stream.begin(row)
         if again:
             await self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
@@ -134,6 +138,13 @@ class Steps:
         """Take what became of a run as the answer to a tool call."""
         self._delegating.answer(call, run)
         self._progressed()
+
+    def come_to_rest(self, number: int) -> None:
+        """A turn leaves the memory until a run goes on that it waits for."""
+        self._stream.flush()
+        row = self._turns.of(number)
+        if row is not None and row.run is not None:
+            self._actor.of(Served).rests(row.run)
 
     async def finish(self, number: int, status: str) -> None:
         """End a turn, or have it wait for somebody."""

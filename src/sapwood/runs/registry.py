@@ -19,8 +19,8 @@ from sapwood.storage.migrations import Schema
 RUNS = Schema("sapwood.runs", "runs")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode, remote"
-    " FROM sapwood_runs "
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
+    " remote, given_by, bytes, pinned FROM sapwood_runs "
 )
 OPEN = ("starting", "running")
 HARD = ("completed", "error", "aborted")
@@ -68,6 +68,9 @@ class Row(NamedTuple):
     ended_at: float | None
     mode: str
     remote: str | None
+    given_by: str | None
+    bytes: int
+    pinned: int
 
     @property
     def is_open(self) -> bool:
@@ -138,6 +141,12 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    remote: Any = None
+    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
+    bytes: int = 0
+    """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
+    pinned: bool = False
+    """Whether it is kept until `unpin_run`, whatever `keep_runs` says."""
     progress: Any = None
     """How far it last said it is; `get_run` knows, `list_runs` does not."""
     milestones: tuple[Any, ...] = ()
@@ -308,6 +317,9 @@ def shown(row: Row) -> Run:
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),
+        remote=None if row.remote is None else msgspec.json.decode(row.remote),
+        bytes=row.bytes,
+        pinned=bool(row.pinned),
     )
 
 

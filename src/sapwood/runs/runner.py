@@ -10,9 +10,9 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
+CLEARED = "cleared"
+"""Why runs are stopped that are forgotten."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
@@ -77,6 +79,8 @@ class Wish:
     work: str | None = None
     child: str | None = None
     """The name of the persistent sub-agent that does it; None: it has one of its own."""
+    client_tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The tools of a client that it may use."""
 
 
 @dataclass(slots=True)
@@ -152,7 +156,10 @@ class Runs:
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
         refusal = self._allowance.refusal()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish, refused=refusal is not None)
+        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
+        row = self._add(
+            id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
+        )
         if refusal is not None:
             self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
             return self._outcomes.row(id)
@@ -202,11 +209,15 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish, *, refused: bool = False) -> Row:
+    def _add(
+        self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
+    ) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
             options["detached"] = self._detached(wish.detached)
+        if wish.client_tools:
+            options["client_tools"] = wish.client_tools
         within = self._within()
         if within is not None:
             options["within"] = within
@@ -221,8 +232,10 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            given_by=None if (work := self.work()) is None else work.id,
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
+            remote=remote,
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._outcomes.tell(row)
@@ -258,6 +271,8 @@ class Runs:
 
     def _give_again(self, row: Row, kind: AgentClass, text: bytes) -> Row:
         """Go on with a run that is known: it may not have begun, and was perhaps given up."""
+        if row.is_open and self._following.rests(row.id):
+            return row  # it waits for somebody, and so does whoever gave it
         self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
             status = "starting" if self._outcomes.stored(row.id) is None else "running"
@@ -271,10 +286,14 @@ class Runs:
 
     async def over(self, id: str) -> Run:
         """Return a run once it is over."""
-        while self._outcomes.row(id).is_open:
-            await self._outcomes.changing(id)
-            await self._actor.free()
-        return self._outcomes.of(id)
+        self._outcomes.waited_for[id] += 1
+        try:
+            while self._outcomes.row(id).is_open:
+                await self._outcomes.changing(id)
+                await self._actor.free()
+            return self._outcomes.of(id)
+        finally:
+            self._outcomes.no_longer_waited_for(id)
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
@@ -291,6 +310,8 @@ class Runs:
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
+        elif self._following.wake(id):
+            pass  # it has to learn that it is not wanted
         elif row.status == "interrupted":
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
@@ -332,6 +353,12 @@ class Runs:
             if followed.row.work == work and followed.row.detached is None:
                 followed.cut(reason)
 
+    def wake_work(self, work: str) -> None:
+        """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
+        for row in self.registry.open():
+            if row.work == work and row.detached is None:
+                self._following.wake(row.id)
+
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
         """Forget the runs of this status that began this long ago; return how many once they are gone."""
         self._actor.check_use()
@@ -339,7 +366,7 @@ class Runs:
         ids = [
             row.id
             for row in self.registry.all()
-            if status in (None, row.status) and (before is None or row.started_at < before)
+            if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
         gone = self.clear(ids)
         if gone:
@@ -347,15 +374,19 @@ class Runs:
         return len(ids)
 
     def clear(self, ids: Sequence[str]) -> list[asyncio.Task[None]]:
-        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know."""
+        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know.
+
+        Those that are pinned stay.
+        """
         gone: list[asyncio.Task[None]] = []
         for id in ids:
             row = self.registry.get(id)
-            if row is None:
+            if row is None or row.pinned:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
-                followed.cut("cleared")
+                followed.cut(CLEARED)
             self._following.forget(id)
+            self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
             self._outcomes.changed(id)
             if row.mode == "persistent" and self.registry.of_child(row.name):
