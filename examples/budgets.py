@@ -1,7 +1,9 @@
-"""Budgets: an expedition spends from one purse, and each of its scouts from one of its own."""
+"""Budgets: an expedition has one purse, and each of its scouts a smaller one."""
 
 import asyncio
 import sys
+
+from pydantic_ai import ModelSettings
 
 from sapwood import App, ChatAgent, Limits, Run, Settings, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
@@ -12,7 +14,7 @@ class Scout(ChatAgent):
     """Looks around, for as long as it is let."""
 
     limits = Limits(tokens=400)  # for each scout, with all below it
-    model_settings = {"max_tokens": 100}
+    model_settings = ModelSettings(max_tokens=100)
     model = ScriptedModel(call("look", at="the next hill"))  # for ever
 
     @tool
@@ -22,11 +24,13 @@ class Scout(ChatAgent):
 
 
 class Expedition(ChatAgent):
-    limits = Limits(dollars=0.006, runs_at_once=5, runs_per_minute=100)  # for the whole tree
-    model_settings = {"max_tokens": 100}
+    limits = Limits(dollars=0.006, runs_at_once=5)  # for the whole tree
+    model_settings = ModelSettings(max_tokens=100)
     tools = (agent_tool(Scout),)
     # --8<-- [end:limits]
-    model = ScriptedModel(*[call("scout", message="What is out there?"), text("Hills.")] * 10)
+    model = ScriptedModel(
+        *[call("scout", message="Where are we?"), text("Hills.")] * 10
+    )
 
     async def scouts(self) -> list[Run]:
         return self.list_runs()
