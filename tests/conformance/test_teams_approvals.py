@@ -470,7 +470,7 @@ async def asks(boss: Any) -> None:
 
 async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart() -> None:
     async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
-        boss = await one.world.get_agent(QuizBoss, "b")
+        boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin()
         await asks(boss)
         await one.world.crash()
@@ -487,7 +487,7 @@ async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart(
 
 async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
     async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
-        boss = await one.world.get_agent(QuizBoss, "b")
+        boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin(3600)
         await asks(boss)
         await one.world.clock.advance(3601)
