@@ -64,6 +64,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
     ),
+    "purchase.py": (
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
+    ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
