@@ -226,12 +226,16 @@ async def test_a_run_of_another_server_is_like_any_other() -> None:
         assert (state["status"], state["output"]) == ("completed", {"did": "dig"})
 
 
-async def test_an_agent_that_talks_does_runs_for_others_too() -> None:
+async def test_an_agent_that_talks_does_runs_for_others_too_and_what_it_uses_is_counted_on_both_sides() -> None:
     async with both() as two:
-        run = await (await two.desk()).give("FarThinker", "think", "r1")
+        desk = await two.desk()
+        run = await desk.give("FarThinker", "think", "r1")
 
         assert (run.status, run.summary) == ("completed", "far away")
         assert run.usage
+        assert await desk.usage() == run.usage
+        far = await two.far.world.get_agent(FarThinker, run.remote["session"])
+        assert await far.usage() == run.usage
 
 
 async def test_runs_of_another_server_are_given_side_by_side() -> None:

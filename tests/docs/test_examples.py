@@ -39,6 +39,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
+    "budgets.py": (
+        [
+            "told: Hills.\ntold: Hills.\nerror over_limit - Expedition:north may not ask scripted: that costs up to",
+            "and of Limits(tokens=400) for Expedition:north/Scout:",
+            "1 model of its own, $0.00",
+            "'Scout: 5 x scripted'",
+        ],
+        ["error over_limit - Expedition:north may not ask scripted", "1 model of its own, $0.00"],
+    ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
         [

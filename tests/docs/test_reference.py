@@ -63,6 +63,7 @@ PUBLIC_NAMES = [
     "TimedOut",
     "Turn",
     "Unavailable",
+    "Usage",
     "UsageError",
     "User",
     "agent",

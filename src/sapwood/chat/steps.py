@@ -32,7 +32,7 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import Refused, UsageError
+from sapwood.errors import OverLimit, Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
@@ -166,7 +166,7 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=error,
+            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
         )
         words = in_words(error, said=self._asking.said > 0)
         await self._end(number, "error", error=words, reason=reason_of(error))

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from sapwood.address import Address
 from sapwood.errors import OverLimit, Path
 from sapwood.kernel.actor import Actor
@@ -53,6 +55,19 @@ class Spent(NamedTuple):
         """Return it as users see it."""
         tokens = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return {"requests": self.requests, **tokens, "cost": self.cost}
+
+
+class Told(msgspec.Struct):
+    """The same, as users see it, and other servers tell it."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+
+    def spent(self) -> Spent:
+        unpriced = self.requests if self.cost is None else 0
+        return Spent(self.requests, self.input_tokens, self.output_tokens, round((self.cost or 0) * NANO), unpriced)
 
 
 @dataclass(frozen=True, slots=True)

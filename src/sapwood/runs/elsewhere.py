@@ -21,6 +21,8 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.clock import Clock
 from sapwood.errors import RemoteRefused, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.spending import Told
+from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.contract import Progress
 from sapwood.runs.method import MethodRuns
@@ -102,7 +104,9 @@ class RemoteRuns(MethodRuns):
                 while True:
                     before = self._length(run)
                     try:
-                        return _ended(await self._followed(run, input, transport))
+                        state = await self._followed(run, input, transport)
+                        await self._count(run, state)
+                        return _ended(state)
                     except Unavailable as error:
                         await self._actor.free()
                         failed = 1 if self._length(run) > before else failed + 1
@@ -197,6 +201,16 @@ class RemoteRuns(MethodRuns):
         else:
             progress = Progress(**{name: body.get(name) for name in ("fraction", "message", "phase", "data")})
             self._actor.of(Served).report(progress, body["name"] if told.kind == "milestone" else None)
+
+    async def _count(self, run: str, state: wire.State) -> None:
+        """Count what the other server says a run has used; again after a crash, and then it is known."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        await until_free(tree.root, self._actor.database)
+        self._actor.check_live()
+        with suppress(msgspec.DecodeError):  # it counts in another way
+            used = msgspec.json.decode(state.usage, type=dict[str, Told])
+            tree.spending.put_right(self._actor, run, {model: told.spent() for model, told in used.items()})
 
     def _length(self, run: str) -> int:
         served = self._actor.of(Served)
