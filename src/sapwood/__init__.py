@@ -31,7 +31,7 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
-from sapwood.remote import RemoteAgent
+from sapwood.remote import RemoteSubAgent
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
@@ -78,7 +78,7 @@ __all__ = [
     "OverLimit",
     "QueuedCall",
     "Refused",
-    "RemoteAgent",
+    "RemoteSubAgent",
     "Retry",
     "Run",
     "SapwoodError",

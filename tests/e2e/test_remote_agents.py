@@ -47,10 +47,10 @@ app = App(agents=[FarCounter], authenticate=ApiKeys({{"near": ApiKeys.hash_of("{
 NEAR = """
 import os
 
-from sapwood import Agent, App, Detached, RemoteAgent, Run
+from sapwood import Agent, App, Detached, RemoteSubAgent, Run
 
 
-class Counter(RemoteAgent):
+class Counter(RemoteSubAgent):
     url = os.environ["FAR_URL"]
 
     async def token(self) -> str:

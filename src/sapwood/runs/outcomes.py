@@ -10,6 +10,8 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Lane, Queue
@@ -144,6 +146,11 @@ class Outcomes:
         """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
         await self._actor.tell(self._agent.on_run_finish, self.of(id))
         self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
+
+    def reached(self, row: Row) -> dict[str, Any]:
+        """Return where another server does a run, and how far it was heard."""
+        assert row.remote is not None
+        return {**msgspec.json.decode(row.remote), "seq": self.next_seq(row.id) - 1}
 
     def stored(self, id: str) -> kept.Row | None:
         """Return what the sub-agent has stored of a run, awake or asleep."""

@@ -131,7 +131,7 @@ class Run:
     ended_at: datetime | None = None
     """When it was over."""
     remote: Any = None
-    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
+    """Where another server does it: `url`, `session`, and from `get_run` `seq`, how many chunks were heard so far."""
     progress: Any = None
     """How far it last said it is; `get_run` knows, `list_runs` does not."""
     milestones: tuple[Any, ...] = ()
