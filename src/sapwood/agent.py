@@ -557,8 +557,8 @@ class Agent(Generic[S]):
         if row is None:
             return None
         progress, milestones = self._actor.of(RunClients).reported(id)
-        run = replace(shown(row), progress=progress, milestones=milestones)
-        return run if run.remote is None else replace(run, remote=self._actor.of(Outcomes).reached(row))
+        remote = self._actor.of(Outcomes).remote(row)
+        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
-from tests.conformance.chats import Talking
+from tests.conformance.chats import Talking, check_history
 from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
 from tests.conformance.served import Client, Served, served
 from tests.conformance.serving import serving
@@ -281,6 +282,27 @@ async def _until_over(desk: Any) -> AsyncIterator[Any]:
             return
 
 
+async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_a_crash() -> None:
+    model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
+    async with both(model) as two:
+        client = await two.near.join(NEAR)
+        sending = asyncio.create_task((await two.desk()).send("go"))
+        await told_text(client, "agent-tool:c1", "one two ")
+        await two.near.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        two.bench.go.set()
+
+        desk = await two.desk()
+        async with asyncio.timeout(10):
+            while not await desk.ends():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+
+        assert [status for _, status in await desk.ends()] == ["completed"]
+        check_history(history := json.loads(await desk.seen_by_model()))
+        assert [part["content"] for part in history[2]["parts"]] == ["one two three"]
+        assert two.bench.log == ["told"]
+
+
 @pytest.mark.parametrize("who", ["near", "far", "both"])
 async def test_a_crash_on_either_side_loses_nothing_and_repeats_nothing(who: str, level: str) -> None:
     async with both(level=level) as two:
@@ -473,9 +495,9 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
 @pytest.mark.parametrize(
     ("who", "key", "wanted"),
     [
-        ("FarDigger", "wrong", "RemoteUnauthorized: http"),
+        ("FarDigger", "wrong", "remote_unauthorized: http"),
         ("FarDigger", None, "answers 401"),
-        ("FarPrivate", KEY, "RemoteRefused: http"),
+        ("FarPrivate", KEY, "remote_refused: http"),
     ],
 )
 async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | None, wanted: str) -> None:
@@ -500,7 +522,7 @@ async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() 
 
         assert (old.status, old.json()["code"], old.headers["sapwood-protocol"]) == (426, "protocol_mismatch", "1")
         assert run.status == "error"
-        assert "ProtocolMismatch" in (run.error or "")
+        assert "protocol_mismatch: http" in (run.error or "")
         assert "Use the same release of sapwood on both sides." in (run.error or "")
         assert two.bench.log == ["begun dig"]
 
@@ -552,7 +574,7 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
         run = await giving
 
         assert run.status == "error"
-        assert "RemoteLost" in (run.error or "")
+        assert "remote_lost: http" in (run.error or "")
         assert two.bench.log.count("begun wait") == 1
 
 

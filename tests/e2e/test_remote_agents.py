@@ -221,7 +221,7 @@ def test_a_wrong_token_and_an_old_protocol_end_a_run_at_once_and_say_what_to_do(
         old = far.ask(path, "POST", {"input": {"words": 1}}, **{**PROTOCOL, "sapwood-protocol": "0"})
         unknown = far.ask(path, **PROTOCOL)
 
-    assert "RemoteUnauthorized" in refused["error"]
+    assert "remote_unauthorized: http" in refused["error"]
     assert "Look at the token" in refused["error"]
     assert refused["reason"] is None
     assert (old[0], old[1]["code"]) == (426, "protocol_mismatch")

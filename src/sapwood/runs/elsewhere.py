@@ -103,6 +103,9 @@ class RemoteRuns(MethodRuns):
                     before = self._length(run)
                     try:
                         return _ended(await self._followed(run, input, transport))
+                    except RemoteRefused as error:  # it would be refused again
+                        log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
+                        return {"status": "error", "error": f"{error.code}: {error}"}
                     except Unavailable as error:
                         await self._actor.free()
                         failed = 1 if self._length(run) > before else failed + 1

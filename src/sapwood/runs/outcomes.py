@@ -147,9 +147,10 @@ class Outcomes:
         await self._actor.tell(self._agent.on_run_finish, self.of(id))
         self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
 
-    def reached(self, row: Row) -> dict[str, Any]:
-        """Return where another server does a run, and how far it was heard."""
-        assert row.remote is not None
+    def remote(self, row: Row) -> dict[str, Any] | None:
+        """Return where another server does a run, and how many chunks were heard; None if it is done here."""
+        if row.remote is None:
+            return None
         return {**msgspec.json.decode(row.remote), "seq": self.next_seq(row.id) - 1}
 
     def stored(self, id: str) -> kept.Row | None:
