@@ -115,7 +115,7 @@ class Agent(Generic[S]):
     made_by_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
     run_by_url: ClassVar[bool] = False
-    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteAgent`."""
+    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     max_runs: ClassVar[int | None] = None
@@ -565,7 +565,8 @@ class Agent(Generic[S]):
         if row is None:
             return None
         progress, milestones = self._actor.of(RunClients).reported(id)
-        return replace(shown(row), progress=progress, milestones=milestones)
+        remote = self._actor.of(Outcomes).remote(row)
+        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""

@@ -203,6 +203,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (forbidden_sql): An agent has one",
         ],
     ),
+    "two_servers.py": (
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+    ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""
 

@@ -142,7 +142,7 @@ class Run:
     ended_at: datetime | None = None
     """When it was over."""
     remote: Any = None
-    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
+    """Where another server does it: `url`, `session`, and from `get_run` `seq`, how many chunks were heard so far."""
     bytes: int = 0
     """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
     pinned: bool = False
