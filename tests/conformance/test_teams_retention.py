@@ -308,6 +308,62 @@ async def test_what_a_turn_that_goes_on_gave_is_kept_till_it_is_over() -> None:
         assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
 
 
+async def test_what_a_turn_gave_that_waits_for_an_approval_is_kept_till_it_is_over() -> None:
+    model = ScriptedModel(call("helper", id="c1", message="help"), call("sign", id="c2"), text("signed"))
+
+    class Keeper(caller(model, helper(ScriptedModel(text("here"))))):
+        keep_runs = Retention(count=0)
+
+        @tool(requires_approval=True)
+        async def sign(self) -> str:
+            """Sign it."""
+            return "signed"
+
+    async with working(type("Caller", (Keeper,), {})) as (one, agent, _):
+        await agent.send("go")
+        await one.world.clock.advance(61)
+        assert await kept(agent) == ["agent-tool:c1"]
+        (question,) = await agent.approvals()
+        await agent.approve(question.id)
+
+        await one.world.clock.advance(300)
+        assert await kept(agent) == []
+
+
+async def test_a_run_is_not_swept_before_the_hook_was_told_of_its_end_also_after_a_crash() -> None:
+    class Telling(_Keeping):
+        deps: Bench
+
+        async def on_run_finish(self, run: Run) -> None:
+            self.deps.log.append(f"told {run.id}")
+            if run.id == "r1":
+                await self.deps.go.wait()
+
+    async with working(cls := keeping(base=Telling, count=0)) as (one, agent, bench):
+        await agent.give("dig", run_id="r0")
+        await one.world.settled()
+        await agent.give("dig", run_id="r1")
+        await bench.seen("told r1")
+        one.world.clock.jump(one.world.clock.now() + 100)
+        await one.world.crash()
+        bench.go.set()
+        agent = await again(one, cls)
+        await one.world.clock.advance(300)
+
+        assert bench.log.count("told r1") == 2
+        assert await kept(agent) == []
+
+
+async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() -> None:
+    async with working(keeping(count=0)) as (one, agent, _):
+        await agent.give("dig", run_id="r1")
+        inside = await one.join(f"{BOSS}/sub/digger/r1")
+
+        await one.world.clock.advance(61)
+
+        assert await inside.ended() == (1001, "Sub-agent deleted")
+
+
 async def told_over(agent: Any, id: str) -> None:
     async with asyncio.timeout(5):
         while not (run := await agent.one(id)) or not run.is_over:  # noqa: ASYNC110 - seen from outside
