@@ -17,6 +17,7 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
+from sapwood.capabilities.accounts import Accounts
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import ChildStates
@@ -35,13 +36,16 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.contract import Approval, Progress, Worker
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
+from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run, shown
 from sapwood.runs.retention import KEEP_ALL, Retention
 from sapwood.runs.retention import check as check_retention
@@ -80,11 +84,11 @@ HOOKS = frozenset(
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
-    {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
-    | {"keep_runs"}
+    {"initial_state", "state_version", "migrations", "limits", "deps"}
+    | {"made_by_url", "run_by_url", "send_identity", "max_runs", "keep_runs"}
 )
 """What a subclass may set."""
-SHOWN = frozenset({"subscribe"})
+SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval", "usage", "list_usage"})
 """What stubs show of what `Agent` defines."""
 
 
@@ -110,6 +114,8 @@ class Agent(Generic[S]):
     """What agents of this class may do at most; limits from above hold as well."""
     made_by_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
+    run_by_url: ClassVar[bool] = False
+    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     max_runs: ClassVar[int | None] = None
@@ -136,12 +142,17 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions, RunsFromOutside)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
     _has_conversation: ClassVar[bool] = False
     """Whether what becomes of a run can be said to it."""
+
+    @classmethod
+    def _elsewhere(cls, caller: Address, run: str) -> str | None:
+        """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
+        return None
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, or a turn of its own, is still to go on."""
@@ -577,6 +588,17 @@ class Agent(Generic[S]):
         """
         return await self._actor.of(Runs).clear_all(status, older_than)
 
+    async def usage(self, *, below: bool = True) -> dict[str, Any]:
+        """Return the requests, tokens and cost of this agent and everything `below` it, or its own, by model.
+
+        What sub-agents that were deleted have used is part of it. A cost of None is one that nobody knows.
+        """
+        return await self._actor.of(Accounts).used(below=below)
+
+    async def list_usage(self) -> list[Usage]:
+        """Return what this agent and those below it that exist have used, each run and each model by itself."""
+        return await self._actor.of(Accounts).all()
+
     def pin_run(self, id: str) -> bool:
         """Keep a run, whatever `keep_runs` says and whoever clears, until `unpin_run`; return whether there is one."""
         return self._actor.of(Sweeper).pin(id, True)
@@ -610,6 +632,20 @@ class Agent(Generic[S]):
         async with aclosing(Watch(self._actor, depth, after).events()) as events:
             async for event in events:
                 yield event
+
+    async def pending_approvals(self) -> list[Approval]:
+        """Return the tool calls of this agent, and of all below it, that wait for a person. Nobody is woken."""
+        return await self._actor.of(Questions).approvals()
+
+    async def answer_approval(
+        self, asked: Approval, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
+    ) -> bool:
+        """Answer one of the `pending_approvals` of this agent; the first answer counts. Return whether it did.
+
+        An approved call is made, perhaps with other `arguments`. Of one that is not, the model is told the `reason`.
+        """
+        answer = approval(arguments, reason, approved=approved)
+        return await self._actor.of(Questions).answer(asked.path, asked.id, answer)
 
     async def tell_state(self) -> None:
         """Tell the parent the state; the framework's own."""

@@ -136,7 +136,7 @@ class Twig:
 
     def may_be_tried_again(self, row: Row) -> bool:
         """Return whether a run of it failed in a way that may pass, and there are attempts left."""
-        is_passing = row.status == "interrupted" or (row.status == "error" and row.reason is not None)
+        is_passing = row.status == "interrupted" or (row.status == "error" and row.may_pass)
         retry = self.branch.retry
         return is_passing and row.cancelled is None and retry is not None and self.tried < retry.attempts
 
@@ -146,7 +146,6 @@ class Fan:
 
     def __init__(self, actor: Actor, branches: Sequence[Branch], rule: Rule, concurrency: int | None = None) -> None:
         self._actor = actor
-        self._agent: Any = actor.agent
         self._rule = rule
         self._concurrency = concurrency
         self._runs = actor.of(Runs)
@@ -277,8 +276,7 @@ class Fan:
             return True
         if self._concurrency is not None and len(self._going) >= self._concurrency:
             return False
-        most: int | None = self._agent.max_runs
-        return most is None or self._registry.count_open() < most
+        return self._runs.may_begin()
 
     def _begin(self, twig: Twig) -> None:
         if self._stopped is None:

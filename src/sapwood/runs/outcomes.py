@@ -19,7 +19,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import RunState, passing
+from sapwood.runs.contract import RunState, code_of
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.followed import Followed
 from sapwood.runs.registry import TERMINATED, Registry, Row, Run, shown
@@ -112,7 +112,7 @@ class Outcomes:
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
-            self.end(row, "error", error=str(error) or describe(error), reason=passing(error))
+            self.end(row, "error", error=str(error) or describe(error), reason=code_of(error))
 
     def end_timed_out(self, row: Row, **news: Any) -> None:
         """Note that a run was stopped because its time was over."""

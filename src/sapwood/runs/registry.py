@@ -11,7 +11,7 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.clock import Clock
-from sapwood.errors import UsageError
+from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
@@ -30,6 +30,9 @@ Status = Literal["starting", "running", "completed", "error", "aborted", "interr
 Mode = Literal["ephemeral", "persistent"]
 TERMINATED = "terminated"
 """Why runs are cancelled whose sub-agent is not to be used any more."""
+
+REFUSED = "refused"
+"""What is noted of runs that did not begin because there were too many."""
 
 LONGEST_TEXT = 200
 MOST_ITEMS = 20
@@ -84,6 +87,11 @@ class Row(NamedTuple):
         return self.asked.get("detached")
 
     @property
+    def may_pass(self) -> bool:
+        """Whether what went wrong may go well another time: also if there were only too many others."""
+        return self.reason is not None and (self.reason != OverLimit.code or self.asked.get(REFUSED, False))
+
+    @property
     def said(self) -> int | None:
         """How many chunks of it are told, once it is over; None: all there are.
 
@@ -118,7 +126,7 @@ class Run:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`."""
+    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`; `over_limit`."""
     still_running: bool = False
     """Whether it was given up although the sub-agent may still work on it."""
     tool_call: str | None = None
@@ -133,6 +141,8 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    remote: Any = None
+    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
     bytes: int = 0
     """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
     pinned: bool = False
@@ -246,6 +256,11 @@ class Registry:
         rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
         return rows[0][0]
 
+    def begun_since(self, then: float) -> list[float]:
+        """Return when the runs began that began after this."""
+        rows = self.find("WHERE started_at > ? ORDER BY number", then)
+        return [row.started_at for row in rows if not row.asked.get(REFUSED, False)]
+
     def add(self, id: str, agent: Step, input: Any, **more: Any) -> Row:
         """Store a run that is about to start."""
         self._db.ensure(RUNS)
@@ -302,6 +317,7 @@ def shown(row: Row) -> Run:
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),
+        remote=None if row.remote is None else msgspec.json.decode(row.remote),
         bytes=row.bytes,
         pinned=bool(row.pinned),
     )
