@@ -354,6 +354,27 @@ async def test_a_run_is_not_swept_before_the_hook_was_told_of_its_end_also_after
         assert await kept(agent) == []
 
 
+async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() -> None:
+    class BusyDigger(Digger):
+        async def on_run(self, input: Any) -> Any:
+            self.start_fiber("more", self.more)
+            return "for now"
+
+        async def more(self) -> None:
+            self.deps.log.append("more")
+            await self.deps.go.wait()
+
+    async with working(keeping(BusyDigger, count=0)) as (one, agent, bench):
+        await agent.give("dig", run_id="r1")
+        await bench.seen("more")
+        await one.world.clock.advance(61)
+        assert await kept(agent) == ["r1"]
+        bench.go.set()
+
+        await one.world.clock.advance(300)
+        assert await kept(agent) == []
+
+
 async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() -> None:
     async with working(keeping(count=0)) as (one, agent, _):
         await agent.give("dig", run_id="r1")
@@ -405,7 +426,7 @@ async def test_killed_at_any_commit_of_a_sweep_what_has_to_go_goes_and_nothing_e
     nth, passed = 0, True
     while passed:
         nth += 1
-        async with working(cls := keeping(count=1), durability="disk") as (one, agent, _):
+        async with working(cls := keeping(count=1)) as (one, agent, _):
             await agent.give("dig", run_id="pinned")
             await agent.pin("pinned")
             for at in range(3):
