@@ -23,6 +23,7 @@ from tests.conformance.errands import (
 )
 
 from sapwood import Agent, Detached, Retention, Run, UsageError, tool
+from sapwood.runs import sweeping
 from sapwood.testing import ScriptedModel, call, text
 
 MINUTE = timedelta(minutes=1)
@@ -373,6 +374,30 @@ async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() 
 
         await one.world.clock.advance(300)
         assert await kept(agent) == []
+
+
+async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeping, "TOGETHER", 3)
+
+    class SomeBusyDigger(Digger):
+        async def on_run(self, input: Any) -> Any:
+            if input == "busy":
+                self.start_fiber("more", self.more)
+
+        async def more(self) -> None:
+            self.deps.log.append("more")
+            await self.deps.go.wait()
+
+    async with working(keeping(SomeBusyDigger, count=3)) as (one, agent, bench):
+        for at in range(12):
+            await agent.give("busy" if at in (0, 4, 5, 10) else "dig", run_id=f"r{at}")
+        await bench.seen("more", 4)
+
+        await one.world.clock.advance(61)
+
+        assert await kept(agent) == ["r0", "r4", "r5", "r9", "r10", "r11"]
 
 
 async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() -> None:
