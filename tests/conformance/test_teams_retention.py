@@ -202,6 +202,22 @@ async def test_a_pinned_run_is_not_swept_counted_or_cleared_until_it_is_unpinned
         assert await kept(agent) == ["r3"]
 
 
+async def test_clearing_a_conversation_leaves_what_is_pinned() -> None:
+    class Pinning(caller(ScriptedModel(text("hello")))):
+        async def dig_twice(self) -> None:
+            for id in ("r1", "r2"):
+                await self.run_agent(Digger, "dig", run_id=id)
+            self.pin_run("r1")
+
+    async with working(type("Caller", (Pinning,), {})) as (one, agent, _):
+        await agent.dig_twice()
+
+        await agent.clear()
+        await one.world.settled()
+
+        assert await kept(agent) == ["r1"]
+
+
 async def test_a_run_that_goes_on_is_never_swept() -> None:
     async with working(cls := keeping(age=MINUTE, count=0)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="long"))
