@@ -93,6 +93,12 @@ class Leading(boss(TeamDigger)):
         await self.deps.plan(self)
         self.deps.log.append("over")
 
+    async def fibers(self) -> list[tuple[str, str]]:
+        return [(fiber.key, fiber.status) for fiber in self.list_fibers() if fiber.key is not None]
+
+    async def forget_work(self) -> int:
+        return self.delete_fibers("work")
+
     async def cancel_work(self) -> bool:
         return self.cancel_fiber("work")
 

@@ -309,6 +309,64 @@ async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a
         assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
 
 
+@pytest.mark.parametrize("way", ["gather", "race", "map", "run_agent"])
+async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_its_branches_with_it(
+    way: str, level: str
+) -> None:
+    async def plan(agent: Any) -> None:
+        if way == "map":
+            await agent.map(TeamDigger, ["wait", "wait too"])
+        elif way == "run_agent":
+            await asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "wait too")))
+        else:
+            await getattr(agent, way)(*branches("wait", "wait too"))
+
+    async def on_start(self: Any) -> None:
+        if self.get_fiber("work") is not None:
+            self.cancel_fiber("work")
+
+    cls, doing = team(plan, durability=level, attributes={"on_start": on_start})
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait too")
+        await one.world.crash()
+        agent = await again(one, cls)
+
+        runs = [await over(agent, run.id) for run in await agent.runs()]
+
+        assert ends(runs) == [("aborted", "caller-cancelled")] * 2
+        await one.world.settled()
+        assert "over" not in bench.log
+        assert await agent.fibers() == [("work", "cancelled")]
+
+
+async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -> None:
+    async def plan(agent: Any) -> None:
+        giving = asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "late")))
+        await agent.deps.seen("begun late")
+        if "failed" not in agent.deps.log:
+            agent.deps.log.append("failed")
+            raise ValueError("not this time")
+        await giving
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun late")
+        while await agent.fibers() != [("work", "failed")]:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
+        first, second = await agent.runs()
+        bench.go.set()
+        assert (await over(agent, first.id)).output == "wait!"
+
+        await agent.forget_work()
+
+        assert ends([await over(agent, second.id)]) == [("aborted", "caller-cancelled")]
+
+
 class TeamLead(Agent):
     """Has its run done by several others."""
 
