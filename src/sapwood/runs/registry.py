@@ -250,6 +250,14 @@ class Registry:
     def open(self) -> list[Row]:
         return self.find("WHERE status IN ('starting', 'running') ORDER BY number")
 
+    def open_in(self, work: str) -> list[Row]:
+        """Return the runs that are part of this and go on."""
+        return self.find("WHERE status IN ('starting', 'running') AND work = ? ORDER BY number", work)
+
+    def not_over_in(self, work: str) -> list[Row]:
+        """Return the same, with those that were given up and may still end."""
+        return self.find("WHERE status NOT IN ('completed', 'error', 'aborted') AND work = ? ORDER BY number", work)
+
     def count_open(self) -> int:
         if not self.exists:
             return 0
