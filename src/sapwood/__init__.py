@@ -32,7 +32,7 @@ from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
-from sapwood.remote import RemoteAgent
+from sapwood.remote import RemoteSubAgent
 from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
@@ -80,7 +80,7 @@ __all__ = [
     "OverLimit",
     "QueuedCall",
     "Refused",
-    "RemoteAgent",
+    "RemoteSubAgent",
     "Retention",
     "Retry",
     "Run",

@@ -25,7 +25,7 @@ from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
-from sapwood.capabilities.fibers import Fiber
+from sapwood.capabilities.fibers import OWNER, Fiber
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import NO_NAME, Lane, Queue, QueuedCall
 from sapwood.capabilities.schedules import Schedule, Schedules
@@ -46,7 +46,7 @@ from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.questions import Questions, approval
-from sapwood.runs.registry import Run, shown
+from sapwood.runs.registry import RUNS, Run, shown
 from sapwood.runs.retention import KEEP_ALL, Retention
 from sapwood.runs.retention import check as check_retention
 from sapwood.runs.runner import Detached, Runs, Wish
@@ -115,7 +115,7 @@ class Agent(Generic[S]):
     made_by_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
     run_by_url: ClassVar[bool] = False
-    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteAgent`."""
+    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     max_runs: ClassVar[int | None] = None
@@ -155,8 +155,15 @@ class Agent(Generic[S]):
         return None
 
     def _wants(self, work: str) -> bool:
-        """Return whether a run it does, or a turn of its own, is still to go on."""
+        """Return whether a run it does, a turn or a fiber of its own, is still to go on."""
+        if work.startswith(OWNER):
+            return self._actor.of(Agenda).fibers.goes_on(work)
         return self._actor.of(Served).worker.wants(work)
+
+    def _let_go(self, work: str, *, is_done: bool) -> None:
+        """A fiber is over, in this slice."""
+        if self._actor.database.has(RUNS):
+            self._actor.of(Runs).let_go(work, is_done=is_done)
 
     def _changes_state(self) -> None:
         """The state is about to be replaced, in this slice."""
@@ -565,7 +572,8 @@ class Agent(Generic[S]):
         if row is None:
             return None
         progress, milestones = self._actor.of(RunClients).reported(id)
-        return replace(shown(row), progress=progress, milestones=milestones)
+        remote = self._actor.of(Outcomes).remote(row)
+        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""

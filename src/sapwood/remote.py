@@ -21,7 +21,7 @@ LONGEST = 200
 """Characters of a session that say whose it is; names have to fit into 512 bytes."""
 
 
-class RemoteAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"url"})):
+class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"url"})):
     """An agent of another sapwood server: subclass it, and give it its `url`.
 
     `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
@@ -58,12 +58,12 @@ class RemoteAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"
         return msgspec.json.encode({"url": cls.url, "session": f"{whose}-{token_hex(16)}"}).decode()
 
 
-def remote_class(url: str, type: str, token: str | Callable[[Any], str | None] | None) -> type[RemoteAgent]:
+def remote_class(url: str, type: str, token: str | Callable[[Any], str | None] | None) -> type[RemoteSubAgent]:
     """Return a class of agents of another server that nobody has written down as one."""
 
-    async def own(self: RemoteAgent) -> str | None:
+    async def own(self: RemoteSubAgent) -> str | None:
         return token(self.deps) if callable(token) else token
 
     return types.new_class(
-        type, (RemoteAgent,), exec_body=lambda body: body.update(url=url, token=own, __module__=__name__)
+        type, (RemoteSubAgent,), exec_body=lambda body: body.update(url=url, token=own, __module__=__name__)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,9 +14,12 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.chats import Talking, check_history, say, tool_result, user
 from tests.conformance.served import Client, Served, served, type_of
+from tests.conformance.test_chat_recovery import expect_deaths
+from tests.conformance.worlds import until
 
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
-from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.chat.accepting import Accepting
+from sapwood.testing import ScriptedModel, World, call, calls, running, text
 
 QUESTIONS = "sapwood_questions"
 RUN = "agent-tool:c1"
@@ -65,7 +69,26 @@ class QuizFirst(ChatAgent):
         return PlainTextResponse("not you", 403) if request.headers.get("who") == "stranger" else None
 
 
-class QuizTop(Talking):
+class Quizzed(ChatAgent):
+    """Begins without anybody who waits for it."""
+
+    async def begin(self) -> None:
+        message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
+        self._actor.of(Accepting).ask([message], id="r1")
+
+    async def how(self) -> str:
+        (turn,) = (await self.export())["turns"]
+        return turn["status"]
+
+
+class QuizPair(Quizzed):
+    """Asks the one below, and is nobody's helper."""
+
+    model = ScriptedModel(call("quiz_deep", id="c1", message="go"), text("all done"), each=True)
+    tools = (agent_tool(QuizDeep),)
+
+
+class QuizTop(Quizzed):
     """Asks the one below."""
 
     model = ScriptedModel(call("quiz_first", id="c1", message="go"), text("all done"), each=True)
@@ -447,12 +470,12 @@ async def asks(boss: Any) -> None:
 
 async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart() -> None:
     async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
-        boss = await one.world.get_agent(QuizBoss, "b")
+        boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin()
         await asks(boss)
         await one.world.crash()
-        for _ in range(10):
-            await one.world.clock.advance(500)
+        for _ in range(2):
+            await one.world.clock.advance(200)
         boss = await one.world.get_agent(QuizBoss, "b")
         assert (await boss.run()).status == "running"
 
@@ -464,10 +487,79 @@ async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart(
 
 async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
     async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
-        boss = await one.world.get_agent(QuizBoss, "b")
+        boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin(3600)
         await asks(boss)
         await one.world.clock.advance(3601)
 
         assert await boss.result() == "error timed-out"
         assert await boss.pending_approvals() == []
+
+
+async def until_asked(world: World, cls: type[Any], name: str) -> Any:
+    """Wait until somebody below this agent asks, and all of it rests; return it."""
+    async with asyncio.timeout(20):
+        while True:
+            agent = await world.get_agent(cls, name)
+            if await agent.pending_approvals():
+                await world.settled()
+                world.sleep()
+                if not world.node.trees:
+                    return await world.get_agent(cls, name)
+            await world.clock.advance(1)
+
+
+async def answer(agent: Any) -> None:
+    """Approve what is asked, if anything still is."""
+    for question in await agent.pending_approvals():
+        await agent.answer_approval(question, approved=True)
+
+
+async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
+    """Kill the process at each commit after somebody is asked, or answered, and see it end well; return how many."""
+    expect_deaths()
+    asked = QuizDeep.model.asked
+    async with running(App(agents=[cls]), slow_slices="allow") as world:
+        nth = 1
+        while True:
+            QuizDeep.told.clear()
+            name, before = f"{when}-{nth}", len(asked)
+            agent = await world.get_agent(cls, name)
+            await agent.begin()
+            if when == "asking":
+                await until(lambda: len(asked) > before)  # noqa: B023
+            else:
+                agent = await until_asked(world, cls, name)
+            passed = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                if when == "answering":
+                    await answer(agent)
+                await world.settled()
+            was_killed = world.points.passed["committed"] >= passed + nth
+            await world.crash()
+
+            async with asyncio.timeout(20):
+                while (turn := await (await world.get_agent(cls, name)).how()) == "running":
+                    await answer(await world.get_agent(cls, name))
+                    await world.clock.advance(1)
+            assert turn == "completed", nth
+            # A call that was begun when the process died is not made again: the model is told.
+            assert QuizDeep.told == ["it"] or (was_killed and not QuizDeep.told), nth
+            assert await (await world.get_agent(cls, name)).pending_approvals() == [], nth
+            await world.settled()
+            world.sleep()
+            assert world.node.trees == {}, nth
+            if not was_killed:
+                return nth
+            nth += every
+
+
+@pytest.mark.parametrize("when", ["asking", "answering"])
+async def test_killed_at_any_commit_it_is_asked_once_answered_once_and_goes_on(when: str) -> None:
+    assert await check_killed(QuizPair, when) > 10
+
+
+@pytest.mark.parametrize("when", ["asking", "answering"])
+async def test_killed_anywhere_the_whole_chain_goes_on(when: str) -> None:
+    assert await check_killed(QuizTop, when, every=7) > 20

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
-from tests.conformance.chats import Talking
-from tests.conformance.errands import check_sequence, frames, over, text, told_end, told_text
+from tests.conformance.chats import Talking, check_history
+from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
 from tests.conformance.served import Client, Served, served
 from tests.conformance.serving import serving
 
@@ -21,7 +22,7 @@ from sapwood import (
     ApiKeys,
     App,
     ChatAgent,
-    RemoteAgent,
+    RemoteSubAgent,
     Run,
     UsageError,
     agent,
@@ -31,7 +32,7 @@ from sapwood import (
 from sapwood.address import kebab
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served as ServedRuns
-from sapwood.testing import ScriptedModel, call, running
+from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
 
 KEY = "remote-key"
@@ -138,7 +139,7 @@ class Both:
 def at(url: str, cls: type[Any]) -> type[Any]:
     """Make the class by which the near server knows one of the far server."""
 
-    class At(RemoteAgent):
+    class At(RemoteSubAgent):
         deps: Far
 
         async def token(self) -> str | None:
@@ -148,9 +149,9 @@ def at(url: str, cls: type[Any]) -> type[Any]:
     return agent(type=f"At{cls.__name__}")(At)
 
 
-def desk(url: str, model: Any) -> type[Any]:
+def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
     """Make the agents of the near server."""
-    known = {cls.__name__: at(url, cls) for cls in FARS}
+    known = {cls.__name__: at(url, cls) for cls in fars}
     theirs = remote_agent_tool(f"{url}/agents/far-teller", description="Tells.", token=lambda deps: deps.key)
 
     class NearDesk(Talking):
@@ -198,14 +199,16 @@ async def far_away(app: App, bench: Far, **settings: Any) -> AsyncGenerator[Serv
 
 
 @asynccontextmanager
-async def both(model: Any = None, *, level: str = "process") -> AsyncGenerator[Both, None]:
+async def both(
+    model: Any = None, *, level: str = "process", far: Sequence[type[Any]] = ()
+) -> AsyncGenerator[Both, None]:
     """Run two servers; the far one lets in who has the key."""
     bench, keys = Far(), ApiKeys({"near": ApiKeys.hash_of(KEY)})
-    far_app = App(agents=FARS, deps=bench, authenticate=keys)
-    async with asyncio.timeout(60), far_away(far_app, bench, durability=level) as far:
-        cls = desk(f"http://127.0.0.1:{far.site.port}", model or ScriptedModel())
+    app = App(agents=[*FARS, *far], deps=bench, authenticate=keys)
+    async with asyncio.timeout(60), far_away(app, bench, durability=level) as there:
+        cls = desk(f"http://127.0.0.1:{there.site.port}", model or ScriptedModel(), [*FARS, *far])
         async with served(App(agents=[cls], deps=bench), durability=level) as near:
-            yield Both(near, far, cls, bench)
+            yield Both(near, there, cls, bench)
 
 
 def said(client: Client, run: str) -> list[dict[str, Any]]:
@@ -267,6 +270,7 @@ async def test_what_happens_there_is_told_here_live_and_replayed_when_the_other_
         assert text(client, "agent-tool:c1") == "one two three"
         run = await desk.one("agent-tool:c1")
         assert [one["name"] for one in run.milestones] == ["begun", "woken"]
+        assert run.remote["seq"] == 5
         assert run.agent.type == "RemoteFarTeller"
         late = await two.near.join(NEAR)
         await told_end(late, "agent-tool:c1")
@@ -280,6 +284,27 @@ async def _until_over(desk: Any) -> AsyncIterator[Any]:
         yield event
         if event.run_id == "agent-tool:c1" and event.kind == "finished":
             return
+
+
+async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_a_crash() -> None:
+    model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
+    async with both(model) as two:
+        client = await two.near.join(NEAR)
+        sending = asyncio.create_task((await two.desk()).send("go"))
+        await told_text(client, "agent-tool:c1", "one two ")
+        await two.near.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        two.bench.go.set()
+
+        desk = await two.desk()
+        async with asyncio.timeout(10):
+            while not await desk.ends():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+
+        assert [status for _, status in await desk.ends()] == ["completed"]
+        check_history(history := json.loads(await desk.seen_by_model()))
+        assert [part["content"] for part in history[2]["parts"]] == ["one two three"]
+        assert two.bench.log == ["told"]
 
 
 @pytest.mark.parametrize("who", ["near", "far", "both"])
@@ -308,6 +333,88 @@ async def test_a_crash_on_either_side_loses_nothing_and_repeats_nothing(who: str
         else:  # a method that streams begins again, and all it says is told
             assert two.bench.log == ["told", "told"]
         giving.cancel()
+
+
+def ponderer(gate: asyncio.Event) -> type[Any]:
+    """Make a class of far agents that talk, and wait in the middle of a word."""
+
+    class FarPonderer(ChatAgent):
+        """Ponders, on another server."""
+
+        run_by_url = True
+        model = ScriptedModel(says("it is there", gate=gate), says("it is there"))
+
+    return FarPonderer
+
+
+async def test_a_talk_that_a_crash_interrupts_there_goes_on_and_is_told_without_a_gap() -> None:
+    gate = asyncio.Event()
+    async with both(far=[ponderer(gate)]) as two:
+        client = await two.near.join(NEAR)
+        giving = asyncio.create_task((await two.desk()).give("FarPonderer", "ponder", "r1"))
+        await told_text(client, "r1", "it")
+        await two.far.world.crash()
+        gate.set()
+
+        run = await giving
+
+        assert (run.status, run.output) == ("completed", "it is there")
+        await told_end(client, "r1")
+        check_sequence(frames(client, "r1"))
+        await joined_later(two.near, NEAR, client, "r1")
+
+
+async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
+    async with both(far=[ponderer(asyncio.Event())]) as two:
+        client = await two.near.join(NEAR)
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarPonderer", "ponder", "r1"))
+        await told_text(client, "r1", "it")
+
+        await desk.stop("r1")
+
+        run = await giving
+        assert (run.status, run.reason) == ("aborted", "enough")
+        await _remotely(two, run, "aborted")
+        await two.far.world.crash()
+        assert (await two.ask(run)).json()["reason"] == "enough"
+
+
+@pytest.mark.parametrize("who", ["near", "far"])
+async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(who: str) -> None:
+    async with both() as two:
+        two.bench.go.set()
+        world, nth, passed = getattr(two, who).world, 0, True
+        while passed:
+            nth += 1
+            id = f"r{nth}"
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            giving = asyncio.create_task((await two.desk()).give("FarTeller", "go", id))
+            await _dead_or(world, giving)
+            passed = world.points.passed["committed"] >= before + nth
+            await world.crash()
+            if who == "near":
+                await asyncio.gather(giving, return_exceptions=True)
+                giving = asyncio.create_task((await two.desk()).give("FarTeller", "go", id))
+
+            run = await giving
+
+            assert run.ok
+            late = await two.near.join(NEAR)
+            await told_end(late, id)
+            check_sequence(said(late, id))
+            assert text(late, id).endswith("one two three")
+            if who == "near":
+                assert (text(late, id), two.bench.log.count("told")) == ("one two three", nth)
+            await late.close()
+        assert nth > 3
+
+
+async def _dead_or(world: World, giving: asyncio.Task[Any]) -> None:
+    async with asyncio.timeout(10):
+        while not giving.done() and not world.points.ended:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
 
 
 async def test_a_stop_reaches_the_other_server_and_what_it_does() -> None:
@@ -392,9 +499,9 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
 @pytest.mark.parametrize(
     ("who", "key", "wanted"),
     [
-        ("FarDigger", "wrong", "RemoteUnauthorized: http"),
+        ("FarDigger", "wrong", "remote_unauthorized: http"),
         ("FarDigger", None, "answers 401"),
-        ("FarPrivate", KEY, "RemoteRefused: http"),
+        ("FarPrivate", KEY, "remote_refused: http"),
     ],
 )
 async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | None, wanted: str) -> None:
@@ -419,7 +526,7 @@ async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() 
 
         assert (old.status, old.json()["code"], old.headers["sapwood-protocol"]) == (426, "protocol_mismatch", "1")
         assert run.status == "error"
-        assert "ProtocolMismatch" in (run.error or "")
+        assert "protocol_mismatch: http" in (run.error or "")
         assert "Use the same release of sapwood on both sides." in (run.error or "")
         assert two.bench.log == ["begun dig"]
 
@@ -471,7 +578,7 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
         run = await giving
 
         assert run.status == "error"
-        assert "RemoteLost" in (run.error or "")
+        assert "remote_lost: http" in (run.error or "")
         assert two.bench.log.count("begun wait") == 1
 
 
@@ -501,7 +608,7 @@ async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_ask
         assert mine.remote["session"].startswith("NearDesk-d-remote-agent-tool-c1-")
         assert mine.remote["session"] != theirs.remote["session"]
         await two.near.world.crash()
-        assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote
+        assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote | {"seq": 0}
 
 
 async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
@@ -510,7 +617,7 @@ async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
 
 
 async def test_where_an_agent_is_has_to_be_said() -> None:
-    class Nowhere(RemoteAgent):
+    class Nowhere(RemoteSubAgent):
         """Is nowhere."""
 
     class NearLost(Agent):

@@ -23,6 +23,7 @@ from tests.conformance.errands import (
 )
 
 from sapwood import Agent, Detached, Retention, Run, UsageError, tool
+from sapwood.runs import sweeping
 from sapwood.testing import ScriptedModel, call, text
 
 MINUTE = timedelta(minutes=1)
@@ -201,6 +202,22 @@ async def test_a_pinned_run_is_not_swept_counted_or_cleared_until_it_is_unpinned
         assert await kept(agent) == ["r3"]
 
 
+async def test_clearing_a_conversation_leaves_what_is_pinned() -> None:
+    class Pinning(caller(ScriptedModel(text("hello")))):
+        async def dig_twice(self) -> None:
+            for id in ("r1", "r2"):
+                await self.run_agent(Digger, "dig", run_id=id)
+            self.pin_run("r1")
+
+    async with working(type("Caller", (Pinning,), {})) as (one, agent, _):
+        await agent.dig_twice()
+
+        await agent.clear()
+        await one.world.settled()
+
+        assert await kept(agent) == ["r1"]
+
+
 async def test_a_run_that_goes_on_is_never_swept() -> None:
     async with working(cls := keeping(age=MINUTE, count=0)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="long"))
@@ -308,6 +325,107 @@ async def test_what_a_turn_that_goes_on_gave_is_kept_till_it_is_over() -> None:
         assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
 
 
+async def test_what_a_turn_gave_that_waits_for_an_approval_is_kept_till_it_is_over() -> None:
+    model = ScriptedModel(call("helper", id="c1", message="help"), call("sign", id="c2"), text("signed"))
+
+    class Keeper(caller(model, helper(ScriptedModel(text("here"))))):
+        keep_runs = Retention(count=0)
+
+        @tool(requires_approval=True)
+        async def sign(self) -> str:
+            """Sign it."""
+            return "signed"
+
+    async with working(type("Caller", (Keeper,), {})) as (one, agent, _):
+        await agent.send("go")
+        await one.world.clock.advance(61)
+        assert await kept(agent) == ["agent-tool:c1"]
+        (question,) = await agent.approvals()
+        await agent.approve(question.id)
+
+        await one.world.clock.advance(300)
+        assert await kept(agent) == []
+
+
+async def test_a_run_is_not_swept_before_the_hook_was_told_of_its_end_also_after_a_crash() -> None:
+    class Telling(_Keeping):
+        deps: Bench
+
+        async def on_run_finish(self, run: Run) -> None:
+            self.deps.log.append(f"told {run.id}")
+            if run.id == "r1":
+                await self.deps.go.wait()
+
+    async with working(cls := keeping(base=Telling, count=0)) as (one, agent, bench):
+        await agent.give("dig", run_id="r0")
+        await one.world.settled()
+        await agent.give("dig", run_id="r1")
+        await bench.seen("told r1")
+        one.world.clock.jump(one.world.clock.now() + 100)
+        await one.world.crash()
+        bench.go.set()
+        agent = await again(one, cls)
+        await one.world.clock.advance(300)
+
+        assert bench.log.count("told r1") == 2
+        assert await kept(agent) == []
+
+
+async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() -> None:
+    class BusyDigger(Digger):
+        async def on_run(self, input: Any) -> Any:
+            self.start_fiber("more", self.more)
+            return "for now"
+
+        async def more(self) -> None:
+            self.deps.log.append("more")
+            await self.deps.go.wait()
+
+    async with working(keeping(BusyDigger, count=0)) as (one, agent, bench):
+        await agent.give("dig", run_id="r1")
+        await bench.seen("more")
+        await one.world.clock.advance(61)
+        assert await kept(agent) == ["r1"]
+        bench.go.set()
+
+        await one.world.clock.advance(300)
+        assert await kept(agent) == []
+
+
+async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeping, "TOGETHER", 3)
+
+    class SomeBusyDigger(Digger):
+        async def on_run(self, input: Any) -> Any:
+            if input == "busy":
+                self.start_fiber("more", self.more)
+
+        async def more(self) -> None:
+            self.deps.log.append("more")
+            await self.deps.go.wait()
+
+    async with working(keeping(SomeBusyDigger, count=3)) as (one, agent, bench):
+        for at in range(12):
+            await agent.give("busy" if at in (0, 4, 5, 10) else "dig", run_id=f"r{at}")
+        await bench.seen("more", 4)
+
+        await one.world.clock.advance(61)
+
+        assert await kept(agent) == ["r0", "r4", "r5", "r9", "r10", "r11"]
+
+
+async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() -> None:
+    async with working(keeping(count=0)) as (one, agent, _):
+        await agent.give("dig", run_id="r1")
+        inside = await one.join(f"{BOSS}/sub/digger/r1")
+
+        await one.world.clock.advance(61)
+
+        assert await inside.ended() == (1001, "Sub-agent deleted")
+
+
 async def told_over(agent: Any, id: str) -> None:
     async with asyncio.timeout(5):
         while not (run := await agent.one(id)) or not run.is_over:  # noqa: ASYNC110 - seen from outside
@@ -349,7 +467,7 @@ async def test_killed_at_any_commit_of_a_sweep_what_has_to_go_goes_and_nothing_e
     nth, passed = 0, True
     while passed:
         nth += 1
-        async with working(cls := keeping(count=1), durability="disk") as (one, agent, _):
+        async with working(cls := keeping(count=1)) as (one, agent, _):
             await agent.give("dig", run_id="pinned")
             await agent.pin("pinned")
             for at in range(3):

@@ -73,6 +73,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
     ),
+    "purchase.py": (
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
+    ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
@@ -198,6 +202,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (sql): no such table: customers",
             "refused (forbidden_sql): An agent has one",
         ],
+    ),
+    "two_servers.py": (
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
     ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from sapwood.address import kebab
 from sapwood.errors import UsageError
 from sapwood.kernel.classes import AgentClass, known
-from sapwood.remote import RemoteAgent, remote_class
+from sapwood.remote import RemoteSubAgent, remote_class
 from sapwood.runs.registry import Run
 
 ONE_TEXT = {
@@ -135,7 +135,7 @@ def remote_agent_tool(
 
     `url` is that of the agent's class, `https://host/agents/researcher`. `token` is what that
     server knows this program by: a text, or what returns it, called with `deps`. The rest is as
-    for `agent_tool`. The same as a class, for code that gives runs, is `RemoteAgent`.
+    for `agent_tool`. The same as a class, for code that gives runs, is `RemoteSubAgent`.
     """
     chosen = name or unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2]).replace("-", "_")
     words = "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", chosen))
@@ -157,7 +157,7 @@ def _usable(cls: type, description: str | None, what: str) -> tuple[AgentClass, 
 
 
 def _is_remote(cls: type) -> bool:
-    return issubclass(cls, RemoteAgent)
+    return issubclass(cls, RemoteSubAgent)
 
 
 def _adapter(type_: Any) -> Any:

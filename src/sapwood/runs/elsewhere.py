@@ -41,7 +41,7 @@ BEGUN = "begun"
 SOON = 0.1
 MOST_BACK_OFF = 30.0
 LAST_TRY = 24 * 3600.0
-"""Seconds after which a server that cannot be reached is not told any more that a run is to stop."""
+"""Seconds after which a server that cannot be reached is not tried any more."""
 
 
 class Farewells:
@@ -107,10 +107,14 @@ class RemoteRuns(MethodRuns):
                         state = await self._followed(run, input, transport)
                         await self._count(run, state)
                         return _ended(state)
+                    except RemoteRefused as error:  # it would be refused again
+                        log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
+                        return {"status": "error", "error": f"{error.code}: {error}"}
                     except Unavailable as error:
                         await self._actor.free()
                         failed = 1 if self._length(run) > before else failed + 1
-                        self._is_away(run, error)
+                        if self._is_away(run, error) > LAST_TRY:
+                            raise
                         await asyncio.sleep(_back_off(failed))
         finally:
             self._waiting.discard(run)
@@ -221,16 +225,17 @@ class RemoteRuns(MethodRuns):
         self._actor.of(Served).away.pop(run, None)
         (self._waiting.add if waits else self._waiting.discard)(run)
 
-    def _is_away(self, run: str, error: Unavailable) -> None:
-        """Note that the other server cannot be reached; whoever gave the run does not wait for ever."""
+    def _is_away(self, run: str, error: Unavailable) -> float:
+        """Note that the other server cannot be reached, for who gave the run; return for how many seconds."""
         away = self._actor.of(Served).away
         if run in away:
-            return
+            return self._actor.host.clock.now() - away[run][0]
         log.info("%s waits until its server can be reached: %s", self._actor.address, error)
         away[run] = (self._actor.host.clock.now(), str(error))
         parent = self._actor.parent
         if parent is not None and (followed := parent.of(Outcomes).followed.get(run)) is not None:
             followed.look_again()
+        return 0.0
 
 
 def _ended(state: wire.State) -> dict[str, Any]:

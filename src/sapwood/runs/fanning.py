@@ -20,7 +20,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.runs.outcomes import Cleared, Outcomes
 from sapwood.runs.registry import HARD, Row, Run, shown
-from sapwood.runs.runner import Runs, Wish, text_of
+from sapwood.runs.runner import CALLER_CANCELLED, Runs, Wish, text_of
 from sapwood.when import Retry, is_a
 
 IN_A_SLICE = 16
@@ -216,7 +216,7 @@ class Fan:
         except (Exception, CancelledError):
             if self._actor.dropped is None and self._stopped is None:
                 await self._actor.free()
-                self._stop("caller-cancelled")
+                self._stop(CALLER_CANCELLED)
             raise
         finally:
             for id in list(self._going):

@@ -30,6 +30,22 @@ STATUS: tuple[tuple[type[SapwoodError], int], ...] = ((ProtocolMismatch, 426), (
 """What those of our errors are told as that have no status elsewhere."""
 
 
+class Bell(Ear):
+    """Rings when something happens, and keeps nothing of it but how far the run last said it is."""
+
+    progress: bytes | None = None
+    """JSON."""
+
+    def send(self, event: Any) -> None:
+        if event.kind == "progress":
+            self.progress = msgspec.json.encode(event.body)
+        self.close(0, "")
+
+    def answer(self) -> None:
+        """Whoever it rings for looks what there is."""
+        self.is_behind = False
+
+
 class RunsFromOutside:
     """What one agent does for other servers."""
 
@@ -108,33 +124,33 @@ class RunsFromOutside:
         """Yield what happens in the run, from a number on, until it is over."""
         actor = self._actor
         feed, open_streams = actor.of(Feed), actor.host.shared(OpenStreams)
-        ear = feed.listen(0)
-        open_streams.readers.add(ear)
-        waits: bool | None = None
-        progress = self._last_progress()
+        bell, waits = Bell(actor.address, 0), None
+        bell.progress = self._last_progress()
+        feed.ears.add(bell)
+        open_streams.readers.add(bell)
         try:
-            while not ear.is_over:
+            while not bell.is_over:
                 await until_free(actor.database)
-                progress = _heard(ear) or progress  # before it is read: what happens meanwhile is heard
+                bell.answer()  # before it is read: what happens meanwhile rings again
                 page = self._page(seq, milestones)
                 state = self._state()
                 for told in page:
                     yield told.encoded()
                     seq, milestones = (seq + 1, milestones) if told.kind == "chunk" else (seq, milestones + 1)
-                if progress is not None and not state.is_over:
-                    yield wire.Told("progress", progress).encoded()
-                    progress = None
+                if bell.progress is not None and not state.is_over:
+                    told, bell.progress = bell.progress, None
+                    yield wire.Told("progress", told).encoded()
                 if page:
                     continue
                 if state.is_over and seq > state.seq:
                     yield wire.Told("end", wire.encoded(state)).encoded()
                     return
-                if waits != state.waits or not await ear.news(QUIET):
+                if waits != state.waits or not await bell.news(QUIET):
                     waits = state.waits
                     yield wire.Told("quiet", wire.encoded(wire.Quiet(waits))).encoded()
         finally:
-            open_streams.readers.discard(ear)
-            feed.ears.discard(ear)
+            open_streams.readers.discard(bell)
+            feed.ears.discard(bell)
 
     def _last_progress(self) -> bytes | None:
         row = kept.find(self._actor.database, self._run)
@@ -161,14 +177,6 @@ class RunsFromOutside:
 def status_told(error: SapwoodError) -> int:
     """Return the HTTP status for an error that another server is told."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), status_of(error))
-
-
-def _heard(ear: Ear) -> bytes | None:
-    """Have an ear be up to date; return the last progress it has heard of, as JSON."""
-    heard = [event.body for event in ear.heard if event.kind == "progress"]
-    ear.heard.clear()
-    ear.is_behind = False
-    return msgspec.json.encode(heard[-1]) if heard else None
 
 
 def _shown(state: RunState) -> wire.State:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Lane, Queue
@@ -155,6 +157,12 @@ class Outcomes:
         """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
         await self._actor.tell(self._agent.on_run_finish, self.of(id))
         self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
+
+    def remote(self, row: Row) -> dict[str, Any] | None:
+        """Return where another server does a run, and how many chunks were heard; None if it is done here."""
+        if row.remote is None:
+            return None
+        return {**msgspec.json.decode(row.remote), "seq": self.next_seq(row.id) - 1}
 
     def stored(self, id: str) -> kept.Row | None:
         """Return what the sub-agent has stored of a run, awake or asleep."""

@@ -142,7 +142,7 @@ class Run:
     ended_at: datetime | None = None
     """When it was over."""
     remote: Any = None
-    """Where another server does it: its `url`, and the `session` there; None if it is done here."""
+    """Where another server does it: `url`, `session`, and from `get_run` `seq`, how many chunks were heard so far."""
     bytes: int = 0
     """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
     pinned: bool = False
@@ -249,6 +249,14 @@ class Registry:
 
     def open(self) -> list[Row]:
         return self.find("WHERE status IN ('starting', 'running') ORDER BY number")
+
+    def open_in(self, work: str) -> list[Row]:
+        """Return the runs that are part of this and go on."""
+        return self.find("WHERE status IN ('starting', 'running') AND work = ? ORDER BY number", work)
+
+    def not_over_in(self, work: str) -> list[Row]:
+        """Return the same, with those that were given up and may still end."""
+        return self.find("WHERE status NOT IN ('completed', 'error', 'aborted') AND work = ? ORDER BY number", work)
 
     def count_open(self) -> int:
         if not self.exists:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,7 +23,7 @@ from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import InvalidArguments, Refused, UsageError
+from sapwood.errors import InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
@@ -44,6 +45,8 @@ PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
 CLEARED = "cleared"
 """Why runs are stopped that are forgotten."""
+CALLER_CANCELLED = "caller-cancelled"
+"""Why a run is cancelled that nobody waits for any more."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
@@ -123,7 +126,7 @@ class Runs:
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
                 await self._actor.free()
-                self.cancel(row.id, "caller-cancelled")
+                self.cancel(row.id, CALLER_CANCELLED)
             raise
 
     def place(self, wish: Wish) -> None:
@@ -135,6 +138,8 @@ class Runs:
             asking.runs += 1
         elif (part := doing.get()) is not None and part[0] is self._actor:
             wish.work = part[1]
+        elif (work := self.work()) is not None:
+            wish.work = work.owner
         wish.place = wish.order or 0
         wish.id = self._id_of(wish)
 
@@ -358,6 +363,14 @@ class Runs:
         for row in self.registry.open():
             if row.work == work and row.detached is None:
                 self._following.wake(row.id)
+
+    def let_go(self, work: str, *, is_done: bool) -> None:
+        """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
+        for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
+            if row.detached is None:
+                self.registry.set(row.id, cancelled=CALLER_CANCELLED)
+                with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
+                    self.cancel(row.id, CALLER_CANCELLED)
 
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
         """Forget the runs of this status that began this long ago; return how many once they are gone."""

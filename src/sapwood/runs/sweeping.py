@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.fibers import FIBERS
 from sapwood.capabilities.schedules import Schedules
-from sapwood.errors import UsageError
+from sapwood.errors import StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.tree import Tree
+from sapwood.runs.clients import RunClients
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Row
 from sapwood.runs.retention import Retention, rule_of, rules_of
@@ -208,7 +210,20 @@ class Sweeper:
             or (row.given_by is not None and agenda.is_under_way(row.given_by))
             or agenda.fibers.is_under_way(f"run {row.id}", "follow_run")
             or bool(agenda.calls.find("WHERE lane = ? LIMIT 1", f"run {row.id}"))
+            or self._is_at_work(row)
         )
+
+    def _is_at_work(self, row: Row) -> bool:
+        """Return whether the sub-agent of a run has more to do: a turn that somebody has with it, or a fiber."""
+        try:
+            database = self._actor.of(RunClients).database_of(row.id)
+            if database is None or not database.has(FIBERS):
+                return False
+            return bool(database.execute("SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1"))
+        except StoredDataError:  # nobody goes on with what cannot be read
+            return False
+        except Unavailable:  # it is busy with long_sql
+            return True
 
     async def _measure(self, group: Group) -> None:
         """See what the sub-agents hold by now: people may have talked to them since they were done."""

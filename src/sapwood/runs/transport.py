@@ -29,6 +29,8 @@ LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 """What a server answers that may answer otherwise later."""
 NOT_LET_IN = frozenset({401, 403})
 UPGRADE = 426
+UNSAID = ""
+"""The code of an answer that has none: it is none of an agent."""
 SHOWN = 500
 """Characters of an answer that are repeated in an error."""
 
@@ -119,7 +121,7 @@ class Transport:
         told = f"{self._url} answers {status}: {trouble.error}"
         if status in LATER:
             raise Unavailable(told)
-        if status in NOT_LET_IN:
+        if status in NOT_LET_IN and trouble.code == UNSAID:  # else the agent itself refuses
             raise RemoteUnauthorized(f"{told} Look at the token, and at whom that server lets in.")
         if trouble.code == RemoteLost.code:
             raise RemoteLost(told)
@@ -132,7 +134,7 @@ def _trouble(body: bytes) -> wire.Trouble:
         return msgspec.json.decode(body, type=wire.Trouble)
     except msgspec.MsgspecError:
         text = body.decode(errors="replace")[:SHOWN].strip()
-        return wire.Trouble("error", f"{text}." if text else "It does not say why.")
+        return wire.Trouble(UNSAID, f"{text}." if text else "It does not say why.")
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 CREATE TABLE sapwood_runs (
     number        INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT NOT NULL UNIQUE,
-    work          TEXT,                        -- what of this agent's own it is part of: a turn's id; NULL: nothing
+    work          TEXT,                        -- what of this agent's own it is part of: a turn's id, or a fiber; NULL: nothing
     tool_call     TEXT,                        -- the tool call it answers; NULL: code asked for it
     type          TEXT NOT NULL,               -- the type id of the sub-agent's class
     name          TEXT NOT NULL,               -- the sub-agent's name
