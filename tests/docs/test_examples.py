@@ -116,6 +116,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["  … ann asks around", "  No. 3: ", "  coming", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
     ),
+    "observatory.py": (
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+    ),
     "orchestrator.py": (
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],

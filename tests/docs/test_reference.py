@@ -49,6 +49,7 @@ PUBLIC_NAMES = [
     "QueuedCall",
     "Refused",
     "RemoteSubAgent",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",

@@ -33,6 +33,7 @@ class AgentTool:
     output: Any
     timeout: float | None
     display: Mapping[str, Any] | None
+    client_tools: bool = False
 
     def schema(self) -> dict[str, Any]:
         """Return what arguments the model may give."""
@@ -105,16 +106,18 @@ def agent_tool(
     output: Any = None,
     timeout: float | None = None,
     display: Mapping[str, Any] | None = None,
+    client_tools: bool = False,
 ) -> AgentTool:
     """Let a model use an agent: put it into `tools`. Every call is a run of a sub-agent of its own.
 
     `input` says what the model has to give, as a type that Pydantic knows; without it, one text.
     `output` is checked before the model sees it. What it does is said by `description`, or
-    else by the docstring of the class.
+    else by the docstring of the class. With `client_tools` it may use the tools of the client
+    that asked, as this agent may.
     """
     kind, told = _usable(cls, description, "agent_tool()")
     chosen = name or kebab(kind.type).replace("-", "_")
-    return AgentTool(cls, chosen, told, input, output, timeout, display)
+    return AgentTool(cls, chosen, told, input, output, timeout, display, client_tools)
 
 
 def remote_agent_tool(

@@ -19,7 +19,11 @@ from sapwood.kernel.sockets import Socket
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs
+from sapwood.runs.served import Served
 from sapwood.wire import helix
+
+DRIVE = "drive_turn"
+"""The method whose fibers drive turns."""
 
 
 class Record:
@@ -67,8 +71,9 @@ class Record:
             text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
             output=None if row.output is None else msgspec.json.decode(row.output),
             error=row.error,
+            reason=row.reason,
             steps=row.steps,
-            usage=msgspec.json.decode(row.usage),
+            usage={model: spent.told() for model, spent in row.spent().items()},
             body=msgspec.json.decode(row.body),
         )
 
@@ -94,4 +99,19 @@ class Record:
 
     def launch(self, number: int) -> None:
         """Have a turn driven, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(f"turn {number}", self._agent.drive_turn, (number,), {})
+        self._actor.of(Agenda).fibers.launch(_driving(number), self._agent.drive_turn, (number,), {})
+
+    def rests(self, number: int) -> bool:
+        """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
+        return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
+
+    def wake(self, row: Row) -> None:
+        """Have a turn go on that rests; first whoever waits for it, so that none is left behind by a crash."""
+        if row.run is not None:
+            self._actor.of(Served).wake_above(row.run)
+        self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
+
+
+def _driving(number: int) -> str:
+    """Return the name of the fiber that drives a turn."""
+    return f"turn {number}"

@@ -20,7 +20,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking, may_pass
+from sapwood.chat.asking import LOOP, Asking, reason_of
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
@@ -73,12 +73,17 @@ class Steps:
         """Have a turn stream from here, for the first time or `again`."""
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
+        if row.run is not None and (again or row.continues):
+            await self._actor.of(Served).may_wake_above()
+            self._actor.of(Served).wake_above(row.run)  # a loss of power may have kept less of them than of this
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
             await self._actor.free()
-        self._stream.begin(row)
+        if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
+            self._stream.begin(row)
         if again:
+            await self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -134,6 +139,13 @@ class Steps:
         self._delegating.answer(call, run)
         self._progressed()
 
+    def come_to_rest(self, number: int) -> None:
+        """A turn leaves the memory until a run goes on that it waits for."""
+        self._stream.flush()
+        row = self._turns.of(number)
+        if row is not None and row.run is not None:
+            self._actor.of(Served).rests(row.run)
+
     async def finish(self, number: int, status: str) -> None:
         """End a turn, or have it wait for somebody."""
         if status == "waiting":
@@ -157,7 +169,7 @@ class Steps:
             exc_info=error,
         )
         words = in_words(error, said=self._asking.said > 0)
-        await self._end(number, "error", error=words, reason=may_pass(error))
+        await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
 
     async def tell_end(self, number: int) -> None:
@@ -204,6 +216,7 @@ class Steps:
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            prices=self._actor.host.settings.prices,
         )
 
     def _tool_raised(self, name: str, error: Exception) -> None:

@@ -27,7 +27,7 @@ from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
 from sapwood.runs.patience import Patience
 from sapwood.runs.registry import HARD, shown
-from sapwood.runs.served import Served
+from sapwood.runs.served import FOLLOW, Served, following
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,32 @@ class Following:
             what.pop(id, None)
 
     def launch(self, id: str) -> None:
-        """Have a run followed, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(f"run {id}", self._agent.follow_run, (id,), {})
+        """Have a run followed, by a fiber of its own; one that rests goes on."""
+        if not self.wake(id):
+            self._actor.of(Agenda).fibers.launch(following(id), self._agent.follow_run, (id,), {})
+
+    def rests(self, id: str) -> bool:
+        """Return whether a run is followed by nobody in memory, because it waits for somebody."""
+        return self._actor.of(Agenda).fibers.is_asleep(following(id), FOLLOW)
+
+    def wake(self, id: str) -> bool:
+        """Have a run followed again that rests; return whether it did."""
+        return self._actor.of(Agenda).fibers.wake(following(id), FOLLOW)
+
+    def all_wait(self, work: str) -> bool:
+        """Return whether this waits for runs, and all of them wait for somebody."""
+        rows = [row for row in self._outcomes.registry.open() if row.work == work and row.detached is None]
+        return bool(rows) and all(self.waits(row.id) for row in rows)
+
+    def waits(self, id: str) -> bool:
+        """Return whether a run waits for somebody, itself or by way of others."""
+        followed = self._outcomes.followed.get(id)
+        if followed is None:
+            return self.rests(id)
+        child = followed.child
+        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+            return False
+        return child.of(Served).worker.waits(id)
 
     async def follow(self, id: str) -> None:
         """Follow a run to its end, as a fiber."""
@@ -133,6 +157,7 @@ class Following:
                     return
                 state = await self._result(followed)
                 self._check_followed(followed)
+                self._wake_work(followed)
                 self._outcomes.end_as(followed, state)
             except Cleared:
                 raise
@@ -143,6 +168,7 @@ class Following:
                     failed += 1
                     await self._retry_later(followed, error, min(0.05 * 2 ** min(failed, 10), MOST_BACK_OFF))
                     continue
+                self._wake_work(followed)
                 self._outcomes.end_by(followed, error)
             break
         await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(id))
@@ -218,6 +244,7 @@ class Following:
     async def _not_begun(self, followed: Followed) -> bool:
         """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
         row = self._outcomes.row(followed.row.id)
+        self._wake_work(followed)
         if (state := self._outcomes.stored_end(row.id)) is not None:
             self._outcomes.end_as(followed, state)  # it had ended when the process did, and that counts
         elif followed.timed_out:
@@ -243,15 +270,27 @@ class Following:
         """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""
         child, id = followed.child, followed.row.id
         assert child is not None
-        call, reply = child.handle("follow run", child.of(Served).result, id)
+        served = child.of(Served)
+        served.when_resting[id] = followed.look_again
+        if not served.worker.rests(id):
+            self._wake_work(followed)
+        call, reply = child.handle("follow run", served.result, id)
         try:
             await self._patience.while_not_due(followed, reply)
             if not reply.done():
                 await self._stopping(followed, reply)
             return await reply
         except BaseException:
+            reply.cancel()  # nobody waits for it
             child.cancel(call)
             raise
+        finally:
+            served.when_resting.pop(id, None)
+
+    def _wake_work(self, followed: Followed) -> None:
+        """Have what waits for a run go on, if it came to rest with it."""
+        if followed.again and followed.row.work is not None:
+            self._actor.of(Served).worker.wake(followed.row.work)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""

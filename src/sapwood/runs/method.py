@@ -17,7 +17,8 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
-from sapwood.runs.contract import UNWANTED, Steered, doing, passing
+from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
+from sapwood.runs.following import Following
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -71,6 +72,18 @@ class MethodRuns:
         return row is not None and row.status == "running" and work not in self._cut and served.is_wanted(work)
 
     def waits(self, run: str) -> bool:
+        return self._actor.of(Following).all_wait(run)
+
+    def rests(self, run: str) -> bool:
+        return False  # its code waits in memory
+
+    def wake(self, work: str) -> None:
+        pass
+
+    def questions(self) -> list[Question]:
+        return []
+
+    def answer(self, id: str, answer: Answer) -> bool:
         return False
 
     def current(self) -> str | None:
@@ -117,7 +130,7 @@ class MethodRuns:
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
-            served.ended(run, "error", error=describe(error), reason=passing(error))
+            served.ended(run, "error", error=describe(error), reason=code_of(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)

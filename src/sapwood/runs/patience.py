@@ -6,8 +6,11 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
+from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.context import current
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served
@@ -35,10 +38,25 @@ class Patience:
     async def while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
         """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
         while not reply.done() and followed.stopped is None:
+            self._rest(followed)
             due = self._due(followed)
             await self.until(due, reply, followed.stop, followed.nudged())
             if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
                 await self._is_due(followed)
+
+    def _rest(self, followed: Followed) -> None:
+        """Leave the memory if the run has, until it goes on; or until it takes too long, whoever is waited for."""
+        child, row = followed.child, followed.row
+        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+            return
+        if not child.of(Served).worker.rests(row.id):
+            return
+        ends = (row.deadline_at, None if followed.given_up else self._budget_ends(followed))
+        call = current.get()
+        if call is not None and isinstance(call.work, Work):
+            until = min((end for end in ends if end is not None), default=UNTIL_WOKEN)
+            if (suspended := call.work.park(until)) is not None:
+                raise suspended
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
@@ -93,7 +111,7 @@ class Patience:
         served = None if followed.child is None else followed.child.of(Served)
         waits = served is not None and served.worker.waits(row.id) and self._away(followed) is None
         if served is not None and waits and not self._is_over_budget(followed):
-            followed.since = now  # it waits for a person, and that may take any time
+            followed.since = now  # it waits for somebody, and that may take any time
             served.last_heard.pop(row.id, None)
             return
         await self.give_up(followed)

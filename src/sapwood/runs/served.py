@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
+from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
@@ -24,11 +25,13 @@ from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
 from sapwood.runs.stops import stopping
-from sapwood.storage.database import until_free
+from sapwood.storage.database import Database, until_free
 from sapwood.wire import runs as wire
 
 log = logging.getLogger(__name__)
 
+FOLLOW = "follow_run"
+"""The method whose fibers follow runs."""
 PACE = 0.2
 """Seconds between two reports of progress; of more, the last one counts."""
 
@@ -49,6 +52,8 @@ class Served:
         """When something last happened in those that are going on."""
         self.told: dict[str, int] = {}
         """The number that follows all that was told of those that are going on."""
+        self.when_resting: dict[str, Callable[[], None]] = {}
+        """Whom to tell when one of them comes to rest."""
         self.away: dict[str, tuple[float, str]] = {}
         """Since when the server cannot be reached that does one of them, and why."""
 
@@ -147,6 +152,25 @@ class Served:
             self._over.setdefault(run, []).append(waiting)
             await waiting
             self._actor.check_live()
+
+    def rests(self, run: str) -> None:
+        """A run comes to rest, in this slice: whoever follows it may do so too."""
+        if (tell := self.when_resting.get(run)) is not None:
+            tell()
+
+    def wake_above(self, run: str) -> None:
+        """Have whoever follows a run go on, if they rest; before the run itself does."""
+        if (parent := self._actor.parent) is not None:
+            parent.of(Agenda).fibers.wake(following(run), FOLLOW)
+
+    async def may_wake_above(self) -> None:
+        """Return when all above can be written: each may be in long_sql()."""
+        above: list[Database] = []
+        actor = self._actor
+        while actor.parent is not None:
+            actor = actor.parent
+            above.append(actor.database)
+        await until_free(self._db, *above)
 
     async def steer(self, run: str, key: str, text: str) -> Steered:
         """Say something to whoever does a run; once for each key, however often it is said."""
@@ -356,6 +380,11 @@ class Served:
         text, given = msgspec.json.encode(chunk), self.given(row.id)
         self._to_clients(row.id, given, lambda: [wire.chunk(seq, row.id, text, tool_call=_tool_call(given))])
         self._tell(kind, row.id, seq, chunk["data"], self._actor.host.clock.now())
+
+
+def following(run: str) -> str:
+    """Return the name of the fiber that follows a run, in the agent that has given it."""
+    return f"run {run}"
 
 
 def _tool_call(given: Given | None) -> str | None:
