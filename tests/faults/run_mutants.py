@@ -115,7 +115,7 @@ def account_later() -> None:
         if actor.parent is None:
             add(self, actor, run, model, spent)
         elif self._slices.ended is None:
-            asyncio.get_running_loop().call_later(0.02, add, self, actor, run, model, spent)
+            asyncio.get_running_loop().call_later(0.3, add, self, actor, run, model, spent)
 
     Spending.add = add_later
 
