@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.conformance.errands import (
     CALLER,
-    Bench,
     again,
-    boss,
     caller,
     check_sequence,
     frames,
@@ -24,109 +19,23 @@ from tests.conformance.errands import (
     told_end,
     working,
 )
+from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, ends, killed, team
 
-from sapwood import Agent, Branch, Refused, Retry, Run, Unavailable, UsageError, tool
+from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
 from sapwood.runs.registry import Registry
 from sapwood.testing import ScriptedModel, call, fails, text
 
 SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
 
 
-class Overworked(Unavailable):
-    """Not now."""
-
-    code = "overworked"
-
-
-class TeamDigger(Agent):
-    """Does what its input says, in a step, and notes how many work beside it."""
-
-    deps: Site
-
-    async def on_run(self, input: str) -> str:
-        bench = self.deps
-        bench.log.append(f"begun {input}")
-        bench.now += 1
-        bench.most = max(bench.most, bench.now)
-        try:
-            return await self.step("dig", self._dig, input)
-        except asyncio.CancelledError:
-            bench.log.append(f"cut {input}")
-            raise
-        finally:
-            bench.now -= 1
-
-    async def _dig(self, input: str) -> str:
-        kind = input.partition(" ")[0]
-        if kind in self.deps.gates:
-            await self.deps.gates[kind].wait()
-        if "fail" in input:
-            raise ValueError("it went wrong")
-        if kind == "busy":
-            self.deps.busy -= 1
-            if self.deps.busy >= 0:
-                raise Overworked
-        self.deps.log.append(f"dug {input}")
-        if kind == "b":
-            self.deps.gates["late"].set()
-        return f"{input}!"
-
-
-Plan = Callable[[Any], Awaitable[Any]]
-
-
-@dataclass
-class Site(Bench):
-    """What the team does, and what became of it. It outlives every crash."""
-
-    plan: Plan | None = None
-    now: int = 0
-    most: int = 0
-    """How many worked at once."""
-    busy: int = 0
-    """How often somebody has no time."""
-
-    def __post_init__(self) -> None:
-        self.gates = {"wait": self.go, "late": asyncio.Event()}
-
-    def logged(self, start: str) -> list[str]:
-        return [entry for entry in self.log if entry.startswith(start)]
-
-
-class Leading(boss(TeamDigger)):
-    """One that does what the test has planned, as a call or as a fiber."""
-
-    deps: Site
-
-    async def do(self) -> list[Run]:
-        assert self.deps.plan is not None
-        return await self.deps.plan(self)
-
-    async def begin(self) -> None:
-        self.start_fiber("work", self.work)
-
-    async def work(self) -> None:
-        assert self.deps.plan is not None
-        await self.deps.plan(self)
-        self.deps.log.append("over")
-
-    async def cancel_work(self) -> bool:
-        return self.cancel_fiber("work")
-
-
-def branches(*inputs: str, ids: Any = None, **more: Any) -> list[Branch]:
-    named = ids or [None] * len(inputs)
-    return [Branch(TeamDigger, one, run_id=id, **more) for one, id in zip(inputs, named, strict=True)]
-
-
-def team(plan: Plan, **settings: Any) -> Any:
-    """Have a team that does this; as `working`."""
-    cls = type("Boss", (Leading,), settings.pop("attributes", {}))
-    return cls, working(cls, bench=Site(plan=plan), **settings)
-
-
-def ends(runs: list[Run]) -> list[tuple[str, str | None]]:
-    return [(run.status, run.reason) for run in runs]
+async def passing_time(one: Any, until: Callable[[], bool]) -> None:
+    """Let time pass until this is so. Nobody is waited for: some wait for the test."""
+    one.world.clock.settled = None
+    async with asyncio.timeout(20):
+        while not until():
+            await one.world.clock.advance(0.5)
+            await asyncio.sleep(0.001)
+    one.world.clock.settled = one.world.settled
 
 
 async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_first(level: str) -> None:
@@ -334,9 +243,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
     _, doing = team(plan)
     async with doing as (one, agent, _):
         asking = asyncio.create_task(agent.do())
-        while not asking.done():
-            await one.world.clock.advance(1)
-            await asyncio.sleep(0.01)
+        await passing_time(one, asking.done)
 
         (run,) = await asking
 
@@ -400,6 +307,64 @@ async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a
         await agent.cancel_work()
 
         assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
+
+
+@pytest.mark.parametrize("way", ["gather", "race", "map", "run_agent"])
+async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_its_branches_with_it(
+    way: str, level: str
+) -> None:
+    async def plan(agent: Any) -> None:
+        if way == "map":
+            await agent.map(TeamDigger, ["wait", "wait too"])
+        elif way == "run_agent":
+            await asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "wait too")))
+        else:
+            await getattr(agent, way)(*branches("wait", "wait too"))
+
+    async def on_start(self: Any) -> None:
+        if self.get_fiber("work") is not None:
+            self.cancel_fiber("work")
+
+    cls, doing = team(plan, durability=level, attributes={"on_start": on_start})
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun wait too")
+        await one.world.crash()
+        agent = await again(one, cls)
+
+        runs = [await over(agent, run.id) for run in await agent.runs()]
+
+        assert ends(runs) == [("aborted", "caller-cancelled")] * 2
+        await one.world.settled()
+        assert "over" not in bench.log
+        assert await agent.fibers() == [("work", "cancelled")]
+
+
+async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -> None:
+    async def plan(agent: Any) -> None:
+        giving = asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "late")))
+        await agent.deps.seen("begun late")
+        if "failed" not in agent.deps.log:
+            agent.deps.log.append("failed")
+            raise ValueError("not this time")
+        await giving
+
+    cls, doing = team(plan)
+    async with doing as (one, agent, bench):
+        await agent.begin()
+        await bench.seen("begun late")
+        while await agent.fibers() != [("work", "failed")]:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        await one.world.crash()
+        agent = await again(one, cls)
+        await bench.seen("begun wait", 2)
+        first, second = await agent.runs()
+        bench.go.set()
+        assert (await over(agent, first.id)).output == "wait!"
+
+        await agent.forget_work()
+
+        assert ends([await over(agent, second.id)]) == [("aborted", "caller-cancelled")]
 
 
 class TeamLead(Agent):
@@ -487,75 +452,12 @@ async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathere
         assert len({run.id for run in await agent.runs()}) == 4
 
 
-async def settled(agent: Any) -> None:
-    """Gather all, bounded, with one that fails and one that is tried again."""
-    now = Retry(attempts=3, base=timedelta(0))
-    runs = await agent.gather(*branches("a", "busy", "fail", retry=now), concurrency=2)
-    agent.deps.log.append(f"came to {json.dumps([run.output for run in runs])}")
-
-
-async def raced(agent: Any) -> None:
-    winner = await agent.race(*branches("late a", "wait", "b"))  # the first one ends well too, just too late
-    agent.deps.log.append(f"came to {winner.id}")
-
-
-async def reached(agent: Any) -> None:
-    runs = await agent.gather(*branches("late a", "b", "wait", "c"), quorum=1, concurrency=3)
-    agent.deps.log.append(f"came to {[(run.id, run.status, run.reason) for run in runs]}")
-
-
-async def failed(agent: Any) -> None:
-    runs = await agent.gather(*branches("wait", "fail", "a"), fail_fast=True, concurrency=2)
-    agent.deps.log.append(f"came to {[(run.id, run.status) for run in runs if not run.ok]}")
-
-
-@pytest.mark.parametrize("policy", [settled, raced, reached, failed], ids=lambda one: one.__name__)
-async def test_killed_at_any_commit_it_goes_on_does_nothing_twice_and_comes_to_the_same(
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.__name__)
+async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and_comes_to_the_same(
     policy: Plan, level: str
 ) -> None:
-    async def plan(agent: Any) -> None:
-        await policy(agent)
-        await agent.step("told", agent.wake)  # something is kept after it was decided
-        await policy_is_told(agent)
-
-    async def policy_is_told(agent: Any) -> None:
-        agent.deps.log.append("told")
-
-    nth, passed = 0, True
-    while passed:
-        nth += 1
-        cls, doing = team(plan, durability=level)
-        async with doing as (one, agent, bench):
-            bench.busy = 1
-            await agent.wake()
-            before = one.world.points.passed["committed"]
-            one.world.crash_at("committed", nth)
-            with contextlib.suppress(Unavailable):
-                await agent.begin()
-                await dead_or_over(one, bench)
-            passed = one.world.points.passed["committed"] >= before + nth
-            done = {entry for entry in bench.log if entry.startswith("dug")}
-            await one.world.crash()
-            agent = await again(one, cls)
-            kept = {run.input for run in await agent.runs() if run.status == "completed"}
-            if "sapwood_fibers" not in await agent.tables():
-                await agent.begin()
-            await bench.seen("over")
-
-            assert len(set(bench.logged("came to"))) == 1, (nth, bench.logged("came to"))
-            runs = [await over(agent, run.id) for run in await agent.runs()]
-            assert len({run.id for run in runs}) == len(runs)
-            assert all(bench.log.count(entry) <= 2 for entry in bench.logged("dug"))
-            assert all(bench.log.count(f"dug {one}") == 1 for one in kept if f"dug {one}" in done)
-            assert [run.input for run in runs if run.ok and run.input == "wait"] == []
-
-
-async def dead_or_over(one: Any, bench: Bench) -> None:
-    async with asyncio.timeout(20):
-        while "over" not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.001)
-        for _ in range(50):
-            await asyncio.sleep(0)
+    apart = 9 if level == "process" else 17  # at each of them: tests/faults
+    await killed(policy, level, range(1 + POLICIES.index(policy), 500, apart))
 
 
 @pytest.mark.parametrize("how", ["map", "run_agent"])
@@ -574,14 +476,10 @@ async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does
         bench.gates |= {f"g{number}": asyncio.Event() for number in range(7)}
         await agent.begin()
         for number in range(7):
-            async with asyncio.timeout(20):
-                while f"begun {inputs[number]}" not in bench.log:
-                    await one.world.clock.advance(1)
+            await passing_time(one, lambda begun=f"begun {inputs[number]}": begun in bench.log)
             await one.world.crash()
             agent = await again(one, cls)
-            async with asyncio.timeout(20):
-                while bench.log.count(f"begun {inputs[number]}") < 2:
-                    await one.world.clock.advance(1)
+            await passing_time(one, lambda begun=f"begun {inputs[number]}": bench.log.count(begun) == 2)
             bench.gates[f"g{number}"].set()
         await bench.seen("over")
 

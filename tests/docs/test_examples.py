@@ -39,6 +39,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
+    "budgets.py": (
+        [
+            "told: Hills.\ntold: Hills.\nerror over_limit - Expedition:north may not ask scripted: that costs up to",
+            "and of Limits(tokens=400) for Expedition:north/Scout:",
+            "1 model of its own, $0.00",
+            "'Scout: 5 x scripted'",
+        ],
+        ["error over_limit - Expedition:north may not ask scripted", "1 model of its own, $0.00"],
+    ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
         [
@@ -120,6 +129,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["  … ann asks around", "  No. 3: ", "  coming", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
     ),
+    "observatory.py": (
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+    ),
     "orchestrator.py": (
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],
@@ -189,6 +202,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (sql): no such table: customers",
             "refused (forbidden_sql): An agent has one",
         ],
+    ),
+    "two_servers.py": (
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
     ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""

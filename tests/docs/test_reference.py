@@ -48,6 +48,8 @@ PUBLIC_NAMES = [
     "OverLimit",
     "QueuedCall",
     "Refused",
+    "RemoteSubAgent",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",
@@ -62,6 +64,7 @@ PUBLIC_NAMES = [
     "TimedOut",
     "Turn",
     "Unavailable",
+    "Usage",
     "UsageError",
     "User",
     "agent",
@@ -72,6 +75,7 @@ PUBLIC_NAMES = [
     "expose",
     "on_child_state",
     "persistent_agent",
+    "remote_agent_tool",
     "tool",
 ]
 """What `sapwood` exports. A change here is a change of the API: it needs a fragment in changes/."""

@@ -62,6 +62,8 @@ ALL = (
 ANYTHING = Copier(Any, "The stash")
 NO_ARGUMENTS = b"\x80"
 OVER = ("completed", "failed", "cancelled", "interrupted")
+OWNER = "sapwood fiber "
+"""What runs say they are part of that a fiber gives: this, and its number."""
 
 
 class Suspended(BaseException):
@@ -182,7 +184,7 @@ class Fibers:
                 value = await value
             await until_free(self._db)
             self._actor.check_live()
-            self._remove(row)
+            self._remove(row, is_done=True)
             return value
         except THE_END:
             raise
@@ -190,7 +192,7 @@ class Fibers:
             if self._actor.dropped is not None:
                 raise
             await until_free(self._db)
-            self._remove(row)
+            self._remove(row, is_done=False)
             stopped = self._stopped.pop(row.number, None)
             if stopped is None or task.uncancel():
                 raise
@@ -198,7 +200,7 @@ class Fibers:
         except BaseException:
             if self._actor.dropped is None:
                 await until_free(self._db)
-                self._remove(row)
+                self._remove(row, is_done=False)
             raise
         finally:
             current.reset(token)
@@ -274,7 +276,12 @@ class Fibers:
             own = call is not None and self._actor.calls.get(call) is asyncio.current_task()
             return Suspended(until) if parks and long and own else None
 
-        return Work(f"fiber {number}", fiber=number, progressed=progressed, park=park)
+        return Work(f"fiber {number}", fiber=number, owner=self._owner(row), progressed=progressed, park=park)
+
+    def _owner(self, row: Row) -> str | None:
+        """Return what the runs are part of that a fiber gives; the framework's own give none that are theirs."""
+        is_begun_again = row.method is not None and not hasattr(self._actor.kind.base, row.method)
+        return f"{OWNER}{row.number}" if is_begun_again else None
 
     def _progressed(self, number: int) -> None:
         """A fiber got further: the next recovery of it is the first again, and comes at once."""
@@ -498,7 +505,7 @@ class Fibers:
         fiber = self._shown(row._replace(recoveries=row.recoveries + 1))
         limit = asyncio.timeout(actor.host.settings.recovery_timeout)
         # The steps of the hook are its own, and nothing it does is progress of the fiber.
-        call.work = Work(f"recovery {row.number}", fiber=row.number)
+        call.work = Work(f"recovery {row.number}", fiber=row.number, owner=self._owner(row))
         try:
             async with limit:
                 await actor.agent.on_fiber_recovered(fiber)
@@ -537,7 +544,7 @@ class Fibers:
     def _end(self, row: Row, status: str, *, result: bytes | None = None, error: BaseException | None = None) -> None:
         """A fiber is over, in this slice, unless it was before: what became of it first counts."""
         if row.key is None:
-            self._remove(row)
+            self._remove(row, is_done=status == "completed")
             if error is not None and row.method is not None:
                 arguments = msgspec.msgpack.decode(row.arguments or NO_ARGUMENTS)
                 self._actor.agent._gave_up(row.method, arguments, str(error))
@@ -553,6 +560,17 @@ class Fibers:
         )
         if status != "failed" or not ended:  # one that failed may be resumed, and must not do again what it has done
             self._forget_steps(row.number)
+            self._let_go(row, is_done=status == "completed")
+
+    def _let_go(self, row: Row, *, is_done: bool) -> None:
+        """A fiber is over, in this slice: what it has others do stops with it."""
+        if (owner := self._owner(row)) is not None:
+            self._actor.agent._let_go(owner, is_done=is_done)
+
+    def goes_on(self, owner: str) -> bool:
+        """Return whether a fiber is not over, or may be resumed."""
+        row = self._row(int(owner.removeprefix(OWNER)))
+        return row is not None and (row.status not in OVER or row.status == "failed")
 
     def _tell_failed(self, row: Row, error: BaseException) -> None:
         log.error(
@@ -568,9 +586,19 @@ class Fibers:
         steps.forget(f"fiber {number}")
         steps.forget(f"recovery {number}")
 
-    def _remove(self, row: Row) -> None:
+    def _remove(self, row: Row, *, is_done: bool) -> None:
         self._forget_steps(row.number)
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
+        self._let_go(row, is_done=is_done)
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a fiber is not over."""
+        return self.exist and bool(self._rows("WHERE number = ? AND due_at IS NOT NULL", number))
+
+    def is_under_way(self, name: str, method: str) -> bool:
+        """Return whether a fiber of this name, that calls this method, is not over."""
+        where = "WHERE due_at IS NOT NULL AND name = ? AND method = ? LIMIT 1"
+        return self.exist and bool(self._rows(where, name, method))
 
     async def stash(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""
@@ -647,14 +675,10 @@ class Fibers:
         row = None if fiber is None else self._find(fiber)
         if fiber is not None and row is None:
             return 0
-        gone = self._db.execute(
-            "DELETE FROM sapwood_fibers WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1)"
-            " AND (?2 IS NULL OR status = ?2) RETURNING number",
-            None if row is None else row.number,
-            status,
-        )
-        for (number,) in gone:
-            self._forget_steps(number)
+        which = "WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1) AND (?2 IS NULL OR status = ?2)"
+        gone = self._rows(which, None if row is None else row.number, status)
+        for one in gone:
+            self._remove(one, is_done=one.status != "failed")
         return len(gone)
 
     def resume(self, fiber: str) -> bool:

@@ -55,19 +55,22 @@ class StepOptions:
 class Work:
     """One run of something durable: what its steps are remembered by, and which it came by."""
 
-    __slots__ = ("fiber", "id", "known", "names", "park", "progressed", "resumed", "runs", "sleeps")
+    __slots__ = ("fiber", "id", "known", "names", "owner", "park", "progressed", "resumed", "runs", "sleeps")
 
     def __init__(
         self,
         id: str,
         *,
         fiber: int | None = None,
+        owner: str | None = None,
         progressed: Callable[[], None] = lambda: None,
         park: Callable[[float], BaseException | None] = lambda until: None,
     ) -> None:
         self.id = id
         self.fiber = fiber
         """The number of the fiber, if it is one."""
+        self.owner = owner
+        """What the runs that it gives are part of, and stop with; None: nothing."""
         self.names: set[str] = set()
         """The steps this run came by."""
         self.known: set[str] | None = None

@@ -25,6 +25,7 @@ from sapwood.chat.turns import Turn
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Approval
+from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run
 from sapwood.runs.streaming import Watchers
@@ -90,7 +91,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     concurrency: ClassVar[str] = "queue"
     """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk, RunClients, Watchers, Questions)
+    _speaks = (Talk, RunClients, Watchers, Questions, RunsFromOutside)
     _runs_as = ChatRuns
     _has_conversation = True
 

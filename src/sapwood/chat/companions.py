@@ -238,7 +238,7 @@ class Companions:
 
     def _kind(self, row: Row) -> PersistentAgent | None:
         kinds = self._kinds.values()
-        return next((one for one in kinds if row.type in (known(one.cls).type, *known(one.cls).aliases)), None)
+        return next((one for one in kinds if row.type in known(one.cls).type_ids), None)
 
     def _brief(self, row: Row, kind: PersistentAgent) -> dict[str, Any]:
         return {"name": row.name, "agent": kind.name, "mode": kind.mode, "status": self._status(row)}

@@ -86,7 +86,7 @@ class Ending:
                 self._actor.of(Served).rests(row.run)
         else:
             self._leave_unanswered(row)
-            self._turns.end(row.number, status, error)
+            self._turns.end(row.number, status, error, reason)
             self.end_run(row, status, error, reason)
         if row.run is None:
             self._tell_watchers(row.number, status)
@@ -207,7 +207,7 @@ class Ending:
         if status == "completed":
             feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
         else:
-            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            told = failure(self._actor.address.type, status, error=turn.error, reason=turn.reason)
             feed.end(ENDS.get(status), seq, told)
 
     def _tell_done(self, row: Row, outcome: str, error: str | None, *, says_nothing: bool) -> None:

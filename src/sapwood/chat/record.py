@@ -16,6 +16,7 @@ from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -70,8 +71,9 @@ class Record:
             text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
             output=None if row.output is None else msgspec.json.decode(row.output),
             error=row.error,
+            reason=row.reason,
             steps=row.steps,
-            usage=msgspec.json.decode(row.usage),
+            usage={model: spent.told() for model, spent in row.spent().items()},
             body=msgspec.json.decode(row.body),
         )
 
@@ -89,10 +91,10 @@ class Record:
         tools = self._agent.tools
         agents = {one.name: known(one.cls).type for one in tools if isinstance(one, AgentTool)}
         has_companions = any(isinstance(one, PersistentAgent) for one in tools)
-        runs = self._actor.of(Runs).registry.all()
+        runs, outcomes = self._actor.of(Runs).registry.all(), self._actor.of(Outcomes)
         return {
             "messages": helix.recorded(self.transcript.exported(), agents, companions=has_companions),
-            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, outcomes.remote(row)) for row in runs],
         }
 
     def launch(self, number: int) -> None:

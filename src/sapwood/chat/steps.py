@@ -21,7 +21,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking, may_pass
+from sapwood.chat.asking import LOOP, Asking, reason_of
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
@@ -33,7 +33,7 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import Refused, Unavailable, UsageError
+from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
@@ -84,6 +84,7 @@ class Steps:
         if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
             self._stream.begin(row)
         if again:
+            await self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -166,10 +167,10 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=error,
+            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
         )
         words = in_words(error, said=self._asking.said > 0)
-        await self._end(number, "error", error=words, reason=may_pass(error))
+        await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
 
     async def tell_end(self, number: int) -> None:
@@ -216,6 +217,7 @@ class Steps:
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            prices=self._actor.host.settings.prices,
         )
 
     def _tool_raised(self, name: str, error: Exception) -> None:

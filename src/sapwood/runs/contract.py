@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sapwood.address import Step
-from sapwood.errors import SapwoodError
+from sapwood.errors import OverLimit, SapwoodError
 from sapwood.kernel.actor import Actor
 
 UNWANTED = "parent-interrupted"
@@ -25,9 +25,11 @@ Steered = Literal["joined", "over", "deaf"]
 """What became of something said in the middle of a run: it joins it, it came too late, or nobody can hear it."""
 
 
-def passing(error: BaseException) -> str | None:
-    """Return the code of an error that may not come again if the same is asked again; None: it will."""
-    return error.code if isinstance(error, SapwoodError) and error.retryable else None
+def code_of(error: BaseException) -> str | None:
+    """Return the code that is told of an error: it may pass if the same is asked again, or a limit was reached."""
+    if not isinstance(error, SapwoodError):
+        return None
+    return error.code if error.retryable or isinstance(error, OverLimit) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class RunState:
     summary: str | None = None
     error: str | None = None
     reason: str | None = None
-    """Why it was aborted; of an error that may pass, its code."""
+    """Why it was aborted; of an error that may pass, or a limit that was reached, its code."""
     usage: str = "{}"
     """JSON: tokens and cost, by model."""
     progress: str | None = None

@@ -63,7 +63,10 @@ class Patience:
         row, detached = followed.row, followed.row.detached
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
-            heard = self._last_heard(followed)
+            heard, away = self._last_heard(followed), self._away(followed)
+            if away is not None:
+                patience = self._actor.host.settings.run_silence if detached is None else detached["silence"]
+                dues.append(None if patience is None else max(away[0], followed.since) + patience)
             if detached is not None:
                 dues.append(self._budget_ends(followed))
                 if detached["silence"] is not None:
@@ -80,6 +83,11 @@ class Patience:
     def _is_over_budget(self, followed: Followed) -> bool:
         ends = self._budget_ends(followed)
         return ends is not None and self._actor.host.clock.now() >= ends
+
+    def _away(self, followed: Followed) -> tuple[float, str] | None:
+        """Return since when the server that does a run cannot be reached, and why; None if it can, or is our own."""
+        child = followed.child
+        return None if child is None or child.dropped is not None else child.of(Served).away.get(followed.row.id)
 
     def _last_heard(self, followed: Followed) -> float | None:
         child, id = followed.child, followed.row.id
@@ -101,7 +109,8 @@ class Patience:
         if due is None or now < due:
             return  # something was heard meanwhile
         served = None if followed.child is None else followed.child.of(Served)
-        if served is not None and served.worker.waits(row.id) and not self._is_over_budget(followed):
+        waits = served is not None and served.worker.waits(row.id) and self._away(followed) is None
+        if served is not None and waits and not self._is_over_budget(followed):
             followed.since = now  # it waits for somebody, and that may take any time
             served.last_heard.pop(row.id, None)
             return
@@ -112,6 +121,8 @@ class Patience:
         reason, text = "no-progress", "Nothing was heard of it for too long."
         if self._is_over_budget(followed):
             reason, text = "budget-exceeded", "It took too long."
+        elif (away := self._away(followed)) is not None:
+            reason, text = "unreachable", away[1]
         elif followed.child is None and followed.trouble is not None:
             reason, text = "inspect-failed", followed.trouble
         elif followed.child is None:

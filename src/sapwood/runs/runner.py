@@ -9,10 +9,11 @@ import asyncio
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -22,17 +23,18 @@ from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import Aborted, InvalidArguments, Refused, UsageError
+from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
+from sapwood.runs.allowance import Allowance
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import HARD, Row, Run
+from sapwood.runs.registry import HARD, REFUSED, Row, Run
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.when import is_a
@@ -41,6 +43,10 @@ log = logging.getLogger(__name__)
 
 PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
+CLEARED = "cleared"
+"""Why runs are stopped that are forgotten."""
+CALLER_CANCELLED = "caller-cancelled"
+"""Why a run is cancelled that nobody waits for any more."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
@@ -102,6 +108,7 @@ class Runs:
         self._agent: Any = actor.agent
         self._outcomes = actor.of(Outcomes)
         self._following = actor.of(Following)
+        self._allowance = actor.of(Allowance)
         self.registry = self._outcomes.registry
 
     async def run(self, cls: type, input: Any, wish: Wish) -> Run:
@@ -119,7 +126,7 @@ class Runs:
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
                 await self._actor.free()
-                self.cancel(row.id, "caller-cancelled")
+                self.cancel(row.id, CALLER_CANCELLED)
             raise
 
     def place(self, wish: Wish) -> None:
@@ -131,6 +138,8 @@ class Runs:
             asking.runs += 1
         elif (part := doing.get()) is not None and part[0] is self._actor:
             wish.work = part[1]
+        elif (work := self.work()) is not None:
+            wish.work = work.owner
         wish.place = wish.order or 0
         wish.id = self._id_of(wish)
 
@@ -151,19 +160,24 @@ class Runs:
                 return row
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
-        most = self._agent.max_runs
-        open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
-        if wish.detached is not None and open_runs >= MANY_DETACHED:
-            self._warn_of_many()
-        if most is not None and open_runs >= most:
-            self._outcomes.end(
-                row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
-            )
+        refusal = self._allowance.refusal()
+        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
+        row = self._add(
+            id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
+        )
+        if refusal is not None:
+            self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
             return self._outcomes.row(id)
+        self._allowance.begun(row)
+        if wish.detached is not None and self.registry.count_open() > MANY_DETACHED:
+            self._warn_of_many()
         self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
+
+    def may_begin(self) -> bool:
+        """Return whether another run may begin now."""
+        return self._allowance.refusal() is None
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
         """Store a run that is not to begin any more."""
@@ -200,7 +214,9 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish) -> Row:
+    def _add(
+        self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
+    ) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
@@ -210,6 +226,8 @@ class Runs:
         within = self._within()
         if within is not None:
             options["within"] = within
+        if refused:
+            options[REFUSED] = True
         row = self.registry.add(
             id,
             agent,
@@ -219,8 +237,10 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            given_by=None if (work := self.work()) is None else work.id,
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
+            remote=remote,
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._outcomes.tell(row)
@@ -271,10 +291,14 @@ class Runs:
 
     async def over(self, id: str) -> Run:
         """Return a run once it is over."""
-        while self._outcomes.row(id).is_open:
-            await self._outcomes.changing(id)
-            await self._actor.free()
-        return self._outcomes.of(id)
+        self._outcomes.waited_for[id] += 1
+        try:
+            while self._outcomes.row(id).is_open:
+                await self._outcomes.changing(id)
+                await self._actor.free()
+            return self._outcomes.of(id)
+        finally:
+            self._outcomes.no_longer_waited_for(id)
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
@@ -363,6 +387,14 @@ class Runs:
             if row.work == work and row.detached is None:
                 self._following.wake(row.id)
 
+    def let_go(self, work: str, *, is_done: bool) -> None:
+        """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
+        for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
+            if row.detached is None:
+                self.registry.set(row.id, cancelled=CALLER_CANCELLED)
+                with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
+                    self.cancel(row.id, CALLER_CANCELLED)
+
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
         """Forget the runs of this status that began this long ago; return how many once they are gone."""
         self._actor.check_use()
@@ -370,7 +402,7 @@ class Runs:
         ids = [
             row.id
             for row in self.registry.all()
-            if status in (None, row.status) and (before is None or row.started_at < before)
+            if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
         gone = self.clear(ids)
         if gone:
@@ -378,14 +410,17 @@ class Runs:
         return len(ids)
 
     def clear(self, ids: Sequence[str]) -> list[asyncio.Task[None]]:
-        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know."""
+        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know.
+
+        Those that are pinned stay.
+        """
         gone: list[asyncio.Task[None]] = []
         for id in ids:
             row = self.registry.get(id)
-            if row is None:
+            if row is None or row.pinned:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
-                followed.cut("cleared")
+                followed.cut(CLEARED)
             self._following.forget(id)
             self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])

@@ -24,6 +24,7 @@ from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_her
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
+from sapwood.runs.stops import stopping
 from sapwood.storage.database import Database, until_free
 from sapwood.wire import runs as wire
 
@@ -53,6 +54,8 @@ class Served:
         """The number that follows all that was told of those that are going on."""
         self.when_resting: dict[str, Callable[[], None]] = {}
         """Whom to tell when one of them comes to rest."""
+        self.away: dict[str, tuple[float, str]] = {}
+        """Since when the server cannot be reached that does one of them, and why."""
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
@@ -75,7 +78,8 @@ class Served:
         """Return whether whoever gave a run still wants it: neither it nor anything above it was cancelled."""
         parent = self._actor.parent
         if parent is None:
-            return True
+            own = self.row(run)
+            return own is None or own.cancelled is None
         try:
             row = Registry(parent.database, self._actor.host.clock).get(run)
         except Unavailable:
@@ -85,13 +89,19 @@ class Served:
     def why_not(self, run: str) -> str:
         """Return why a run is not wanted any more."""
         parent = self._actor.parent
-        row = Registry(parent.database, self._actor.host.clock).get(run) if parent is not None else None
+        row = self.row(run) if parent is None else Registry(parent.database, self._actor.host.clock).get(run)
         return UNWANTED if row is None else row.cancelled or row.reason or UNWANTED
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
         """Begin a run, once."""
         if self.row(run) is not None:
             return
+        self._add(run, input, trace)
+        stream = self.worker.start(run, msgspec.json.decode(input))
+        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
+        self._tell_here(run)
+
+    def _add(self, run: str, input: bytes, trace: str | None) -> None:
         for schema in (SERVED, CHUNKS):
             self._db.ensure(schema)
         self._db.execute(
@@ -102,9 +112,6 @@ class Served:
             trace,
             self._actor.host.clock.now(),
         )
-        stream = self.worker.start(run, msgspec.json.decode(input))
-        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
-        self._tell_here(run)
 
     def inspect(self, run: str) -> RunState | None:
         """Return how a run stands; None if nothing is known of it."""
@@ -174,6 +181,17 @@ class Served:
         """Stop a run, and all below it, at once; what is written of it follows."""
         self.worker.cut(run, reason)
 
+    def cancel(self, run: str, reason: str) -> None:
+        """Stop a run that was given from outside, for good; one that has not begun never will."""
+        row = self.row(run)
+        if row is None:
+            self._add(run, b"null", None)
+            self.ended(run, "aborted", reason=reason)
+        elif row.status == "running" and row.cancelled is None:
+            self._db.execute("UPDATE sapwood_served_runs SET cancelled = ? WHERE id = ?", reason, run)
+            with stopping(self._actor):
+                self.cut(run, reason)
+
     def ended(
         self,
         run: str,
@@ -204,7 +222,7 @@ class Served:
             run,
         )
         self._tell_here(run)
-        for what in (self._given, self.last_heard, self.told, self._reports):
+        for what in (self._given, self.last_heard, self.told, self._reports, self.away):
             what.pop(run, None)
         for waiting in self._over.pop(run, ()):
             if not waiting.done():
