@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from tests.faults.run_checker import Left
+from tests.faults.run_checker import Left, unaccounted
 from tests.faults.run_workload import ONCE
 
 from sapwood.address import Address
@@ -240,6 +240,7 @@ class Model:
             self._check_parent(left, folder)
             if is_end:
                 self._check_end(left)
+        self._found += unaccounted(folder)
         self._check_told(folder)
         if is_end:
             self._check_last(folder)
