@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance.chats import check_history
 from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
-from tests.conformance.far import KEY, NEAR, Both, FarDigger, at, both
+from tests.conformance.far import KEY, NEAR, Both, FarDigger, FarThinker, at, both
 from tests.conformance.served import Client, served
 
 from sapwood import (
