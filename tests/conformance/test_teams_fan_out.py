@@ -38,6 +38,16 @@ async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     one.world.clock.settled = one.world.settled
 
 
+async def given_up(one: Any, agent: Any, run: str) -> None:
+    """Let so much time pass that a run is given up of which nothing was heard since a crash."""
+    one.world.clock.settled = None
+    await one.world.clock.advance(121)
+    async with asyncio.timeout(5):
+        while ("finish", run, "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+    one.world.clock.settled = one.world.settled
+
+
 async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_first(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.gather(*branches("wait", "fail", "quick"))
@@ -265,13 +275,45 @@ async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> No
         agent = await again(one, cls)
         await bench.seen("begun wait", 2)
         await bench.seen("planning", 2)
-        await one.world.clock.advance(121)
-        assert ("finish", "x", "interrupted") in await agent.hooks()
+        await given_up(one, agent, "x")
         bench.go.set()
         await bench.seen("over")
 
         assert bench.logged("came to") == ["came to x wait!"]
         assert [run.id for run in await agent.runs()] == ["x"]
+
+
+async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_it_was_given_up() -> None:
+    async def plan(agent: Any) -> None:
+        await agent.run_agent(TeamDigger, "wait", run_id="x")
+
+    async def on_start(self: Any) -> None:
+        if (run := self.get_run("x")) is not None and run.status == "interrupted":
+            self.cancel_run("x", "enough")
+
+    ended: set[str] = set()
+    for nth in range(1, 5):
+        cls, doing = team(plan, attributes={"on_start": on_start})
+        async with doing as (one, agent, bench):
+            await agent.begin()
+            await bench.seen("begun wait")
+            await one.world.crash()
+            agent = await again(one, cls)
+            await bench.seen("begun wait", 2)
+            await given_up(one, agent, "x")
+            one.world.crash_at("committed", nth)
+            bench.go.set()
+            while not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.001)
+            await one.world.crash()
+            agent = await again(one, cls)
+
+            run = await over(agent, "x")
+
+            child = await one.world.get_agent(cls, "b", sub=[(TeamDigger, "x")])
+            assert await child.ends() == [run.status]
+            ended.add(run.status)
+    assert ended == {"completed", "aborted"}
 
 
 async def test_whoever_stops_waiting_stops_all_branches() -> None:

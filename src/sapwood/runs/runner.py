@@ -290,10 +290,10 @@ class Runs:
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
-        elif row.status == "interrupted":
+        elif row.status == "interrupted" and not self._outcomes.has_begun(id):
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
-            self._following.launch(id)  # it has to learn that it is not wanted
+            self._following.launch(id)  # it has to learn that it is not wanted, unless it has ended
         return True
 
     async def cancel_below(self, cls: type, name: str, reason: str) -> None:
@@ -334,8 +334,7 @@ class Runs:
     def let_go(self, work: str, *, is_done: bool) -> None:
         """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
         for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
-            if row.detached is None:
-                self.registry.set(row.id, cancelled=CALLER_CANCELLED)
+            if row.detached is None and row.cancelled is None:
                 with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
                     self.cancel(row.id, CALLER_CANCELLED)
 
