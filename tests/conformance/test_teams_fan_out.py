@@ -23,6 +23,7 @@ from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, 
 
 from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
 from sapwood.runs.registry import Registry
+from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, fails, text
 
 SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
@@ -139,6 +140,24 @@ async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_los
         slow, failed, _ = [await over(agent, run.id) for run in await agent.runs()]
         assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
         await bench.seen("cut wait")
+
+
+async def test_why_a_run_was_stopped_first_is_what_is_kept() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        winner = await agent.race(*branches("wait", "late", ids=["x", "y"]))
+        assert agent.cancel_run("x", "enough")  # it is to stop already
+        agent.deps.log.append(agent._actor.of(Runs).registry.get("x").cancelled)
+        return [winner]
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        bench.gates["late"].set()
+        await asking
+
+        assert "lost-to y" in bench.log
+        assert ends([await over(agent, "x")]) == [("aborted", "lost-to y")]
 
 
 async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -> None:

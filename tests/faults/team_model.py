@@ -36,7 +36,7 @@ ALLOWED = {
 class TeamLeft(Left):
     """What is left of one agent of a team."""
 
-    shares: dict[str, tuple[str, str | None]] = field(default_factory=dict[str, tuple[str, str | None]])
+    shares: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """The work it shares out: how that stands, and what went wrong."""
     shown: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """What it was told that its gauges show."""
@@ -47,7 +47,7 @@ class TeamLeft(Left):
         Left.read(self, database)
         if has(database, "sapwood_fibers"):
             rows = database.execute("SELECT key, status, error FROM sapwood_fibers WHERE method = 'share_out'")
-            self.shares = {str(key): (str(status), error) for key, status, error in rows}  # pyright: ignore[reportAttributeAccessIssue]
+            self.shares = {str(key): (str(status), str(error)) for key, status, error in rows}
         if has(database, "shown"):
             for gauge, number in database.execute("SELECT gauge, number FROM shown ORDER BY rowid"):
                 self.shown[str(gauge)].append(int(str(number)))
@@ -55,7 +55,7 @@ class TeamLeft(Left):
             for (value,) in database.execute("SELECT value FROM sapwood_state"):
                 self.number = msgspec.json.decode(str(value))["number"]
 
-    def companions(self) -> list[tuple[str, str, dict[str, Any]]]:
+    def companions(self) -> list[tuple[str, str, Any]]:
         """Return what the model was told of its children: the call, the tool, and what it returned."""
         return [
             (part.tool_call_id, part.tool_name, part.content)
@@ -168,7 +168,7 @@ class TeamModel(Model):
                 self._problem(f"{place}: {row.id} is {row.status} ({row.reason}), and was tried again")
 
     def _check_acknowledged(self, left: TeamLeft, key: str, *, is_end: bool) -> None:
-        status, error = left.shares.get(key, ("gone", None))
+        status, error = left.shares.get(key, ("gone", ""))
         is_cancelled = f"{left.place} {key}" in self._cancelled
         if status in ("gone", "failed") or (is_cancelled and status != "cancelled"):
             self._problem(f"{left.place}: {key} was acknowledged, and is {status} ({error})")

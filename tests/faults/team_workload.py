@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from tests.faults.run_workload import (
@@ -26,7 +26,7 @@ from tests.faults.run_workload import (
     place_of,
 )
 
-from sapwood import Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
+from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fibers import OWNER
@@ -84,7 +84,7 @@ class Reading(msgspec.Struct):
     number: int = 0
 
 
-class Gauge(Hearing):
+class Gauge(Agent[Reading]):
     """Shows a number that grows."""
 
     initial_state = Reading()
@@ -92,6 +92,10 @@ class Gauge(Hearing):
     async def show(self, number: int) -> None:
         if number > self.state.number:
             self.set_state(Reading(number))
+
+    async def owes(self) -> bool:
+        """Return whether its captain is still to be told."""
+        return bool(self._actor.database.execute("SELECT 1 FROM sapwood_calls"))
 
 
 class SlowGauge(Gauge):
@@ -119,7 +123,7 @@ class Captain(Chief):
     """A root that has a team."""
 
     migrations = (
-        *Hearing.migrations,
+        *cast("tuple[str, ...]", Hearing.migrations),
         "CREATE TABLE shown (gauge TEXT NOT NULL, number INTEGER NOT NULL) STRICT",
     )
     most_rounds = 4
@@ -222,7 +226,7 @@ class Captain(Chief):
         for child in self.list_sub_agents():
             if child.type in ("Gauge", "SlowGauge"):
                 kind = SlowGauge if child.type == "SlowGauge" else Gauge
-                found += await (await self.sub_agent(kind, child.name)).still_open()
+                found += [f"{child.name} owes"] if await (await self.sub_agent(kind, child.name)).owes() else []
         return found
 
 

@@ -282,11 +282,12 @@ class Runs:
             self._actor.check_live()
 
     def cancel(self, id: str, reason: str) -> bool:
-        """Stop a run, for good; return whether there was one to stop."""
+        """Stop a run, for good; return whether there was one to stop. Why it was stopped first counts."""
         self._actor.check_use()
         row = self.registry.get(id)
         if row is None or row.status in HARD:
             return False
+        reason = row.cancelled or reason
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
