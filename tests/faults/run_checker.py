@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -96,6 +96,8 @@ class Left:
             return []
         if not row.delivered & TOLD_OVER:
             return [f"the detached run {row.id} is {row.status}, and that was not delivered"]
+        if detached["on_finish"] is None:
+            return []
         if not self.heard[row.id, row.status] and not self.queued[row.id, row.status]:
             return [f"the detached run {row.id} is {row.status}, and nobody will be told"]
         return []
@@ -116,6 +118,10 @@ class Left:
         if row.length is not None and row.length > len(numbers):
             found.append(f"the run {row.id} had {row.length} chunks, and {len(numbers)} are there")
         return found
+
+    def read(self, database: apsw.Connection) -> None:
+        """Read what is left."""
+        _read(database, self)
 
 
 def unaccounted(folder: Mapping[str, Left]) -> list[str]:
@@ -144,14 +150,17 @@ def _sum(spent: Sequence[Spent]) -> Spent:
     return total
 
 
-def read_folder(data: Path) -> dict[str, Left]:
+L = TypeVar("L", bound=Left)
+
+
+def read_folder(data: Path, kind: type[L]) -> dict[str, L]:
     """Return the agents of a data folder, by address. Reading changes files: give it a copy."""
-    found: dict[str, Left] = {}
+    found: dict[str, L] = {}
 
     def read(address: Address, stem: str, database: apsw.Connection | None) -> None:
-        left = found[str(address)] = Left(address)
+        left = found[str(address)] = kind(address)
         if database is not None:
-            _read(database, left)
+            left.read(database)
 
     for root in roots_in(data) if (data / TREES).exists() else ():
         walk(data, root, read)
@@ -185,7 +194,7 @@ def _read(database: apsw.Connection, left: Left) -> None:
         _read_fibers(database, left)
     if has(database, "sapwood_calls"):
         for method, arguments in database.execute("SELECT method, arguments FROM sapwood_calls"):
-            if method in ("heard", "heard_slowly"):
+            if method in ("heard", "heard_slowly", "on_child_finish"):
                 run = msgspec.msgpack.decode(arguments)["run"]
                 left.queued[run["id"], run["status"]] += 1
             else:
@@ -197,16 +206,17 @@ def _read(database: apsw.Connection, left: Left) -> None:
 
 
 def _read_fibers(database: apsw.Connection, left: Left) -> None:
-    works: dict[str, str] = {}
+    works: dict[str, tuple[str, Any]] = {}
     for number, method, arguments, due in database.execute(
         "SELECT number, method, arguments, due_at FROM sapwood_fibers"
     ):
         values = msgspec.msgpack.decode(arguments) if arguments is not None else {}
         about = values.get("run", values.get("number"))
-        works[f"fiber {number}"] = str(method)
+        works[f"fiber {number}"] = str(method), about
         if due is not None:
             left.fibers[str(method), about] += 1
     if has(database, "sapwood_steps"):
         for work, name in database.execute("SELECT work, name FROM sapwood_steps"):
-            if works.get(str(work)) == "serve_run":
-                left.steps.add(f"{left.place} {str(name).removeprefix('dig ')}")
+            method, run = works.get(str(work), ("", None))
+            if method == "serve_run":
+                left.steps.add(f"{left.place} {run} {str(name).removeprefix('dig ')}")
