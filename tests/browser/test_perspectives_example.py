@@ -101,13 +101,9 @@ def test_all_three_are_heard_and_summed_up(
     accident.now()
     is_like(discussion, Customer="completed", Engineer="running")
     gallery.picture(page, "perspectives-wide-light")
-    page.set_viewport_size(NARROW)
-    page.emulate_media(color_scheme="dark")
-    gallery.picture(page, "perspectives-narrow-dark")
     is_like(discussion, Engineer="completed", Customer="completed", Accountant="completed", Chair="completed")
     ends(discussion, "summed up")
 
-    gallery.pictures(page, "perspectives-settle")
     expect(discussion.locator(".discussion-head")).to_contain_text("3 of 3 answered, summed up")
     for who in PANEL:
         expect(how(page, who)).to_have_text(re.compile(r"answered after [\d.]+ s"))
@@ -148,8 +144,13 @@ def test_the_first_wins_and_the_others_are_stopped(
     is_like(discussion, Engineer="aborted", Customer="completed", Accountant="aborted", Chair="completed")
     ends(discussion, "summed up")
 
-    gallery.pictures(page, "perspectives-race")
+    gallery.picture(page, "perspectives-race")
     page.reload()
+    page.set_viewport_size(NARROW)
+    page.emulate_media(color_scheme="dark")
+    expect(synthesis(page)).to_be_in_viewport()
+    page.get_by_role("log").evaluate("log => log.scrollTo({ top: 0 })")
+    gallery.picture(page, "perspectives-narrow-dark")
     for who in ("Engineer", "Accountant"):
         expect(how(page, who)).to_have_text(re.compile(r"stopped after [\d.]+ s: the Customer was first"))
     assert stored(me) == [

@@ -7,9 +7,9 @@ import { Talk } from "./Talk";
 import { Timeline, isOpen } from "./Timeline";
 
 export const FACES: Record<string, { icon: ReactNode; asks: string }> = {
-  Engineer: { icon: <Gear />, asks: "Can it be done?" },
-  Customer: { icon: <Cart />, asks: "Is it any good to me?" },
-  Accountant: { icon: <Coins />, asks: "What does it cost?" },
+  Engineer: { icon: <Gear />, asks: "Is it doable?" },
+  Customer: { icon: <Cart />, asks: "Is it useful?" },
+  Accountant: { icon: <Coins />, asks: "Is it worth it?" },
   Chair: { icon: <Plan />, asks: "What follows from it?" },
 };
 const SPECIALISTS = ["Engineer", "Customer", "Accountant"];

@@ -34,6 +34,7 @@ export function Timeline({ discussion, ahead, onDismiss }: Props) {
       </ol>
       <div className="axis" aria-hidden="true">
         <span className="axis-track">{ticksOf(span).map((tick) => <span key={tick} className="tick" style={{ left: `${(100 * tick) / span}%` }}>{tick} s</span>)}</span>
+        {decided?.ended && <span className="axis-note">decided after {seconds(decided.ended - zero)}</span>}
       </div>
     </figure>
   );
