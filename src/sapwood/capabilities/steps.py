@@ -55,7 +55,7 @@ class StepOptions:
 class Work:
     """One run of something durable: what its steps are remembered by, and which it came by."""
 
-    __slots__ = ("fiber", "id", "known", "names", "owner", "park", "progressed", "runs", "sleeps")
+    __slots__ = ("fiber", "id", "known", "names", "owner", "park", "progressed", "resumed", "runs", "sleeps")
 
     def __init__(
         self,
@@ -76,6 +76,8 @@ class Work:
         self.known: set[str] | None = None
         """The steps that were remembered when this run came by its first; None: it has not yet."""
         self.sleeps = 0
+        self.resumed = False
+        """Whether it slept, and goes on."""
         self.runs = 0
         """How many runs it has given so far."""
         self.progressed = progressed

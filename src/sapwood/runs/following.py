@@ -17,9 +17,11 @@ from typing import Any
 from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
+from sapwood.capabilities.steps import Work
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import UNWANTED, RunState
@@ -66,9 +68,13 @@ class Following:
             what.pop(id, None)
 
     def launch(self, id: str) -> None:
-        """Have a run followed, by a fiber of its own; one that rests goes on."""
+        """Have a run followed, by a fiber of its own."""
+        self._actor.of(Agenda).fibers.launch(following(id), self._agent.follow_run, (id,), {})
+
+    def launch_again(self, id: str) -> None:
+        """Have a run followed that nobody follows now, because it rests or was given up."""
         if not self.wake(id):
-            self._actor.of(Agenda).fibers.launch(following(id), self._agent.follow_run, (id,), {})
+            self.launch(id)
 
     def rests(self, id: str) -> bool:
         """Return whether a run is followed by nobody in memory, because it waits for somebody."""
@@ -102,11 +108,14 @@ class Following:
             if self._is_again():  # the process ended before it was told
                 await self._actor.tell(self._agent.on_run_finish, shown(row))
             return
+        call = current.get()
+        rested = call is not None and isinstance(call.work, Work) and call.work.resumed
         followed = self._outcomes.followed[id] = Followed(
             row,
             stop=self._actor.host.loop.create_future(),
             since=self._actor.host.clock.now(),
-            again=row.status != "starting" or self._is_again(),
+            again=self._is_again() or (row.status != "starting" and not rested),
+            rested=rested,
             given_up=row.status == "interrupted",
         )
         if self._is_again():
@@ -115,9 +124,9 @@ class Following:
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._outcomes.tell_given_up(row.id)
-            if row.status == "starting" and not followed.again:
+            if row.status == "starting" and not followed.again and not rested:
                 await self._actor.tell(self._agent.on_run_start, shown(row))
-            name, links = f"run {row.type}", [row.trace] if followed.again or row.detached else []
+            name, links = f"run {row.type}", [row.trace] if followed.again or rested or row.detached else []
             with tracing.span(
                 name,
                 links=links,
@@ -289,7 +298,7 @@ class Following:
 
     def _wake_work(self, followed: Followed) -> None:
         """Have what waits for a run go on, if it came to rest with it."""
-        if followed.again and followed.row.work is not None:
+        if (followed.again or followed.rested) and followed.row.work is not None:
             self._actor.of(Served).worker.wake(followed.row.work)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:

@@ -23,7 +23,7 @@ from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import InvalidArguments, Refused, Unavailable, UsageError
+from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
@@ -284,7 +284,7 @@ class Runs:
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._outcomes.row(row.id)
         if (followed := self._outcomes.followed.get(row.id)) is None:
-            self._following.launch(row.id)
+            self._following.launch_again(row.id)
         else:
             followed.wanted_again(self._actor.host.clock.now())
         return row
@@ -357,6 +357,29 @@ class Runs:
         for followed in list(self._outcomes.followed.values()):
             if followed.row.work == work and followed.row.detached is None:
                 followed.cut(reason)
+
+    def abort_child(self, cls: type, name: str, reason: object) -> None:
+        """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""
+        self._actor.of(Children).abort(cls, name, reason)
+        self._lose(cls, name, "aborted", reason=str(Aborted(reason)))
+
+    async def delete_child(self, cls: type, name: str) -> None:
+        """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
+        if self._actor.of(Children).has(cls, name):
+            self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
+        await self._actor.of(Children).delete(cls, name)
+
+    def _lose(self, cls: type, name: str, status: str, **news: Any) -> None:
+        """Note that the runs are over that rest with a sub-agent."""
+        kind, tree = known(cls), self._actor.home
+        assert isinstance(tree, Tree)
+        for row in self.registry.open():
+            if row.type in kind.type_ids and row.name == name and self._following.rests(row.id):
+                if row.work is not None:
+                    self._actor.of(Served).worker.wake(row.work)
+                self._outcomes.end(row, status, **news)
+                self._following.wake(row.id)
+                tree.questions.forget_below(self._actor.address.child(kind.type, name))
 
     def wake_work(self, work: str) -> None:
         """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
