@@ -145,7 +145,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["legs of the chair by worker-0 (its task 1)", "polishing: 75 %", "by apprentice (its task 1)", "  READY"],
         ["legs of the chair by worker-0 (its task 2)", "polishing: 75 %", "by apprentice (its task 2)", "  READY"],
     ),
-    "perspectives.py": (
+    "opinions.py": (
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
