@@ -1,0 +1,213 @@
+"""Runs code in CPython behind Bubblewrap: for code that needs packages, and the whole language.
+
+The code has namespaces of its own: no network, no processes but its own, a file system of
+which it sees Python and the system's libraries, read-only, and an empty folder for itself.
+It shares the kernel with the host, which Monty's does not: prefer Monty where it will do.
+
+CPython cannot be written down in the middle. Each time a host function has answered, the code
+runs again from its beginning, and is given the answers there are: it has to do the same each
+time, and does the same work several times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import StoredDataError, UsageError
+from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
+
+INSIDE = Path(__file__).with_name("inside.py")
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OPENBLAS_NUM_THREADS": "1",  # each takes as much memory as there may be in all
+    "PATH": "/usr/bin:/bin",
+    "PYTHONHASHSEED": "0",
+}
+BEGINS_WITHIN = 10.0
+"""Seconds until Python is there."""
+MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
+NOT_HERE = (
+    "Bubblewrap cannot make namespaces here: {why} In a container they have to be allowed: with Docker, "
+    "--security-opt seccomp=unconfined, or a profile that lets processes unshare."
+)
+PREFIXES = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]))"
+
+
+class Call(msgspec.Struct, array_like=True):
+    """A call that code made, and what was answered."""
+
+    function: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    answer: tuple[Any, tuple[str, str] | None] | None = None
+
+
+class Said(msgspec.Struct):
+    """What came of a stretch of code, as it says itself."""
+
+    printed: str = ""
+    call: Call | None = None
+    value: Any = None
+    failure: CodeFailure | None = None
+
+
+class Bubblewrap:
+    """Runs code in a Python of this machine, behind Bubblewrap, which the system installs.
+
+    `python` is the one whose packages the code may import; by default the one that runs this.
+    """
+
+    def __init__(self, *, python: str | os.PathLike[str] = sys.executable) -> None:
+        self._python = os.fspath(python)
+        self._places: list[str] | None = None
+
+    async def start(self, task: Task) -> Paused | Ended:
+        """Run code from its beginning."""
+        return await self._run(task, [])
+
+    async def resume(self, task: Task, snapshot: bytes, answer: Answer) -> Paused | Ended:
+        """Run code from its beginning, with the answers there are."""
+        try:
+            calls = CALLS(snapshot)
+            calls[-1].answer = (answer.value, answer.error)
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise StoredDataError(f"What code had called when it was interrupted cannot be read: {error}") from None
+        return await self._run(task, calls)
+
+    async def _run(self, task: Task, calls: list[Call]) -> Paused | Ended:
+        command = await self._command(task)
+        given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
+        text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
+        told = await _told(command, text, task)
+        if isinstance(told, CodeFailure):
+            return Ended(failure=told)
+        try:
+            said = SAID(told)
+        except msgspec.MsgspecError:
+            return Ended(failure=CodeFailure("crashed", "It ended without saying what came of it."))
+        if said.call is None:
+            return Ended(said.value, said.failure, said.printed)
+        one = said.call
+        return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
+
+    async def _command(self, task: Task) -> list[str]:
+        found = shutil.which("bwrap")
+        if found is None:
+            raise UsageError(MISSING)
+        if self._places is None:
+            self._places = await _prefixes(self._python)
+        return [
+            found,
+            *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"),
+            *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
+            *(part for place in SYSTEM for part in _seen(place)),
+            *(part for place in self._places for part in ("--ro-bind", place, place)),
+            *("--dev", "/dev", "--size", str(task.limits.memory_bytes), "--tmpfs", "/tmp"),
+            *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp", "--", self._python, "-I", "-c"),
+        ]
+
+
+def _seen(place: str) -> Sequence[str]:
+    path = Path(place)
+    if path.is_symlink():
+        return ("--symlink", str(path.readlink()), place)
+    return ("--ro-bind", place, place) if path.exists() else ()
+
+
+async def _prefixes(python: str) -> list[str]:
+    """Return the folders that a Python needs to see beside those of the system."""
+    try:
+        asked = await asyncio.create_subprocess_exec(python, "-I", "-c", PREFIXES, stdout=asyncio.subprocess.PIPE)
+        said, _ = await asked.communicate()
+        folders = set(msgspec.json.decode(said, type=list[str]))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"Bubblewrap(python={python!r}): that is no Python that runs: {error}") from None
+    return sorted(one for one in folders if not one.startswith("/usr") and one != "/")
+
+
+async def _told(command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
+    """Run the command, and return what it says at its end."""
+    ours, theirs = os.pipe()
+    reader = asyncio.StreamReader(limit=2**16)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb"))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            INSIDE.read_text(),
+            str(theirs),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(theirs,),
+        )
+    finally:
+        os.close(theirs)
+    assert process.stderr is not None
+    complaint = asyncio.create_task(_beginning(process.stderr))
+    try:
+        return await _heard(process, reader, complaint, text, task)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # and with it everything it began: it is the first of its processes
+        transport.close()
+        complaint.cancel()
+        await asyncio.shield(process.wait())
+
+
+async def _heard(
+    process: asyncio.subprocess.Process,
+    reader: asyncio.StreamReader,
+    complaint: asyncio.Task[str],
+    text: bytes,
+    task: Task,
+) -> bytes | CodeFailure:
+    assert process.stdin is not None
+    try:
+        async with asyncio.timeout(BEGINS_WITHIN):
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(text)
+                await process.stdin.drain()
+                process.stdin.close()
+            begun = await reader.read(1)
+            if not begun:
+                raise UsageError(NOT_HERE.format(why=(await complaint).strip() or "it ended."))
+    except TimeoutError:
+        return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
+    heard = bytearray()
+    try:
+        async with asyncio.timeout(task.limits.seconds):
+            while part := await reader.read(2**16):
+                heard += part
+                if len(heard) > task.limits.memory_bytes:
+                    return CodeFailure("limit", f"It said more than {task.limits.memory_bytes} bytes.")
+                if heard.endswith(b"\n"):
+                    return bytes(heard)
+    except TimeoutError:
+        return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
+    return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+
+
+async def _beginning(stream: asyncio.StreamReader) -> str:
+    """Return how a stream begins; read all of it, so that nobody waits who writes to it."""
+    said = bytearray()
+    while part := await stream.read(2**14):
+        said += part[: 2000 - len(said)]
+    return said.decode(errors="replace")
+
+
+CALLS = msgspec.json.Decoder(list[Call]).decode
+SAID = msgspec.json.Decoder(Said).decode
