@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,6 +27,7 @@ import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
+from sapwood.sandbox.seccomp import filter_for
 
 INSIDE = Path(__file__).with_name("inside.py")
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
@@ -90,7 +93,7 @@ class Bubblewrap:
         command = await self._command(task)
         given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
         text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
-        told = await _told(command, text, task)
+        told = await _told(command, self._python, text, task)
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
@@ -100,6 +103,8 @@ class Bubblewrap:
         if said.call is None:
             return Ended(said.value, said.failure, said.printed)
         one = said.call
+        if one.function not in task.names:  # what stands for functions would not say so; the code did, past it
+            return Ended(failure=CodeFailure("unknown", f"NameError: name {one.function!r} is not defined"))
         return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
 
     async def _command(self, task: Task) -> list[str]:
@@ -116,7 +121,7 @@ class Bubblewrap:
             *(part for place in SYSTEM for part in _seen(place)),
             *(part for place in self._places for part in ("--ro-bind", place, place)),
             *("--dev", "/dev", "--size", str(task.limits.memory_bytes), "--tmpfs", "/tmp"),
-            *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp", "--", self._python, "-I", "-c"),
+            *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp"),
         ]
 
 
@@ -138,34 +143,50 @@ async def _prefixes(python: str) -> list[str]:
     return sorted(one for one in folders if not one.startswith("/usr") and one != "/")
 
 
-async def _told(command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
+async def _told(command: list[str], python: str, text: bytes, task: Task) -> bytes | CodeFailure:
     """Run the command, and return what it says at its end."""
     ours, theirs = os.pipe()
+    rules = _as_file(filter_for(platform.machine()))
     reader = asyncio.StreamReader(limit=2**16)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb"))
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
-            INSIDE.read_text(),
-            str(theirs),
+            *(() if rules is None else ("--seccomp", str(rules))),
+            *("--", python, "-I", "-c", INSIDE.read_text(), str(theirs)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            pass_fds=(theirs,),
+            pass_fds=(theirs,) if rules is None else (theirs, rules),
         )
     finally:
         os.close(theirs)
+        if rules is not None:
+            os.close(rules)
     assert process.stderr is not None
+    handle = os.pidfd_open(process.pid)
     complaint = asyncio.create_task(_beginning(process.stderr))
     try:
         return await _heard(process, reader, complaint, text, task)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()  # and with it everything it began: it is the first of its processes
+            # Not process.kill(): that takes the exit status away from whoever waits for it.
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
         transport.close()
         complaint.cancel()
         await asyncio.shield(process.wait())
+
+
+def _as_file(content: bytes | None) -> int | None:
+    """Return something to read this from."""
+    if content is None:
+        return None
+    read, write = os.pipe()  # it is small: a pipe holds all of it
+    os.write(write, content)
+    os.close(write)
+    return read
 
 
 async def _heard(
