@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.conformance.served import served
 from tests.conformance.works import Bench, Worker, stored, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import After, App, FiberFailed, SapwoodError, tool
+from sapwood import After, Agent, App, FiberFailed, SapwoodError, tool
 from sapwood.errors import ForbiddenSql
 from sapwood.sandbox import CodeResult, run_code
 from sapwood.testing import ScriptedModel, World, call, text
@@ -197,6 +197,33 @@ async def test_two_runs_of_one_work_are_told_from_each_other(run: Run, bench: Be
 
 
 @ONE_LEVEL
+async def test_what_functions_begin_is_found_again_as_if_all_of_them_had_been_called(run: Run, bench: Bench) -> None:
+    """Code that a function has run, and a sleep in one, are numbered; answered calls are skipped, their numbers not."""
+    results: list[CodeResult] = []
+
+    async def code(me: Worker) -> None:
+        async def deeper(what: str) -> str:
+            await me.sleep_until(datetime.fromtimestamp(0, UTC))
+            return (await run_code(f"ask('{what}') + '!'", {"ask": asking(bench)})).value
+
+        results.append(await run_code("[deeper('a'), deeper('b'), deeper('c')]", {"deeper": deeper}))
+
+    bench.works["code"] = code
+    bench.log.append("hold b")
+    async with run(Worker, deps=bench) as world:
+        await begun(bench, world, "fiber", "code")
+        await bench.seen("asked b")
+
+        await world.crash()
+        bench.go.set()
+        await world.clock.advance(2 * SECOND)
+        await bench.seen("code ends")
+
+        assert results[0].value == ["A!", "B!", "C!"]
+        assert [bench.log.count(f"asked {one}") for one in "abc"] == [1, 2, 1]
+
+
+@ONE_LEVEL
 async def test_other_code_in_the_same_place_is_refused_after_a_crash(run: Run, bench: Bench) -> None:
     lives: list[int] = []
 
@@ -288,3 +315,51 @@ async def test_code_that_a_model_has_run_goes_on_after_a_crash_and_the_model_rea
         assert [bench.log.count(f"asked {one}") for one in "abc"] == [1, 2, 1]
         returned = [part for message in model.asked[-1] for part in message.parts if part.part_kind == "tool-return"]
         assert [part.content for part in returned] == [str(DONE)]
+    assert stored(one.world.data, "sapwood_steps") == []
+
+
+class Deputy(Agent):
+    """Does what another agent's code has it do."""
+
+    deps: Bench
+
+    async def on_run(self, input: str) -> str:
+        self.deps.log.append(f"run {input}")
+        if input == "b":
+            await self.deps.go.wait()
+        return input.upper()
+
+
+class Chief(Talking):
+    """A chat whose model may run code that gives runs."""
+
+    deps: Bench
+
+    @tool(idempotent=True)
+    async def run_python(self, code: str) -> str:
+        """Run Python."""
+
+        async def have_done(what: str) -> str:
+            return (await self.run_agent(Deputy, what)).output
+
+        return str(await run_code(code, {"have_done": have_done}))
+
+
+@ONE_LEVEL
+async def test_runs_that_code_gives_are_its_own_after_a_crash(level: str, bench: Bench) -> None:
+    model = ScriptedModel(call("run_python", id="c1", code="[have_done(x) for x in 'abc']"), text("Done."))
+    cls = type("Chief", (Chief,), {"model": model})
+    async with served(App(agents=[cls], deps=bench), durability=level) as one:
+        agent: Any = await one.world.get_agent(cls, "a")
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("run b")
+
+        await one.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        bench.go.set()
+        await one.world.clock.advance(2 * SECOND)
+        await until(lambda: len(model.asked) == 2)
+
+        returned = [part for message in model.asked[-1] for part in message.parts if part.part_kind == "tool-return"]
+        assert [part.content for part in returned] == ["=> ['A', 'B', 'C']"]
+        assert bench.log.count("run a") == bench.log.count("run c") == 1

@@ -203,24 +203,22 @@ class Place:
 
     def __init__(self, actor: Actor, work: Work, name: str) -> None:
         self.actor = actor
+        self.work = work
+        self.name = name
         self._db = actor.database
-        self._work = work
-        self._name = name
 
     def read(self) -> bytes | None:
         """Return what was written last, in this life or in one before."""
         if not self._db.has(STEPS):
             return None
-        rows = self._db.execute(
-            "SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", self._work.id, self._name
-        )
+        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", self.work.id, self.name)
         return rows[0][0] if rows else None
 
     def write(self, packed: bytes) -> None:
         """Keep this, in this slice, instead of what was kept before."""
         self._db.ensure(STEPS)
-        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", self._work.id, self._name, packed)
-        self._work.progressed()
+        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", self.work.id, self.name, packed)
+        self.work.progressed()
 
 
 def _checked(name: object) -> str:

@@ -43,7 +43,7 @@ KINDS: Mapping[str, Kind] = {
 class Monty:
     """Runs code in Monty, which the extra `sandbox` installs. What `run_code` uses unless it is told otherwise.
 
-    It is most of the language and a part of the standard library: no generators, no other packages.
+    It is most of the language and a part of the standard library: no `yield`, no inheritance, no packages.
     """
 
     def __init__(self, *, processes: int | None = None) -> None:
@@ -191,7 +191,8 @@ def _raised(text: str, line: int | None, limits: CodeLimits) -> CodeFailure:
         if said.startswith(begins):
             told = sentence.format(seconds=limits.seconds, memory_bytes=limits.memory_bytes, depth=limits.depth)
             return CodeFailure("limit", told, line)
-    return CodeFailure(KINDS.get(name, "raised"), text, line)
+    kind = "syntax" if said.startswith("The monty syntax parser does not") else KINDS.get(name, "raised")
+    return CodeFailure(kind, text, line)
 
 
 def _named(name: str) -> Any:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 
-from sapwood.capabilities.steps import Place, Steps
+from sapwood.capabilities.steps import Place, Steps, Work
 from sapwood.errors import SapwoodError, StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
-from sapwood.runs.runner import tool_call
+from sapwood.runs.runner import ToolCall, tool_call
 from sapwood.sandbox.bindings import Bindings, checked, plain
 from sapwood.sandbox.contract import (
     Answer,
@@ -55,6 +56,8 @@ class Progress(msgspec.Struct):
     """What it called last, and with what."""
     answer: Answer | None = None
     """What that answered; None: it has not yet."""
+    counted: tuple[int, int] = (0, 0)
+    """How many runs and sleeps came before: what host functions do next is numbered as if they all had been called."""
     result: CodeResult | None = None
     """What became of it; None: it is not over."""
 
@@ -113,10 +116,14 @@ class Running:
 
     async def _call(self) -> None:
         at = self._at
-        answer = self._bound.call(at.function, at.arguments)
-        if not isinstance(answer, Answer):
-            answer = await answer
-            await self._free()
+        token = inside.set(None if self._place is None else f"{self._place.name} {at.calls}")
+        try:
+            answer = self._bound.call(at.function, at.arguments)
+            if not isinstance(answer, Answer):
+                answer = await answer
+                await self._free()
+        finally:
+            inside.reset(token)
         # In the slice of a function that awaits nothing: what it wrote and that it did are kept together.
         at.answer = answer
         await self._keep()
@@ -165,7 +172,7 @@ class Running:
     def _begin(self) -> Progress:
         digest = hashlib.sha256(self._task.code.encode(errors="surrogatepass")).digest()
         stored = None if self._place is None else self._place.read()
-        if stored is None:
+        if self._place is None or stored is None:
             return Progress(digest)
         try:
             progress = READ(stored)
@@ -176,10 +183,14 @@ class Running:
                 "Other code ran here before the work was begun again: what run_code() comes by has to be the same "
                 "each time. Let a step() return it."
             )
+        counter, work = _counter(self._place), self._place.work
+        counter.runs = max(counter.runs, progress.counted[0])
+        work.sleeps = max(work.sleeps, progress.counted[1])
         return progress
 
     async def _keep(self) -> None:
         if self._place is not None:
+            self._at.counted = (_counter(self._place).runs, self._place.work.sleeps)
             self._place.write(msgspec.msgpack.encode(self._at))
             await self._place.actor.leave()
 
@@ -196,6 +207,10 @@ def printed_too_much(limits: CodeLimits) -> CodeFailure:
     return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
 
 
+inside: ContextVar[str | None] = ContextVar("sapwood_code", default=None)
+"""The call of a host function that is under way, by which code that it has run is told from that of other calls."""
+
+
 def _place() -> tuple[Place | None, Actor | None]:
     """Return where code that runs now keeps how far it got, and the agent it runs for."""
     call = current.get()
@@ -203,6 +218,16 @@ def _place() -> tuple[Place | None, Actor | None]:
     if not isinstance(actor, Actor):
         return None, None
     actor.check_use()
-    asked = tool_call.get()
-    what = f"code {asked.id}" if asked is not None and asked.actor is actor else "code"
+    asked = _asked(actor)
+    what = inside.get() or ("run_code" if asked is None else f"run_code {asked.id}")
     return actor.of(Steps).place(what), actor
+
+
+def _asked(actor: Actor) -> ToolCall | None:
+    asked = tool_call.get()
+    return asked if asked is not None and asked.actor is actor else None
+
+
+def _counter(place: Place) -> ToolCall | Work:
+    """Return what counts the runs that are given here."""
+    return _asked(place.actor) or place.work
