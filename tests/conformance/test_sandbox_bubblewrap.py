@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,23 @@ async def test_code_that_does_something_else_when_it_goes_on_is_stopped() -> Non
 
 
 @needs_bubblewrap
+async def test_a_set_has_the_same_order_each_time_the_code_runs() -> None:
+    result = await wrapped("[double(len(one)) for one in {'a', 'bb', 'ccc', 'dddd', 'eeeee'}]")
+
+    assert sorted(result.value) == [2, 4, 6, 8, 10]
+
+
+@needs_bubblewrap
+async def test_a_python_may_be_reached_by_links(tmp_path: Path) -> None:
+    """As environments are made: a link to a link to the Python, each in another folder."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/python").symlink_to(Path(sys.base_prefix) / "bin/python3")
+    (tmp_path / "here").symlink_to(tmp_path / "there/python")
+
+    assert (await run_code("6 * 7", executor=Bubblewrap(python=tmp_path / "here"))).value == 42
+
+
+@needs_bubblewrap
 async def test_what_it_forges_as_a_call_is_checked_like_one() -> None:
     """The code can write to its own pipe what it likes; it is believed no more than it is."""
     forged = '\\n{"call": ["delete", ["alice"], {}], "printed": ""}\\n'
@@ -182,7 +200,7 @@ async def test_where_namespaces_are_not_allowed_it_is_said_so(monkeypatch: pytes
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    with pytest.raises(UsageError, match="cannot make namespaces here: bwrap: No permissions"):
+    with pytest.raises(UsageError, match=r"cannot run code here: bwrap: No permissions.*namespaces have to be allowed"):
         await wrapped("1")
 
 

@@ -17,7 +17,7 @@ from tests.conformance.served import served
 from tests.conformance.works import Bench, Worker, stored, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import After, Agent, App, FiberFailed, SapwoodError, tool
+from sapwood import After, Agent, App, FiberFailed, Limits, SapwoodError, tool
 from sapwood.errors import ForbiddenSql
 from sapwood.sandbox import CodeResult, run_code
 from sapwood.testing import ScriptedModel, World, call, text
@@ -171,6 +171,48 @@ async def test_what_a_plain_function_writes_is_written_once_wherever_the_process
             if not reached:
                 break
     assert nth > 4
+
+
+@ONE_LEVEL
+async def test_a_server_that_is_stopped_in_between_makes_no_difference(run: Run, bench: Bench) -> None:
+    """A function in another agent, which is stopped with it: that is no answer, and the call is made again."""
+
+    async def code(me: Worker) -> str:
+        helper = await me.sub_agent(Worker, "helper")
+        return str(await run_code("work('slow')", {"work": helper.work}))
+
+    async def slow(me: Worker) -> str:
+        await bench.go.wait()
+        return "done"
+
+    bench.works |= {"code": code, "slow": slow}
+    async with run(Worker, deps=bench) as world:
+        await begun(bench, world, "fiber", "code")
+        await bench.seen("slow begins")
+
+        await world.restart()
+        bench.go.set()
+        await world.clock.advance(2 * SECOND)
+        agent = await worker(world)
+
+        assert await bench.within(agent, lambda me: me.fiber_result("code")) == "=> 'done'"
+        assert bench.log.count("slow begins") == 2
+
+
+@ONE_LEVEL
+async def test_what_code_holds_when_it_calls_may_be_as_much_as_can_be_kept(run: Run, bench: Bench) -> None:
+    results: list[CodeResult] = []
+
+    async def code(me: Worker) -> None:
+        results.append(await run_code("x = 'y' * 100_000\nask('a')", {"ask": asking(bench)}))
+
+    bench.works["code"] = code
+    async with run(Worker, deps=bench, limits=Limits(payload_bytes=50_000)) as world:
+        await begun(bench, world, "fiber", "code")
+        await bench.seen("code ends")
+
+        assert "asked a" not in bench.log
+        assert "It holds too much to be kept" in str(results[0])
 
 
 @ONE_LEVEL

@@ -41,11 +41,18 @@ ENVIRONMENT = {
 BEGINS_WITHIN = 10.0
 """Seconds until Python is there."""
 MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
-NOT_HERE = (
-    "Bubblewrap cannot make namespaces here: {why} In a container they have to be allowed: with Docker, "
-    "--security-opt seccomp=unconfined, or a profile that lets processes unshare."
+NOT_ALLOWED = (
+    "In a container, namespaces have to be allowed: with Docker, --security-opt seccomp=unconfined, or a profile that "
+    "lets processes unshare."
 )
-PREFIXES = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]))"
+ASKED = """
+import json, os, sys
+links = [sys.executable]
+while os.path.islink(links[-1]):
+    links.append(os.path.join(os.path.dirname(links[-1]), os.readlink(links[-1])))
+print(json.dumps([{sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}, links], default=sorted))
+"""
+"""Says in which folders a Python lives, and which links lead to it."""
 
 
 class Call(msgspec.Struct, array_like=True):
@@ -112,15 +119,15 @@ class Bubblewrap:
         if found is None:
             raise UsageError(MISSING)
         if self._places is None:
-            self._places = await _prefixes(self._python)
+            self._places = await _places(self._python)
         return [
             found,
             *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
             *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"),
             *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
+            *("--dev", "/dev", "--size", str(task.limits.memory_bytes), "--tmpfs", "/tmp"),
             *(part for place in SYSTEM for part in _seen(place)),
             *(part for place in self._places for part in ("--ro-bind", place, place)),
-            *("--dev", "/dev", "--size", str(task.limits.memory_bytes), "--tmpfs", "/tmp"),
             *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp"),
         ]
 
@@ -132,15 +139,17 @@ def _seen(place: str) -> Sequence[str]:
     return ("--ro-bind", place, place) if path.exists() else ()
 
 
-async def _prefixes(python: str) -> list[str]:
-    """Return the folders that a Python needs to see beside those of the system."""
+async def _places(python: str) -> list[str]:
+    """Return what a Python needs to see beside the system's folders: its own, and the links that lead to it."""
     try:
-        asked = await asyncio.create_subprocess_exec(python, "-I", "-c", PREFIXES, stdout=asyncio.subprocess.PIPE)
+        asked = await asyncio.create_subprocess_exec(python, "-I", "-c", ASKED, stdout=asyncio.subprocess.PIPE)
         said, _ = await asked.communicate()
-        folders = set(msgspec.json.decode(said, type=list[str]))
+        folders, links = msgspec.json.decode(said, type=tuple[list[str], list[str]])
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"Bubblewrap(python={python!r}): that is no Python that runs: {error}") from None
-    return sorted(one for one in folders if not one.startswith("/usr") and one != "/")
+    seen = ["/usr", *sorted(one for one in folders if not one.startswith("/usr") and one != "/")]
+    seen += [link for link in links if not any(Path(link).is_relative_to(folder) for folder in seen)]
+    return seen[1:]
 
 
 async def _told(command: list[str], python: str, text: bytes, task: Task) -> bytes | CodeFailure:
@@ -154,12 +163,15 @@ async def _told(command: list[str], python: str, text: bytes, task: Task) -> byt
         process = await asyncio.create_subprocess_exec(
             *command,
             *(() if rules is None else ("--seccomp", str(rules))),
-            *("--", python, "-I", "-c", INSIDE.read_text(), str(theirs)),
+            *("--", python, "-s", "-c", INSIDE.read_text(), str(theirs)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(theirs,) if rules is None else (theirs, rules),
         )
+    except BaseException:
+        transport.close()
+        raise
     finally:
         os.close(theirs)
         if rules is not None:
@@ -205,7 +217,7 @@ async def _heard(
                 process.stdin.close()
             begun = await reader.read(1)
             if not begun:
-                raise UsageError(NOT_HERE.format(why=(await complaint).strip() or "it ended."))
+                raise UsageError(_not_here((await complaint).strip()))
     except TimeoutError:
         return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
     heard = bytearray()
@@ -220,6 +232,12 @@ async def _heard(
     except TimeoutError:
         return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
     return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+
+
+def _not_here(said: str) -> str:
+    """Say why nothing runs here."""
+    hint = NOT_ALLOWED if "namespace" in said or "ermission" in said or "not permitted" in said else ""
+    return f"Bubblewrap cannot run code here: {said or 'it ended'}. {hint}".strip()
 
 
 async def _beginning(stream: asyncio.StreamReader) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,9 @@ def _named(name: str) -> Any:
 
 async def _library() -> Any:
     """Return Monty's own module; importing it takes a moment, which the loop does not wait for."""
+    found = sys.modules.get("pydantic_monty")
+    if found is not None and hasattr(found, "__all__"):
+        return found
     try:
         return await asyncio.to_thread(importlib.import_module, "pydantic_monty")
     except ImportError as error:

@@ -190,6 +190,7 @@ class Running:
 
     async def _keep(self) -> None:
         if self._place is not None:
+            self._place.actor.check_live()
             self._at.counted = (_counter(self._place).runs, self._place.work.sleeps)
             self._place.write(msgspec.msgpack.encode(self._at))
             await self._place.actor.leave()
