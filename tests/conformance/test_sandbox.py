@@ -174,6 +174,25 @@ async def test_what_goes_wrong_is_a_sentence_with_a_line(run_with: Customers, co
     assert str(await run_with(code)).startswith(said)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "'\ud800'",
+        "(" * 100_000,
+        "-" * 100_000 + "1",
+        "a" + ".a" * 100_000,
+        "lambda: " * 5000 + "1",
+        "x = 1\n" * 300_000,
+    ],
+    ids=["half a character", "parentheses", "signs", "attributes", "functions", "lines"],
+)
+async def test_text_that_is_meant_to_break_the_reader_is_refused_as_well(run_with: Customers, code: str) -> None:
+    failure = (await run_with(code, limits=CodeLimits(seconds=5))).failure
+
+    assert failure is not None
+    assert failure.kind in ("syntax", "limit")
+
+
 async def test_inputs_are_variables_and_only_copies_of_them(run_with: Customers) -> None:
     orders = [{"total": 3}, {"total": 4}]
 

@@ -60,6 +60,21 @@ while True:
         while True: pass
     except BaseException: pass
 """
+VALUES = {
+    "{1: {2}}": {"1": [2]},
+    "float('nan')": "nan",
+    "b'x'": "b'x'",
+    "class A:\n  def __repr__(self): return 'an A'\nA()": "an A",
+    "import datetime\ndatetime.date(2026, 5, 1)": "2026-05-01",
+    "x = 1": None,
+}
+
+
+@needs_bubblewrap
+async def test_a_value_is_plain_data_or_described() -> None:
+    assert [(await wrapped(code)).value for code in VALUES] == list(VALUES.values())
+
+
 ESCAPES = {
     "read a file of the host": (f"open({str(Path(__file__).resolve())!r})", "raised", "No such file"),
     "read what users there are": ("open('/etc/passwd')", "raised", "No such file"),
@@ -78,7 +93,9 @@ ESCAPES = {
     "flood the reader": ("print('x' * 100_000)", "limit", "It printed more than 2000 bytes."),
     "return too much": ("'x' * 100_000", "limit", "It returned more than 2000 bytes."),
     "call what was not given": ("delete(1)", "unknown", "name 'delete' is not defined"),
-    "pass what does not fit": ("double(open)", "binding", "double() argument 'number' does not fit"),
+    "pass what does not fit": ("double('1')", "binding", "double() argument 'number' does not fit"),
+    "pass what is no data": ("double(open)", "raised", "builtin_function_or_method is no plain data"),
+    "pass no number": ("double(float('nan'))", "raised", "not JSON compliant"),
     "leave without a word": ("import os\nos._exit(0)", "crashed", "without saying what came of it"),
 }
 

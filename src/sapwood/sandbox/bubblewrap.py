@@ -105,8 +105,8 @@ class Bubblewrap:
             return Ended(failure=told)
         try:
             said = SAID(told)
-        except msgspec.MsgspecError:
-            return Ended(failure=CodeFailure("crashed", "It ended without saying what came of it."))
+        except msgspec.MsgspecError as error:
+            return Ended(failure=CodeFailure("crashed", f"What came of it cannot be read: {error}"))
         if said.call is None:
             return Ended(said.value, said.failure, said.printed)
         one = said.call

@@ -67,7 +67,7 @@ class Stage:
             exec(compile(tree, "<code>", "exec"), names)  # noqa: S102 - it is what this is for
             if isinstance(last, ast.Expr):
                 value = eval(compile(ast.Expression(last.value), "<code>", "eval"), names)
-                json.dumps(value, default=repr)
+                value = shown(value)
         except BaseException as error:  # noqa: BLE001 - whatever it was, it is told
             value, wrong = None, self.failure(error)
         self.tell(value=value, failure=wrong)
@@ -76,7 +76,7 @@ class Stage:
         """Return what the code calls instead of a host function."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            now = json.loads(json.dumps([name, args, kwargs], default=lambda one: {"not plain": repr(one)}))
+            now = json.loads(json.dumps([name, args, kwargs], default=as_plain, allow_nan=False))
             known = next(self.before, None)
             if known is None:
                 self.tell(call=now)
@@ -94,7 +94,7 @@ class Stage:
 
     def tell(self, **what: Any) -> NoReturn:
         """Say what came of it, and end at once, whatever the code would do to stay."""
-        self.out.write(json.dumps({**what, "printed": "".join(self.printed.text)}, default=repr) + "\n")
+        self.out.write(json.dumps({**what, "printed": "".join(self.printed.text)}) + "\n")
         self.out.flush()
         os._exit(0)
 
@@ -115,6 +115,23 @@ class Stage:
         if isinstance(error, NameError | ModuleNotFoundError):
             return why("unknown", said, line)
         return why("forbidden" if number in FORBIDDEN else "raised", said, line)
+
+
+def as_plain(value: Any) -> Any:
+    """Return what crosses instead of something that JSON does not have; raise if nothing does."""
+    if isinstance(value, set | frozenset):
+        return list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - of anything
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is no plain data, and does not cross")
+
+
+def shown(value: Any) -> Any:
+    """Return a value as plain data, or what it looks like."""
+    try:
+        return json.loads(json.dumps(value, default=as_plain, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
 
 
 def why(kind: str, message: str, line: int | None = None) -> dict[str, Any]:

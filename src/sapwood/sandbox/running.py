@@ -81,6 +81,8 @@ async def run_code(
     """
     given, found = bindings or {}, inputs or {}
     checked(given, found)
+    if not _is_text(code):
+        return CodeResult(failure=CodeFailure("syntax", "It has characters that are halves of others, and no text."))
     place, actor = _place()
     bound = Bindings(given, PAYLOAD if actor is None else actor.limits.payload_bytes)
     task = Task(code, bound.names, {name: plain(value, PAYLOAD) for name, value in found.items()}, limits)
@@ -170,7 +172,7 @@ class Running:
         at.printed, at.arguments = "", b""
 
     def _begin(self) -> Progress:
-        digest = hashlib.sha256(self._task.code.encode(errors="surrogatepass")).digest()
+        digest = hashlib.sha256(self._task.code.encode()).digest()
         stored = None if self._place is None else self._place.read()
         if self._place is None or stored is None:
             return Progress(digest)
@@ -206,6 +208,14 @@ READ = msgspec.msgpack.Decoder(Progress).decode
 def printed_too_much(limits: CodeLimits) -> CodeFailure:
     """Say that code printed more than it may."""
     return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
+
+
+def _is_text(code: str) -> bool:
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 inside: ContextVar[str | None] = ContextVar("sapwood_code", default=None)
