@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, UsageError
+from sapwood import Agent, Refused, UsageError
 from sapwood.sandbox import CodeLimits, CodeResult, Monty, run_code
 
 QUICK = CodeLimits(seconds=0.3, memory_bytes=16 * 1024 * 1024, depth=100, calls=5, output_bytes=2000)
@@ -161,6 +161,31 @@ async def test_what_a_function_raises_is_raised_in_the_code_which_may_catch_it(r
 
 
 @pytest.mark.parametrize(
+    ("error", "caught", "said"),
+    [
+        (ConnectionResetError("gone"), "OSError", "ConnectionResetError: gone"),
+        (KeyError("key"), "KeyError", "KeyError: key"),
+        (EOFError("over"), "RuntimeError", "EOFError: over"),
+        (Refused("not you"), "RuntimeError", "RuntimeError: Refused: not you"),
+        (type("Odd", (ValueError,), {})("so"), "ValueError", "ValueError: Odd: so"),
+        (NameError("a mistake of the host"), "NameError", "NameError: a mistake of the host"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+async def test_any_error_of_a_function_becomes_one_that_code_can_catch(
+    error: Exception, caught: str, said: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    result = await run_code(f"try:\n  fail()\nexcept {caught}:\n  print('caught')\nfail()", {"fail": fail})
+
+    assert result.printed == "caught\n"
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.message) == ("binding", f"fail() raised {said}")
+
+
+@pytest.mark.parametrize(
     ("code", "said"),
     [
         ("x = 1\nx +", "This is not Python that can run here (line 2): Expected an expression"),
@@ -237,7 +262,9 @@ async def test_the_time_that_functions_take_is_not_the_code_s(run_with: Customer
 
 
 async def test_code_cannot_hold_up_the_process_by_sleeping(run_with: Customers) -> None:
-    result = await run_with("import time, asyncio\ntime.sleep(3600)\nawait asyncio.sleep(3600)\n'awake'")
+    sleep = "time.sleep(3600)\nawait asyncio.sleep(3600)\n"
+
+    result = await run_with(f"import time, asyncio\n{sleep}find('alice')\n{sleep}'awake'")
 
     assert result.value == "awake"
 

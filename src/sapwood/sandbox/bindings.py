@@ -18,6 +18,8 @@ from sapwood.kernel.copying import Copier
 from sapwood.sandbox.contract import Answer
 
 PLAIN = Copier(Any, "It")
+EVERY = (Exception, BaseException, object)
+"""What says nothing about an error."""
 
 
 class Bindings:
@@ -103,7 +105,7 @@ def _anything(*args: Any, **kwargs: Any) -> Any: ...
 def _raised(error: Exception) -> Answer:
     """Say what a host function raised with the nearest exception that Python itself has."""
     for kind in type(error).__mro__:
-        if getattr(builtins, kind.__name__, None) is kind and kind is not Exception:
+        if getattr(builtins, kind.__name__, None) is kind and kind not in EVERY:
             own = kind is type(error)
             return Answer(error=(kind.__name__, _words(error) if own else f"{type(error).__name__}: {_words(error)}"))
     return Answer(error=("RuntimeError", f"{type(error).__name__}: {_words(error)}"))

@@ -40,6 +40,8 @@ ENVIRONMENT = {
 }
 BEGINS_WITHIN = 10.0
 """Seconds until Python is there."""
+ENDS_WITHIN = 5.0
+"""Seconds until the last of its processes is gone, after it was killed."""
 MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
 NOT_ALLOWED = (
     "In a container, namespaces have to be allowed: with Docker, --security-opt seccomp=unconfined, or a profile that "
@@ -187,8 +189,9 @@ async def _told(command: list[str], python: str, text: bytes, task: Task) -> byt
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         os.close(handle)
         transport.close()
-        complaint.cancel()
         await asyncio.shield(process.wait())
+        await asyncio.wait({complaint}, timeout=ENDS_WITHIN)
+        complaint.cancel()
 
 
 def _as_file(content: bytes | None) -> int | None:

@@ -75,6 +75,11 @@ class CodeFailure:
         return f"{IN_WORDS[self.kind]}{where}: {self.message}"
 
 
+def printed_too_much(limits: CodeLimits) -> CodeFailure:
+    """Say that code printed more than it may."""
+    return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
+
+
 @dataclass(frozen=True, slots=True)
 class CodeResult:
     """What became of code. As text, it is what to tell the model that wrote it."""

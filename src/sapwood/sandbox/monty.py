@@ -8,9 +8,11 @@ fresh process goes on from there.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import importlib
 import os
 import sys
+import typing
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,11 +21,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
-from sapwood.sandbox.contract import Answer, CodeFailure, CodeLimits, Ended, Kind, Paused, Task
+from sapwood.sandbox.contract import Answer, CodeFailure, CodeLimits, Ended, Kind, Paused, Task, printed_too_much
 
 if TYPE_CHECKING:
     from pydantic_monty import AsyncMontySession, Frame, ResourceLimits
 
+GRACE = 2.0
+"""Seconds after which a process is killed that did not notice that its time was up."""
 CODE = "<python-input-0>"
 """What Monty calls the code."""
 MISSING = "Running code needs Monty: pip install 'sapwood[sandbox]'."
@@ -44,12 +48,12 @@ KINDS: Mapping[str, Kind] = {
 class Monty:
     """Runs code in Monty, which the extra `sandbox` installs. What `run_code` uses unless it is told otherwise.
 
-    It is most of the language and a part of the standard library: no `yield`, no inheritance, no packages.
+    It is most of the language and a part of the standard library: no `yield`, no inheritance, no packages. At most
+    `processes` of them run at once, by default one for each core; more wait.
     """
 
     def __init__(self, *, processes: int | None = None) -> None:
         self._processes = processes or max(2, os.cpu_count() or 1)
-        """How many stretches of code run at once; more wait. Code that waits for a host function runs not."""
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def start(self, task: Task) -> Paused | Ended:
@@ -60,7 +64,7 @@ class Monty:
             "max_memory": limits.memory_bytes,
             "max_recursion_depth": limits.depth,
         }
-        async with self._session(allowed) as session:
+        async with self._session(task, allowed) as session:
             stretch = Stretch(task)
             begun = session.feed_start(task.code, inputs={**task.inputs}, print_callback=stretch.hear)
             return await stretch.run(begun)
@@ -68,7 +72,7 @@ class Monty:
     async def resume(self, task: Task, snapshot: bytes, answer: Answer) -> Paused | Ended:
         """Go on where the code called a host function. Its limits, and what it took of them, are in the snapshot."""
         pydantic_monty = await _library()
-        async with self._session() as session:
+        async with self._session(task) as session:
             try:
                 kept = READ(snapshot)
                 stretch = Stretch(task, kept.owed)
@@ -78,7 +82,9 @@ class Monty:
             return await stretch.run(stretch.answer(paused, answer))
 
     @asynccontextmanager
-    async def _session(self, limits: ResourceLimits | None = None) -> AsyncGenerator[AsyncMontySession, None]:
+    async def _session(
+        self, task: Task, limits: ResourceLimits | None = None
+    ) -> AsyncGenerator[AsyncMontySession, None]:
         pydantic_monty = await _library()
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
@@ -86,7 +92,7 @@ class Monty:
             turns = self._turns[loop] = asyncio.Semaphore(self._processes)
         async with (
             turns,
-            pydantic_monty.AsyncMonty(max_processes=1) as pool,
+            pydantic_monty.AsyncMonty(max_processes=1, request_timeout=task.limits.seconds + GRACE) as pool,
             pool.checkout(limits=limits, os_policy={"sleep": "zero"}) as session,
         ):
             yield session
@@ -164,7 +170,7 @@ class Stretch:
     def _failure(self, error: Any) -> CodeFailure:
         limits = self._task.limits
         if self._flooded:
-            return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
+            return printed_too_much(limits)
         kind = type(error).__name__
         if kind == "MontyCrashedError":
             if error.timed_out:
@@ -177,13 +183,21 @@ class Stretch:
         return _raised(error.display("type-msg") if hasattr(error, "display") else str(error), line, limits)
 
 
+EVERY = ("Exception", "BaseException")
 LOST = Answer(error=("RuntimeError", "Nothing is known of what this waits for."))
 
 
 def _told(answer: Answer) -> Any:
+    """Return an answer as Monty takes it."""
     if answer.error is None:
         return {"return_value": answer.value}
-    return {"exc_type": answer.error[0], "message": answer.error[1]}
+    name, message = answer.error
+    known = typing.get_args(sys.modules["pydantic_monty"].ExcType)
+    if name in known:
+        return {"exc_type": name, "message": message}
+    above = [kind.__name__ for kind in getattr(builtins, name, RuntimeError).__mro__[1:]]
+    nearest = next((one for one in above if one in known and one not in EVERY), "RuntimeError")
+    return {"exc_type": nearest, "message": f"{name}: {message}"}
 
 
 def _raised(text: str, line: int | None, limits: CodeLimits) -> CodeFailure:

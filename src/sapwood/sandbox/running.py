@@ -31,12 +31,13 @@ from sapwood.sandbox.contract import (
     Paused,
     Task,
     in_words,
+    printed_too_much,
 )
 from sapwood.sandbox.monty import Monty
 from sapwood.settings import Limits
 
 DEFAULT = Monty()
-NO_LIMITS = CodeLimits()
+USUAL_LIMITS = CodeLimits()
 PAYLOAD = Limits().payload_bytes
 SHOWN = 500
 """Characters of a value that cannot be passed on as it is."""
@@ -67,7 +68,7 @@ async def run_code(
     bindings: Mapping[str, Callable[..., Any]] | None = None,
     *,
     inputs: Mapping[str, Any] | None = None,
-    limits: CodeLimits = NO_LIMITS,
+    limits: CodeLimits = USUAL_LIMITS,
     executor: Executor | None = None,
 ) -> CodeResult:
     """Run Python that somebody else wrote, with no files, no network, and these functions; return what became of it.
@@ -156,9 +157,9 @@ class Running:
         answered = at.answer
         if failure is not None and failure.kind != "limit" and answered is not None and answered.error is not None:
             name, said = answered.error
-            if failure.message in (f"{name}: {said}", f"{name}: {said!r}"):
-                told = f"{at.function}() raised {name}: {said}"
-                failure = CodeFailure("unknown" if name == "NameError" else "binding", told, failure.line)
+            # As the code words it: KeyError quotes, and one it does not know comes after one it does.
+            if failure.message.endswith((f"{name}: {said}", f"{name}: {said!r}")):
+                failure = CodeFailure("binding", f"{at.function}() raised {name}: {said}", failure.line)
         if failure is None:
             try:
                 value = plain(value, most)
@@ -203,11 +204,6 @@ class Running:
 
 
 READ = msgspec.msgpack.Decoder(Progress).decode
-
-
-def printed_too_much(limits: CodeLimits) -> CodeFailure:
-    """Say that code printed more than it may."""
-    return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
 
 
 def _is_text(code: str) -> bool:
