@@ -8,16 +8,18 @@ is not in it.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, ClassVar
 
 import uvloop
 from frame import alternately, at_most, say, scratch
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
-from sapwood import Agent, App, ChatAgent, Limits, Settings
+from sapwood import Agent, App, ChatAgent, Limits, Settings, Step, agent_tool, on_child_state, tool
 
 SMALL = "--small" in sys.argv
 MANY = 100 if SMALL else 1000
@@ -66,7 +68,136 @@ async def fan_out() -> None:
         at_most(name, mine, reference, times=1.5, unit="µs", n=MANY)
 
 
-METRICS: dict[str, Callable[[], Awaitable[None]]] = {metric.__name__: metric for metric in (fan_out,)}
+def once(tool: str, arguments: str) -> FunctionModel:
+    """Return a model that calls this tool, and is done."""
+
+    async def calls(messages: Any, info: Any) -> AsyncIterator[Any]:
+        if any(message.kind == "response" for message in messages):
+            yield "done"
+        else:
+            yield {0: DeltaToolCall(tool, arguments, tool_call_id="c")}
+
+    return FunctionModel(stream_function=calls)
+
+
+class Asking(ChatAgent):
+    """Asks before it acts."""
+
+    made: ClassVar[asyncio.Event] = asyncio.Event()
+    model = once("act", "{}")
+
+    @tool(requires_approval=True)
+    async def act(self) -> None:
+        """Act."""
+        self.made.set()
+
+
+def above(cls: type[ChatAgent], name: str) -> type[ChatAgent]:
+    """Return a class of agents whose model uses one of that class, once."""
+    tools = [agent_tool(cls, name="below", description="Acts.")]
+    return type(name, (ChatAgent,), {"model": once("below", '{"message": "go"}'), "tools": tools})
+
+
+Deep = above(above(above(above(Asking, "Fourth"), "Third"), "Second"), "First")
+
+
+async def answered(app: App, cls: type[ChatAgent], names: Iterator[str], n: int) -> float:
+    """Return how long it takes from the answer, given at the root, until the call is made; of so many that all rest."""
+    spent = 0.0
+    for _ in range(n):
+        agent = await app.get_agent(cls, next(names))
+        turn = asyncio.create_task(agent.send("go"))
+        while not (asked := await agent.pending_approvals()):  # noqa: ASYNC110 - nobody else is to be woken
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # those above it come to rest
+        Asking.made.clear()
+        start = time.perf_counter()
+        await agent.answer_approval(asked[0], approved=True)
+        await Asking.made.wait()
+        spent += time.perf_counter() - start
+        await turn
+    return spent / n * 1e6
+
+
+async def approval() -> None:
+    """Answer at the root what is asked four levels below it, and what it asks itself."""
+    n, names = (10 if SMALL else 40), (f"t{number}" for number in itertools.count())
+    async with App(agents=[Deep, Asking], settings=Settings(data=scratch("approval"), slow_slice=60)) as app:
+        mine, reference = await alternately(
+            lambda: answered(app, Deep, names, n), lambda: answered(app, Asking, names, n), repeats=3
+        )
+        name = "An answer at the root until the call is made, four levels below, beside one of its own"
+        at_most(name, mine, reference, times=6, unit="µs", n=n)
+
+
+class Told:
+    """How far the parent has been told."""
+
+    last = 0
+    news = asyncio.Event()
+
+
+class Bird(Agent[int]):
+    initial_state = 0
+
+    async def change(self, n: int) -> float:
+        """Change its state so many times, each when the parent has heard of the last; return the cost of each."""
+        start = time.process_time()
+        for _ in range(n):
+            Told.news.clear()
+            self.set_state(self.state + 1)
+            await Told.news.wait()
+        if Told.last != self.state:
+            raise RuntimeError((Told.last, self.state))
+        return (time.process_time() - start) / n * 1e6
+
+    async def call(self, n: int) -> float:
+        """Change its state as often, and call the parent with it each time."""
+        flock = await self.parent_agent(Flock)
+        start = time.process_time()
+        for _ in range(n):
+            self.set_state(self.state + 1)
+            await flock.told(self.state)
+        return (time.process_time() - start) / n * 1e6
+
+
+class LoneBird(Bird):
+    """Nobody follows its state."""
+
+
+class Flock(Agent):
+    migrations = ("CREATE TABLE told (number INTEGER NOT NULL) STRICT", "INSERT INTO told VALUES (0)")
+
+    @on_child_state(Bird)
+    async def heard(self, child: Step, state: int) -> None:
+        if child.type == "Bird":
+            Told.last = state
+            Told.news.set()
+
+    async def told(self, state: int) -> None:
+        self.sql("UPDATE told SET number = ?", state)
+
+    async def follow(self, n: int) -> float:
+        return await (await self.sub_agent(Bird, "b")).change(n)
+
+    async def be_called(self, n: int) -> float:
+        return await (await self.sub_agent(LoneBird, "l")).call(n)
+
+
+async def child_states() -> None:
+    """Tell a parent of so many changes of a child's state, each of them, and have the child call it as often."""
+    n = 1_000 if SMALL else 10_000
+    async with App(agents=[Flock], settings=Settings(data=scratch("states"), slow_slice=60)) as app:
+        flock = await app.get_agent(Flock, "f")
+        mine, reference = await alternately(lambda: flock.follow(n), lambda: flock.be_called(n), repeats=3)
+        name = "CPU of a change of a child's state that its parent follows, beside a call that the parent notes"
+        note = "delivered at least once, also through a crash; the call is not"
+        at_most(name, mine, reference, times=4, unit="µs", n=n, note=note)
+
+
+METRICS: dict[str, Callable[[], Awaitable[None]]] = {
+    metric.__name__: metric for metric in (fan_out, approval, child_states)
+}
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from frame import Result, alternately, at_least, at_most, below, emit, say, scra
 from sockets import Client, connect
 
 from sapwood import Agent, App, Settings, expose
-from sapwood.storage.database import PAGE_SIZE
+from sapwood.storage.image import PAGE_SIZE
 
 SMALL = "--small" in sys.argv
 YEAR = 365 * 86400

@@ -31,9 +31,13 @@ from sapwood.errors import (
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
+from sapwood.remote import RemoteSubAgent
+from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
 from sapwood.runs.registry import Run
+from sapwood.runs.retention import Retention
 from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
@@ -41,8 +45,7 @@ from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
-    from sapwood.chat.agent_tools import agent_tool, persistent_agent
-    from sapwood.chat.answers import Approval
+    from sapwood.chat.agent_tools import agent_tool, persistent_agent, remote_agent_tool
     from sapwood.chat.tools import tool
     from sapwood.chat.turns import Turn
 
@@ -77,6 +80,8 @@ __all__ = [
     "OverLimit",
     "QueuedCall",
     "Refused",
+    "RemoteSubAgent",
+    "Retention",
     "Retry",
     "Run",
     "SapwoodError",
@@ -91,6 +96,7 @@ __all__ = [
     "TimedOut",
     "Turn",
     "Unavailable",
+    "Usage",
     "UsageError",
     "User",
     "agent",
@@ -101,15 +107,16 @@ __all__ = [
     "expose",
     "on_child_state",
     "persistent_agent",
+    "remote_agent_tool",
     "tool",
 ]
 
 CHAT = {
-    "Approval": "sapwood.chat.answers",
     "ChatAgent": "sapwood.chat.agent",
     "Turn": "sapwood.chat.turns",
     "agent_tool": "sapwood.chat.agent_tools",
     "persistent_agent": "sapwood.chat.agent_tools",
+    "remote_agent_tool": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
 """What is imported when it is first asked for: not everybody chats."""

@@ -17,6 +17,7 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
+from sapwood.capabilities.accounts import Accounts
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import ChildStates
@@ -35,17 +36,23 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.contract import Approval, Progress, Worker
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
+from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import RUNS, Run, shown
+from sapwood.runs.retention import KEEP_ALL, Retention
+from sapwood.runs.retention import check as check_retention
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import Watchers
+from sapwood.runs.sweeping import Sweeper
 from sapwood.runs.watching import Watch
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
@@ -77,10 +84,11 @@ HOOKS = frozenset(
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
-    {"initial_state", "state_version", "migrations", "limits", "deps", "made_by_url", "send_identity", "max_runs"}
+    {"initial_state", "state_version", "migrations", "limits", "deps"}
+    | {"made_by_url", "run_by_url", "send_identity", "max_runs", "keep_runs"}
 )
 """What a subclass may set."""
-SHOWN = frozenset({"subscribe"})
+SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval", "usage", "list_usage"})
 """What stubs show of what `Agent` defines."""
 
 
@@ -106,10 +114,14 @@ class Agent(Generic[S]):
     """What agents of this class may do at most; limits from above hold as well."""
     made_by_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
+    run_by_url: ClassVar[bool] = False
+    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     max_runs: ClassVar[int | None] = None
     """How many runs it may have given that are not over; None: any number."""
+    keep_runs: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL
+    """Which finished runs are kept, of all that it gave or by the class that did them; otherwise all are."""
 
     deps: Any
     """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
@@ -130,12 +142,17 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions, RunsFromOutside)
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
     _has_conversation: ClassVar[bool] = False
     """Whether what becomes of a run can be said to it."""
+
+    @classmethod
+    def _elsewhere(cls, caller: Address, run: str) -> str | None:
+        """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
+        return None
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, a turn or a fiber of its own, is still to go on."""
@@ -464,11 +481,11 @@ class Agent(Generic[S]):
 
         Callers that wait for it, and later ones, get `Aborted(reason)` until then.
         """
-        self._actor.of(Children).abort(cls, name, reason)
+        self._actor.of(Runs).abort_child(cls, name, reason)
 
     async def delete_sub_agent(self, cls: type[Agent[Any]], name: str) -> None:
         """Delete a sub-agent, all below it and all their data, for good. Deleting what is not there does nothing."""
-        await self._actor.of(Children).delete(cls, name)
+        await self._actor.of(Runs).delete_child(cls, name)
 
     def has_sub_agent(self, cls: type[Agent[Any]] | str, name: str) -> bool:
         """Return whether this sub-agent was made and not deleted. A text is taken as a type id."""
@@ -555,7 +572,8 @@ class Agent(Generic[S]):
         if row is None:
             return None
         progress, milestones = self._actor.of(RunClients).reported(id)
-        return replace(shown(row), progress=progress, milestones=milestones)
+        remote = self._actor.of(Outcomes).remote(row)
+        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
 
     def list_runs(self, status: str | None = None) -> list[Run]:
         """Return the runs that this agent has given, in that order; with `status`, only those."""
@@ -572,8 +590,30 @@ class Agent(Generic[S]):
         return self._actor.of(Runs).cancel(id, reason)
 
     async def clear_runs(self, *, status: str | None = None, older_than: timedelta | None = None) -> int:
-        """Forget runs, and delete the sub-agents that did them; those that go on are stopped. Return how many."""
+        """Forget runs, and delete the sub-agents that did them; those that go on are stopped. Return how many.
+
+        Those that are pinned stay.
+        """
         return await self._actor.of(Runs).clear_all(status, older_than)
+
+    async def usage(self, *, below: bool = True) -> dict[str, Any]:
+        """Return the requests, tokens and cost of this agent and everything `below` it, or its own, by model.
+
+        What sub-agents that were deleted have used is part of it. A cost of None is one that nobody knows.
+        """
+        return await self._actor.of(Accounts).used(below=below)
+
+    async def list_usage(self) -> list[Usage]:
+        """Return what this agent and those below it that exist have used, each run and each model by itself."""
+        return await self._actor.of(Accounts).all()
+
+    def pin_run(self, id: str) -> bool:
+        """Keep a run, whatever `keep_runs` says and whoever clears, until `unpin_run`; return whether there is one."""
+        return self._actor.of(Sweeper).pin(id, True)
+
+    def unpin_run(self, id: str) -> bool:
+        """Let a run go when it has to; return whether there is one."""
+        return self._actor.of(Sweeper).pin(id, False)
 
     def report_progress(
         self,
@@ -601,6 +641,20 @@ class Agent(Generic[S]):
             async for event in events:
                 yield event
 
+    async def pending_approvals(self) -> list[Approval]:
+        """Return the tool calls of this agent, and of all below it, that wait for a person. Nobody is woken."""
+        return await self._actor.of(Questions).approvals()
+
+    async def answer_approval(
+        self, asked: Approval, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
+    ) -> bool:
+        """Answer one of the `pending_approvals` of this agent; the first answer counts. Return whether it did.
+
+        An approved call is made, perhaps with other `arguments`. Of one that is not, the model is told the `reason`.
+        """
+        answer = approval(arguments, reason, approved=approved)
+        return await self._actor.of(Questions).answer(asked.path, asked.id, answer)
+
     async def tell_state(self) -> None:
         """Tell the parent the state; the framework's own."""
         await self._actor.of(ChildStates).tell()
@@ -608,6 +662,11 @@ class Agent(Generic[S]):
     async def follow_run(self, run: str) -> None:
         """Follow a run to its end; the framework's own."""
         await self._actor.of(Following).follow(run)
+        await self._actor.of(Sweeper).run_ended()
+
+    async def sweep_runs(self) -> None:
+        """Take away the runs that are not to be kept any longer; the framework's own."""
+        await self._actor.of(Sweeper).sweep()
 
     async def serve_run(self, run: str) -> None:
         """Do a run; the framework's own."""
@@ -689,6 +748,7 @@ def _check_class(cls: type[Agent[Any]]) -> None:
             f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
             "folder of .sql files."
         )
+    check_retention(cls.__name__, getattr(cls, "keep_runs", KEEP_ALL))
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"{cls.__name__}.limits is a {type(limits).__name__}. Write limits = Limits(…).")

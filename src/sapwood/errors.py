@@ -147,6 +147,30 @@ class Quarantined(Refused):
     code = "quarantined"
 
 
+class RemoteRefused(Refused):
+    """Another server does not do what it was asked to."""
+
+    code = "remote_refused"
+
+
+class RemoteUnauthorized(RemoteRefused):
+    """Another server does not let this program in."""
+
+    code = "remote_unauthorized"
+
+
+class ProtocolMismatch(RemoteRefused):
+    """Another server speaks another version of the protocol of remote runs."""
+
+    code = "protocol_mismatch"
+
+
+class RemoteLost(RemoteRefused):
+    """Another server knows less of a run than it has told already: it has lost data."""
+
+    code = "remote_lost"
+
+
 class Unavailable(SapwoodError):
     """Not now; the same call may succeed later."""
 

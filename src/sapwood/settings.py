@@ -7,9 +7,12 @@ variables into these.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from math import inf
 from types import NoneType
+from typing import Any
 
 from sapwood.errors import UsageError
 
@@ -41,16 +44,33 @@ class Limits:
     """Size of all databases of a tree together; the app's and the root's class count, no other."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
+    tokens: int | None = None
+    """Tokens that models may use for one agent and everything below it, as long as it lives; None: any number."""
+    dollars: float | None = None
+    """What these may cost."""
+    runs_at_once: int | None = None
+    """Runs that one agent and everything below it have given and that are not over; None: any number."""
+    runs_per_minute: int | None = None
+    """Runs that one agent and everything below it may begin in a minute; None: any number."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
-            value = getattr(self, field_.name)
-            if not isinstance(value, int) or value < 0:
+            value, kind = getattr(self, field_.name), str(field_.type)
+            if value is None and kind.endswith("| None"):
+                continue
+            if kind.startswith("float"):
+                if not isinstance(value, int | float) or not 0 <= value < inf:
+                    raise UsageError(f"Limits({field_.name}={value!r}): a limit is a number, 0 or more.")
+            elif not isinstance(value, int) or value < 0:
                 raise UsageError(f"Limits({field_.name}={value!r}): a limit is a whole number, 0 or more.")
 
     def within(self, other: Limits) -> Limits:
         """Return, field by field, the tighter of the two."""
-        return Limits(**{f.name: min(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
+        return Limits(**{f.name: _tighter(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
+
+
+def _tighter(one: Any, other: Any) -> Any:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +103,8 @@ class Settings:
     """Requests to one provider of models that may be under way; more wait."""
     model_requests_per_minute: int = 1_000_000
     """Requests to one provider of models in a minute; more wait."""
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """Dollars for a million tokens that a model reads, and writes, by its name; others are looked up."""
     recovery_timeout: float = 30.0
     """Seconds `on_fiber_recovered` may take; then it is tried again later."""
     run_silence: float = 120.0
@@ -114,9 +136,20 @@ class Settings:
             kinds, what = KINDS[str(field_.type)]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise UsageError(f"Settings({field_.name}={value!r}): it takes {what}.")
+        for model, price in self.prices.items():
+            if not _is_price(price):
+                raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): it takes two numbers, 0 or more.")
         if self.durability not in tuple(Durability):
             levels = " or ".join(repr(level.value) for level in Durability)
             raise UsageError(f"Settings(durability={self.durability!r}): it can be {levels}.")
+
+
+def _is_price(price: Any) -> bool:
+    try:
+        reads, writes = price
+        return 0 <= reads < inf and 0 <= writes < inf
+    except (TypeError, ValueError):
+        return False
 
 
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -129,5 +162,6 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "tuple[str, ...]": ((tuple,), "a tuple of texts"),
     "int | None": ((int, NoneType), "a whole number, or None"),
     "bool": ((bool,), "True or False"),
+    "Mapping[str, tuple[float, float]]": ((Mapping,), "a price by model, such as {'my-model': (0.5, 2.0)}"),
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
 from tests.conformance.worlds import Probe, Run
 
-from sapwood import Agent, Retry
+from sapwood import Agent, Retry, Unavailable
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
@@ -36,6 +37,27 @@ async def test_a_call_that_fails_too_often_becomes_a_dead_letter_of_its_agent(
         assert world.node.alarms.with_dead_letters() == [(address(), 1)]
         tree = world.node.trees[address()]
         assert tree.alarms.with_dead_letters() == [(address(depth), 1)]
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_of_an_agent_whose_deletion_a_crash_interrupted_no_dead_letters_are_listed(
+    run: Run, probe: Probe, nth: int
+) -> None:
+    async with run(Planner, deps=probe) as world:
+        owner = await planner(world, 2)
+        await owner.enqueue("queued", method="fail", retry=AT_ONCE)
+        await world.settled()
+        assert world.node.trees[address()].alarms.with_dead_letters() == [(address(2), 1)]
+
+        world.crash_at("committed", nth)
+        with suppress(Unavailable):
+            await (await found(world)).cut("child")
+        await world.crash()
+
+        await (await found(world)).cut("child")
+        await world.settled()
+        assert world.node.trees[address()].alarms.with_dead_letters() == []
+        assert world.node.alarms.with_dead_letters() == []
 
 
 class Careless(Agent):

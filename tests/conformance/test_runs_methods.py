@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import Agent, Refused
+from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
 
 
@@ -453,3 +454,30 @@ async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplo
     (said,) = [one for one in caplog.records if "on_run of" in one.message]
     assert said.exc_info is not None
     assert said.exc_info[0] is ValueError
+
+
+async def test_a_schedule_that_repeats_gives_new_runs_each_time_and_the_same_when_it_is_tried_again(level: str) -> None:
+    class Ticking(boss()):
+        async def start(self) -> None:
+            self.schedule(Every(timedelta(seconds=10)), self.tick)
+
+        async def tick(self) -> None:
+            await self.run_agent(Digger, "dig")
+            await self.run_agent(Digger, "wait")
+
+    cls = type("Boss", (Ticking,), {})
+    async with working(cls, durability=level) as (one, agent, bench):
+        bench.go.set()
+        await agent.start()
+        await one.world.clock.advance(10)
+        assert bench.log == ["begun dig", "begun wait"]
+        bench.go.clear()
+        await one.world.clock.advance(10)
+        await bench.seen("begun wait", 2)
+        await one.world.crash()
+        bench.go.set()
+        await one.world.settled()
+
+        runs = await (await again(one, cls)).runs()
+        assert [run.status for run in runs] == ["completed"] * 4
+        assert bench.log.count("begun dig") == 2

@@ -12,8 +12,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.conformance.serving import door
 
-from sapwood import After, Agent, App, ChatAgent, agent_tool, tool, tracing
+from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
 from sapwood.testing import ScriptedModel, call, running, text
 
 EXPORTER = InMemorySpanExporter()
@@ -182,6 +183,34 @@ async def test_after_a_restart_a_run_goes_on_in_the_trace_it_was_given_in() -> N
     assert followed
     assert all(trace_id(span) == outer for span in followed)
     assert any(link.context.trace_id == outer for span in followed for link in span.links)
+
+
+class TracedFar(Agent):
+    run_by_url = True
+
+    async def on_run(self, input: str) -> str:
+        return tracing.text() or ""
+
+
+@pytest.mark.anyio
+async def test_a_run_that_another_server_does_is_part_of_the_same_trace() -> None:
+    async with door(TracedFar) as site:
+        where = f"http://127.0.0.1:{site.port}/agents/traced-far"
+
+        class TracedRemote(RemoteSubAgent):
+            url = where
+
+        class TracedNear(Agent):
+            async def go(self) -> str:
+                with tracing.span("outer"):
+                    return (await self.run_agent(TracedRemote, "go")).output
+
+        async with running(App(agents=[TracedNear]), slow_slices="warn") as world:
+            seen = await (await world.get_agent(TracedNear, "n")).go()
+    outer = one("outer")
+    assert f"{trace_id(outer):032x}" in seen
+    assert is_below(one("invoke_agent TracedFar"), outer)
+    assert all(trace_id(span) == trace_id(outer) for span in named("POST TracedFar"))
 
 
 @pytest.mark.anyio

@@ -13,6 +13,15 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "analyst.py": (
+        [
+            "{'rye': 19, 'wheat': 30, 'oat': 4}",
+            "=> 'wheat'",
+            "not allowed here (line 1)",
+            "1 questions: May: 2 sales of rye",
+        ],
+        ["=> 'wheat'", "not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
+    ),
     "auction.py": (
         ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
         ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
@@ -39,6 +48,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
+    "budgets.py": (
+        [
+            "told: Hills.\ntold: Hills.\nerror over_limit - Expedition:north may not ask scripted: that costs up to",
+            "and of Limits(tokens=400) for Expedition:north/Scout:",
+            "1 model of its own, $0.00",
+            "'Scout: 5 x scripted'",
+        ],
+        ["error over_limit - Expedition:north may not ask scripted", "1 model of its own, $0.00"],
+    ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
         [
@@ -63,6 +81,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "  assistant: The tea is here.",
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
+    ),
+    "purchase.py": (
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
+        ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
     ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
@@ -116,6 +138,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["  … ann asks around", "  No. 3: ", "  coming", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
     ),
+    "observatory.py": (
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+        ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
+    ),
     "orchestrator.py": (
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 1)", "questions so far: 3"],
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],
@@ -128,7 +154,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["legs of the chair by worker-0 (its task 1)", "polishing: 75 %", "by apprentice (its task 1)", "  READY"],
         ["legs of the chair by worker-0 (its task 2)", "polishing: 75 %", "by apprentice (its task 2)", "  READY"],
     ),
-    "perspectives.py": (
+    "opinions.py": (
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
@@ -185,6 +211,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (sql): no such table: customers",
             "refused (forbidden_sql): An agent has one",
         ],
+    ),
+    "two_servers.py": (
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
     ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""

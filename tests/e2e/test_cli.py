@@ -69,6 +69,13 @@ SHOP = [
     "    async def branch(self, name: str) -> None:",
     "        await (await self.sub_agent(Branch, name)).order('tea')",
     "",
+    "    async def ask(self, question: str) -> None:",
+    "        await self.run_agent(Clerk, question, run_id='asked')",
+    "",
+    "class Clerk(Agent):",
+    "    async def on_run(self, question: str) -> str:",
+    "        return 'Yes.'",
+    "",
     "class Branch(Shop):",
     "    pass",
     "",
@@ -348,6 +355,19 @@ def test_the_doctor_says_what_to_do(project: Path) -> None:
 def shop(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text("\n".join(SHOP))
     return tmp_path
+
+
+def test_runs_are_shown_with_their_size_also_when_no_server_runs(shop: Path) -> None:
+    with serving(shop):
+        said_by(shop, "call", "Shop:main", "ask", "Any bread?")
+        shown = said_by(shop, "runs", "Shop:main")
+        failed = said_by(shop, "runs", "Shop:main", "--status", "error")
+    alone = json.loads(said_by(shop, "runs", "Shop:main", "--json"))
+
+    assert re.search(r"asked +│ Clerk +│ completed +│ just now +│ \d+ KiB", shown)
+    assert re.search(r"^1 run, \d+ KiB$", shown, flags=re.MULTILINE)
+    assert failed == "0 runs, 0 B\n"
+    assert [run["id"] for run in alone["runs"]] == ["asked"]
 
 
 def letters_of(folder: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
-from tests.faults.run_checker import Left
+from tests.faults.run_checker import Left, unaccounted
 from tests.faults.run_workload import ONCE
 
 from sapwood.chat.turns import Row as Turn
@@ -245,6 +245,7 @@ class Model:
             if is_end:
                 self._check_end(left)
             self._check_more(left, folder, is_end=is_end)
+        self._found += unaccounted(folder)
         self._check_told(folder)
         if is_end:
             self._check_last(folder)

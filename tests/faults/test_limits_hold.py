@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood import Agent, App, Limits, OverLimit
-from sapwood.storage.database import PAGE_SIZE
+from sapwood.storage.image import PAGE_SIZE
 from sapwood.testing import World, running
 
 LIMIT = 64 * PAGE_SIZE

@@ -72,6 +72,7 @@ def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: st
         ("process", "chunks-gone", None, "is stored as None"),
         ("process", "no-tombstones", None, "which was cancelled, and goes on"),
         ("process", "twice", None, "turns do the run"),
+        ("process", "account-later", None, "and the account has"),
         ("disk", "sent-first", None, "is stored as None"),
     ],
 )

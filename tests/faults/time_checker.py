@@ -52,6 +52,8 @@ class Folder:
     """What the trees' indexes say, by address."""
     node: dict[str, tuple[float | None, int]]
     """What the node's index says, by the address of the root."""
+    buried: tuple[str, ...] = ()
+    """Those whose tombstone is still there, each with a slash behind it."""
 
     def problems(self, promised: set[int] | None) -> list[str]:
         """Return where an index is later than what it finds. After a loss of power only what was `promised` counts."""
@@ -97,14 +99,19 @@ class Folder:
         return found if was_cut else found + self._stale()
 
     def _stale(self) -> list[str]:
+        """Return entries of the trees' indexes without a meaning.
+
+        That of an agent whose tombstone is still there goes when its parent wakes, and nobody wakes it for that.
+        """
         lettered = {agent.address for agent in self.agents if agent.letters}
         known = {agent.address for agent in self.agents}
+        alarms = {owner: entry for owner, entry in self.alarms.items() if not f"{owner}/".startswith(self.buried)}
         return [
             *(f"the tree's index has {entry} for {owner}" for owner, entry in self.alarms.items() if entry[0]),
-            *(f"the tree's index names {owner}, who is not there" for owner in self.alarms if owner not in known),
+            *(f"the tree's index names {owner}, who is not there" for owner in alarms if owner not in known),
             *(
                 f"the tree's index has {owner} down for dead letters, and there are none"
-                for owner, entry in self.alarms.items()
+                for owner, entry in alarms.items()
                 if entry[1] and owner not in lettered
             ),
         ]
@@ -125,6 +132,9 @@ def read_folder(data: Path) -> Folder:
             agent = Left(tree, str(address), stem)
             folder.agents.append(agent)
             if database is not None:
+                if has(database, "sapwood_children"):
+                    gone = database.execute("SELECT type, name FROM sapwood_children WHERE deleted_at IS NOT NULL")
+                    folder.buried += tuple(f"{address.child(type_, name)}/" for type_, name in gone)
                 if has(database, "sapwood_alarms"):
                     for owner, due, dead in database.execute("SELECT owner, due_at, dead FROM sapwood_alarms"):
                         folder.alarms[owner] = (due, dead)

@@ -73,7 +73,9 @@ def deleted_goes_on() -> None:
     def forget_below(self: TreeAlarms, address: Address) -> None:
         pass
 
-    async def finish(self: Deletion, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
+    async def finish(
+        self: Deletion, parent: Database, registry: Registry, parent_stem: str, generation: int, address: Address
+    ) -> None:
         pass
 
     def drop_others(self: Tree, actor: Actor, error: SapwoodError) -> None:

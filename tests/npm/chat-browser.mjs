@@ -32,7 +32,11 @@ async function open(name, agent = "Chat") {
   return tab;
 }
 
-const ready = (tab) => tab.waitForFunction(() => window.chat?.agent.identified, PATIENCE);
+/** Wait until a tab has heard how the conversation stands: until then that takes away what it has said meanwhile. */
+async function ready(tab) {
+  await tab.waitForFunction(() => window.chat?.agent.identified, PATIENCE);
+  await tab.evaluate(() => window.chat.agent.call("is_idle"));
+}
 
 async function reloaded(tab) {
   await tab.reload();

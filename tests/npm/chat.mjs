@@ -46,6 +46,8 @@ async function open(label, name, { agent = "Chat", ...options } = {}) {
   };
   tabs.push(tab);
   await until(`${label} is there`, () => tab.chat && tab.agent.identified);
+  // The conversation comes after the identity: until then it takes away what the tab has said meanwhile.
+  await heard(tab);
   return tab;
 }
 
@@ -163,7 +165,7 @@ async function send(name) {
   whole("answer", messages[1], 20);
   grew("after", ann, messages);
   const counts = new Set(ann.shown.map((shown) => count(shown[1])));
-  expect("it grew", [3, 7, 13, 20].every((words) => counts.has(words)), true);
+  expect("lengths it never had", [3, 7, 13, 20].filter((words) => !counts.has(words)), []);
   expect("how it ended", ann.ends.map(({ outcome, messageIds }) => [outcome, messageIds]), [["completed", [messages[0].id]]], { quietly: true });
   await say(ann, "say 3 5");
   const more = await agree("second", ann);

@@ -20,7 +20,13 @@ export class Tab {
     return tab;
   }
 
-  connected = () => this.until("is connected", (view) => Boolean(view.levels[0]?.agent.identified));
+  async connected() {
+    await this.until("is connected", (view) => Boolean(view.levels[0]?.agent.identified));
+    await this.heard(0);
+  }
+
+  /** Wait until it has heard how a conversation stands: until then that takes away what it has said meanwhile. */
+  heard = (level) => this.see((view, level) => view.levels[level].agent.call("is_idle"), level);
 
   async close() {
     const { tabs } = scenario();
@@ -54,7 +60,7 @@ export class Tab {
     const before = (await this.messages(level)).length;
     await this.see((view, text, level) => void view.say(text, level), text, level);
     await this.until("has said it", (view, before, level) => view.messages(level).length > before, before, level);
-    await this.see((view, level) => view.levels[level].agent.call("is_idle"), level);
+    await this.heard(level);
   }
 
   /** Wait until a panel shows this word. */

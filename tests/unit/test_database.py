@@ -31,7 +31,8 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.kernel.registry import CHILDREN
-from sapwood.storage.database import PAGE_SIZE, Database, empty_image
+from sapwood.storage.database import Database
+from sapwood.storage.image import PAGE_SIZE, empty_image
 from sapwood.storage.migrations import of_user
 from sapwood.storage.rows import SqlValue
 

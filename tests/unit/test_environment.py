@@ -18,6 +18,7 @@ EXAMPLES = {
     "cors": ("yes", True),
     "check_state": ("0", False),
     "prefix": ("api", "api"),
+    "prices": ("my-model=0.5/2, other=1/1", {"my-model": (0.5, 2.0), "other": (1.0, 1.0)}),
 }
 
 
@@ -39,12 +40,20 @@ def test_one_limit_replaces_one_limit() -> None:
     assert found == {"limits": Limits(depth=3, children=5)}
 
 
+def test_money_need_not_be_a_whole_number() -> None:
+    found = changes({"SAPWOOD_LIMITS_DOLLARS": "2.5", "SAPWOOD_LIMITS_TOKENS": "1000"}, Settings())
+
+    assert found == {"limits": Limits(dollars=2.5, tokens=1000)}
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "sentence"),
     [
         ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
         ("SAPWOOD_THREADS", "many", "it takes a whole number"),
         ("SAPWOOD_CORS", "maybe", "it takes true or false"),
+        ("SAPWOOD_PRICES", "my-model", "it takes prices with commas between them"),
+        ("SAPWOOD_LIMITS_DOLLARS", "much", "it takes a number"),
     ],
 )
 def test_a_mistake_is_an_error(variable: str, text: str, sentence: str) -> None:

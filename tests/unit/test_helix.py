@@ -95,7 +95,7 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
         "output": {"summary": "short"},
     }
     failed = sub_session_ref(
-        run("error", error="No.", ended_at=ended), "persistent", '{"streamId":"x","lastSequence":3}'
+        run("error", error="No.", ended_at=ended), "persistent", {"url": "u", "session": "x", "seq": 3}
     )
     assert (failed["error"], failed["mode"]) == ("No.", "persistent")
     assert failed["remote"] == {"streamId": "x", "lastSequence": 3}

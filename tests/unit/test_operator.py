@@ -39,6 +39,15 @@ class Library(Agent):
     async def clear(self, name: str) -> None:
         await (await self.sub_agent(Shelf, name)).clear()
 
+    async def lend(self, id: str, book: str) -> None:
+        await self.run_agent(Reader, book, run_id=id)
+        self.pin_run(id)
+
+
+class Reader(Agent):
+    async def on_run(self, book: str) -> int:
+        return len(book) if book else 1 // 0
+
 
 async def library(world: World) -> Operator:
     main = await world.get_agent(Library, "main")
@@ -178,3 +187,25 @@ async def test_a_public_method_can_be_called_and_no_other() -> None:
         assert [item async for item in operator.call("Library:main/Shelf:one", "note", ["b"])] == [b"2"]
         with pytest.raises(Exception, match="is the agent's own"):
             _ = [item async for item in operator.call("Library:main", "destroy", [])]
+
+
+async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_woken() -> None:
+    async with running(App(agents=[Library])) as world:
+        main = await world.get_agent(Library, "main")
+        none = Operator(world.node).runs("Library:main")
+        await main.lend("r1", "Walden")
+        await main.lend("r2", "")
+        world.sleep()
+        operator = Operator(world.node)
+
+        found = operator.runs("Library:main")["runs"]
+        failed = operator.runs("Library:main", "error")["runs"]
+
+        assert none == {"runs": [], "more": False}
+        assert [(run["id"], run["agent"], run["status"], run["pinned"]) for run in found] == [
+            ("r1", "Reader:r1", "completed", True),
+            ("r2", "Reader:r2", "error", True),
+        ]
+        assert all(run["bytes"] > 0 and run["ended_at"] >= run["started_at"] for run in found)
+        assert [run["id"] for run in failed] == ["r2"]
+        assert not any(tree.actors for tree in world.node.trees.values())

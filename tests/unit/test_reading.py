@@ -8,7 +8,7 @@ import pytest
 from tests.unit.helpers import a_database
 
 from sapwood.errors import MigrationFailed, StoredDataError
-from sapwood.storage.database import empty_image
+from sapwood.storage.image import empty_image
 from sapwood.storage.migrations import Schema, Script, of_user
 from sapwood.storage.reading import reading
 

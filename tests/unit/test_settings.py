@@ -15,7 +15,11 @@ from sapwood.errors import UsageError
 from sapwood.settings import Durability, Limits, Settings
 
 numbers = st.integers(0, 2**40)
-limits = st.builds(Limits, **{field.name: numbers for field in fields(Limits)})
+GROWTH = {name: value for name, value in asdict(Limits()).items() if value is not None}
+"""What a tree may grow to; what it may use has no limit until somebody sets one."""
+limits = st.builds(
+    Limits, **{field.name: numbers if field.name in GROWTH else st.none() | numbers for field in fields(Limits)}
+)
 
 
 @given(limits, limits)
@@ -23,7 +27,9 @@ def test_the_tighter_of_two_limits_wins_in_every_field(one: Limits, other: Limit
     both = one.within(other)
 
     for name, value in asdict(both).items():
-        assert value == min(getattr(one, name), getattr(other, name))
+        assert value == min(
+            (limit for limit in (getattr(one, name), getattr(other, name)) if limit is not None), default=None
+        )
 
 
 @given(limits, limits, limits)
@@ -36,10 +42,35 @@ def test_it_does_not_matter_in_which_order_limits_combine(a: Limits, b: Limits, 
 def test_zero_means_zero() -> None:
     assert Limits(depth=0).within(Limits()).depth == 0
     assert Limits().within(Limits(children=0)).children == 0
+    assert Limits(tokens=0).within(Limits()).tokens == 0
+    assert Limits().within(Limits(dollars=0)).dollars == 0
 
 
-def test_every_limit_is_on_by_default() -> None:
-    assert all(0 < value < 2**40 for value in asdict(Limits()).values())
+def test_every_limit_of_growth_is_on_by_default_and_of_use_none() -> None:
+    assert all(0 < value < 2**40 for value in GROWTH.values())
+    assert set(asdict(Limits())) - set(GROWTH) == {"tokens", "dollars", "runs_at_once", "runs_per_minute"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("tokens", 1.5, "Limits(tokens=1.5): a limit is a whole number, 0 or more."),
+        ("tokens", -1, "Limits(tokens=-1): a limit is a whole number, 0 or more."),
+        ("depth", None, "Limits(depth=None): a limit is a whole number, 0 or more."),
+        ("dollars", -0.01, "Limits(dollars=-0.01): a limit is a number, 0 or more."),
+        ("dollars", float("nan"), "Limits(dollars=nan): a limit is a number, 0 or more."),
+        ("dollars", "5", "Limits(dollars='5'): a limit is a number, 0 or more."),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(name: str, value: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize("price", [1, (1.0,), ("1", "2"), (-1, 2), (1, float("inf"))])
+def test_a_price_has_two_numbers(price: Any) -> None:
+    with pytest.raises(UsageError, match="it takes two numbers, 0 or more"):
+        Settings(prices={"my-model": price})
 
 
 def test_settings_cannot_be_changed_once_made() -> None:

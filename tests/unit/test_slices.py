@@ -18,7 +18,8 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Commit
 from sapwood.kernel.slices import Slices
-from sapwood.storage.database import CHECKPOINT_FRAMES, PAGE_SIZE, Database, empty_image
+from sapwood.storage.database import CHECKPOINT_FRAMES, Database
+from sapwood.storage.image import PAGE_SIZE, empty_image
 
 ROOT = Address.root_of("Tree", "one")
 WAL_HEADER = 32

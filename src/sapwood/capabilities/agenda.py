@@ -147,6 +147,14 @@ class Agenda:
             self._due, self._dead = due, dead
             await actor.home.alarms.tell_node()
 
+    def is_under_way(self, work: str) -> bool:
+        """Return whether a fiber or a stored call is not over, and may come by again what it came by before."""
+        kind, _, rest = work.partition(" ")
+        if kind == "call":
+            number = rest.partition(".")[0]
+            return any(row.work == work for row in self.calls.find("WHERE number = ?", int(number)))
+        return self.fibers.is_open(int(rest))
+
     def first_due(self) -> float | None:
         """Return when the first thing is due, what is under way included."""
         both = [self.calls.first_due(), self.fibers.first_due()]

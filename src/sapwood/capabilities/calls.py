@@ -54,7 +54,7 @@ PUT_OFF = 300.0
 """Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
     "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at,"
-    " trace FROM sapwood_calls "
+    " trace, times FROM sapwood_calls "
 )
 
 
@@ -74,6 +74,7 @@ class Row(NamedTuple):
     error: str | None
     created_at: float
     trace: str | None
+    times: int = 0
 
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
@@ -81,8 +82,8 @@ class Row(NamedTuple):
 
     @property
     def work(self) -> str:
-        """What the steps of this call are remembered by: however often it is tried, until it is over."""
-        return f"call {self.number}"
+        """What the steps and runs of this call are remembered by: however often it is tried, until it is over."""
+        return f"call {self.number}" if self.times == 0 else f"call {self.number}.{self.times}"
 
     @property
     def is_once(self) -> bool:
@@ -390,7 +391,8 @@ class StoredCalls:
         if following is None:
             return self.remove(row)
         self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ?, failed = 0, died = 0, error = NULL WHERE number = ?",
+            "UPDATE sapwood_calls SET due_at = ?, failed = 0, died = 0, error = NULL, times = times + 1"
+            " WHERE number = ?",
             following,
             row.number,
         )

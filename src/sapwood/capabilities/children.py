@@ -194,13 +194,14 @@ class Children:
         self._tree.slices.commit()
         self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone
         self._tree.alarms.forget_below(address)
+        self._tree.questions.forget_below(address)
         if self._actor.parent is not None:
             self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
         child = self._tree.actors.get(address)
         if child is not None:
             self._tree.drop(child, NotFound(f"{address} was deleted.", path=address.steps))
         self._actor.host.sockets.close_within(address, GOING_AWAY, DELETED)
-        return self._tree.delete_in_background(self._actor, row.generation)
+        return self._tree.delete_in_background(self._actor, row.generation, address)
 
     async def delete_after(self, child: Actor) -> None:
         """Delete a child that asked for it itself: the tombstone now, the rest when its current call has ended."""
@@ -219,14 +220,11 @@ class Children:
                 tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
             actor.host.sockets.close_within(child.address, GOING_AWAY, DELETED)
             await until_free(actor.database, tree.databases["root"])
-            if actor.database.removed or child.generation not in actor.registry.buried():
+            if actor.database.removed or all(child.generation != row.generation for row in actor.registry.buried()):
                 return  # the parent went too, or the commit of the tombstone failed
-            # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
-            if not actor.registry.has((child.address.type,), child.address.name):
-                tree.alarms.forget_below(child.address)
             if actor.parent is not None:
                 tree.ledger.hold(actor.stem, actor.registry.count())
-            tree.delete_in_background(actor, child.generation)
+            tree.delete_in_background(actor, child.generation, child.address)
 
         task = actor.host.loop.create_task(tear_down(), context=actor.host.context.copy())
         tree.deletions.add(task)

@@ -53,6 +53,8 @@ MOST_DEATHS = 5
 LONGEST_BACK_OFF = 300.0
 PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
+UNTIL_WOKEN = float("inf")
+"""When one is due that sleeps until somebody wakes it."""
 ALL = (
     "SELECT number, name, key, method, arguments, status, due_at, stash, result, error, recoveries, failures,"
     " created_at, ended_at, trace FROM sapwood_fibers "
@@ -321,6 +323,8 @@ class Fibers:
         try:
             await until_free(self._db)  # another call of the agent may be in long_sql()
             if row.status == "sleeping":
+                if isinstance(call.work, Work):
+                    call.work.resumed = True
                 # From here on it can be interrupted like any other.
                 self._db.execute(
                     "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number
@@ -369,6 +373,8 @@ class Fibers:
                 suspended.until,
                 row.number,
             )
+            if suspended.until == UNTIL_WOKEN:  # it has come as far as it could
+                self._db.execute("UPDATE sapwood_fibers SET recoveries = 0, failures = 0 WHERE number = ?", row.number)
             return suspended.until
         except CancelledError:
             if actor.dropped is not None:
@@ -399,7 +405,10 @@ class Fibers:
         """Return when the first fiber has to be looked after, those that run now included."""
         if not self.exist:
             return None
-        rows = self._db.execute("SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1")
+        rows = self._db.execute(
+            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at < ? ORDER BY due_at LIMIT 1",
+            UNTIL_WOKEN,
+        )
         return rows[0][0] if rows else None
 
     def begin_due(self, now: float) -> float | None:
@@ -414,9 +423,33 @@ class Fibers:
         if len(rows) == most:
             return now
         later = self._db.execute(
-            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at > ? ORDER BY due_at LIMIT 1", now
+            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at > ? AND due_at < ?"
+            " ORDER BY due_at LIMIT 1",
+            now,
+            UNTIL_WOKEN,
         )
         return later[0][0] if later else None
+
+    def is_asleep(self, name: str, method: str) -> bool:
+        """Return whether a fiber of this name, launched with this method, sleeps on."""
+        return bool(self._asleep(name, method))
+
+    def _asleep(self, name: str, method: str) -> list[Row]:
+        now = self._actor.host.clock.now()
+        rows = self._rows("WHERE status = 'sleeping' AND due_at > ? AND name = ? AND method = ?", now, name, method)
+        return [row for row in rows if row.number not in self._alive]  # one that goes on says so a little later
+
+    def wake(self, name: str, method: str) -> bool:
+        """Have a fiber go on that sleeps, whenever it was due; return whether there was one."""
+        rows = self._asleep(name, method)
+        for row in rows:
+            self._check_free()
+            now = self._actor.host.clock.now()
+            self._db.execute("UPDATE sapwood_fibers SET due_at = ? WHERE number = ?", now, row.number)
+            if self._actor.ready:  # if not, it is woken by the alarm that this sets
+                self._begin(row, self._go)
+            self._changed(now)
+        return bool(rows)
 
     async def _recover(self, row: Row, call: Call) -> None:
         call.enter()
@@ -557,6 +590,15 @@ class Fibers:
         self._forget_steps(row.number)
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
         self._let_go(row, is_done=is_done)
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a fiber is not over."""
+        return self.exist and bool(self._rows("WHERE number = ? AND due_at IS NOT NULL", number))
+
+    def is_under_way(self, name: str, method: str) -> bool:
+        """Return whether a fiber of this name, that calls this method, is not over."""
+        where = "WHERE due_at IS NOT NULL AND name = ? AND method = ? LIMIT 1"
+        return self.exist and bool(self._rows(where, name, method))
 
     async def stash(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""

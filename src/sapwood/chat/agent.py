@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from sapwood.agent import Agent
 from sapwood.chat.accepting import POLICIES, Accepting
 from sapwood.chat.agent_tools import AgentTool, PersistentAgent
-from sapwood.chat.answers import Answers, Approval
+from sapwood.chat.answers import Answers
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
@@ -24,6 +24,9 @@ from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Turn
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import Approval
+from sapwood.runs.from_outside import RunsFromOutside
+from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run
 from sapwood.runs.streaming import Watchers
 
@@ -88,7 +91,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     concurrency: ClassVar[str] = "queue"
     """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk, RunClients, Watchers)
+    _speaks = (Talk, RunClients, Watchers, Questions, RunsFromOutside)
     _runs_as = ChatRuns
     _has_conversation = True
 
@@ -208,16 +211,16 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         return self._actor.of(Record).transcript.history()
 
     async def approvals(self) -> list[Approval]:
-        """Return the tool calls that wait for a person."""
+        """Return the tool calls of this conversation that wait for a person; `pending_approvals` knows those below."""
         return self._actor.of(Answers).approvals()
 
     async def approve(self, id: str, arguments: dict[str, Any] | None = None) -> bool:
         """Let a tool call be made, perhaps with other arguments; return whether it waited for that."""
-        return self._actor.of(Answers).answer(id, "approved", arguments)
+        return await self._actor.of(Questions).take(id, approval(arguments, None, approved=True))
 
     async def deny(self, id: str, reason: str | None = None) -> bool:
         """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
-        return self._actor.of(Answers).answer(id, "denied", reason)
+        return await self._actor.of(Questions).take(id, approval(None, reason, approved=False))
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         if method == "drive_turn":

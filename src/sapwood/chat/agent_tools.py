@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from sapwood.address import kebab
 from sapwood.errors import UsageError
 from sapwood.kernel.classes import AgentClass, known
+from sapwood.remote import RemoteSubAgent, remote_class
 from sapwood.runs.registry import Run
 
 ONE_TEXT = {
@@ -30,6 +33,7 @@ class AgentTool:
     output: Any
     timeout: float | None
     display: Mapping[str, Any] | None
+    client_tools: bool = False
 
     def schema(self) -> dict[str, Any]:
         """Return what arguments the model may give."""
@@ -84,6 +88,8 @@ def persistent_agent(
     called, and with `notify` the conversation goes on with what came of it.
     """
     kind, told = _usable(cls, description, "persistent_agent()")
+    if _is_remote(cls):
+        raise UsageError(f"{cls.__name__} is on another server, and begins anew with every run: use agent_tool().")
     if mode not in ("blocking", "non-blocking"):
         raise UsageError(f"persistent_agent({cls.__name__}, mode={mode!r}): it is 'blocking' or 'non-blocking'.")
     if notify and mode == "blocking":
@@ -100,22 +106,47 @@ def agent_tool(
     output: Any = None,
     timeout: float | None = None,
     display: Mapping[str, Any] | None = None,
+    client_tools: bool = False,
 ) -> AgentTool:
     """Let a model use an agent: put it into `tools`. Every call is a run of a sub-agent of its own.
 
     `input` says what the model has to give, as a type that Pydantic knows; without it, one text.
     `output` is checked before the model sees it. What it does is said by `description`, or
-    else by the docstring of the class.
+    else by the docstring of the class. With `client_tools` it may use the tools of the client
+    that asked, as this agent may.
     """
     kind, told = _usable(cls, description, "agent_tool()")
     chosen = name or kebab(kind.type).replace("-", "_")
-    return AgentTool(cls, chosen, told, input, output, timeout, display)
+    return AgentTool(cls, chosen, told, input, output, timeout, display, client_tools)
+
+
+def remote_agent_tool(
+    url: str,
+    *,
+    description: str,
+    token: str | Callable[[Any], str | None] | None = None,
+    name: str | None = None,
+    input: Any = None,
+    output: Any = None,
+    timeout: float | None = None,
+    display: Mapping[str, Any] | None = None,
+) -> AgentTool:
+    """Let a model use an agent of another sapwood server: put it into `tools`. Every call is a run there.
+
+    `url` is that of the agent's class, `https://host/agents/researcher`. `token` is what that
+    server knows this program by: a text, or what returns it, called with `deps`. The rest is as
+    for `agent_tool`. The same as a class, for code that gives runs, is `RemoteSubAgent`.
+    """
+    chosen = name or unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2]).replace("-", "_")
+    words = "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", chosen))
+    cls = remote_class(url, f"Remote{words}", token)
+    return AgentTool(cls, chosen, description, input, output, timeout, display)
 
 
 def _usable(cls: type, description: str | None, what: str) -> tuple[AgentClass, str]:
     """Return what is known of an agent that a model is to use, and what the model is told of it."""
     kind = known(cls)
-    if not kind.overrides("on_run") and not getattr(cls, "_has_conversation", False):
+    if not (kind.overrides("on_run") or getattr(cls, "_has_conversation", False) or _is_remote(cls)):
         raise UsageError(
             f"{cls.__name__} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent."
         )
@@ -123,6 +154,10 @@ def _usable(cls: type, description: str | None, what: str) -> tuple[AgentClass, 
     if not told:
         raise UsageError(f"A model has to know what {cls.__name__} does: give {what} a description.")
     return kind, told
+
+
+def _is_remote(cls: type) -> bool:
+    return issubclass(cls, RemoteSubAgent)
 
 
 def _adapter(type_: Any) -> Any:

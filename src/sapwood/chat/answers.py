@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.chunks import answered
+from sapwood.chat.ending import Ending
 from sapwood.chat.record import Record
 from sapwood.chat.said import check
 from sapwood.chat.transcript import UIMessage
@@ -17,22 +17,13 @@ from sapwood.chat.turns import Row
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.contract import Approval, Question
+from sapwood.runs.questions import Questions
+from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 
 GO_ON = "Go on where you stopped."
 """What the model is told, and nobody else, when it is to go on with an answer that was whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """A tool call that waits for a person."""
-
-    id: str
-    """The tool call's id: what to approve or deny."""
-    tool: str
-    """The tool's name."""
-    arguments: Any
-    """What it would be called with."""
 
 
 class Answers:
@@ -44,15 +35,19 @@ class Answers:
         self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
         self._accepting = actor.of(Accepting)
 
-    def approvals(self) -> list[Approval]:
-        """Return the tool calls that wait for a person."""
+    def questions(self) -> list[Question]:
+        """Return the tool calls that wait for somebody."""
         waiting = self._turns.waiting()
         calls = self._turns.calls(waiting.number) if waiting is not None else []
         return [
-            Approval(call.id, call.name, msgspec.json.decode(call.input))
+            Question(call.id, call.asked, call.name, msgspec.json.decode(call.input))
             for call in calls
-            if call.asked == "approval" and call.is_open
+            if call.is_open and (call.asked == "approval" or call.asked == "client")
         ]
+
+    def approvals(self) -> list[Approval]:
+        """Return the tool calls that wait for a person."""
+        return [Approval(one.id, one.tool, one.input) for one in self.questions() if one.kind == "approval"]
 
     def answer(
         self,
@@ -69,8 +64,14 @@ class Answers:
         call = self._turns.call(id)
         if call is None or not call.is_open or (kind == "approved" and call.asked != "approval"):
             return False
-        self._turns.answer_call(id, kind, value, go_on=go_on)
         row = self._record.row(call.turn)
+        if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
+            self._actor.of(Ending).close_waiting("aborted")  # nobody told it that its run is over
+            return False
+        if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
+            # Before anything is written here: in a crash between the two, they find that it still waits.
+            self._actor.of(Served).wake_above(row.run)
+        self._turns.answer_call(id, kind, value, go_on=go_on)
         if client_tools is not None:
             self._turns.set(row.number, client_tools=msgspec.json.encode(client_tools).decode())
         message = self._transcript.get(row.message)
@@ -80,6 +81,7 @@ class Answers:
             self._stream.tell(wire.updated(message))
         self._stream.owner = owner or self._stream.owner
         self.maybe_go_on(row.number)
+        self._actor.of(Questions).answered()
         return True
 
     def answer_with(self, messages: Sequence[UIMessage]) -> Row | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sapwood.chat import estimating, prices
 from sapwood.chat.chunks import Projection
 from sapwood.chat.interrupting import Interrupts
 from sapwood.chat.loop import PydanticLoop, Turn, Used, retry_after
@@ -18,7 +20,10 @@ from sapwood.chat.wires import Wire
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import passing
+from sapwood.kernel.spending import NANO, Reservation, Spent
+from sapwood.kernel.tree import Tree
+from sapwood.runs.contract import code_of
+from sapwood.storage.database import until_free
 from sapwood.when import Retry
 
 if TYPE_CHECKING:
@@ -38,10 +43,15 @@ class Stalled(Exception):
     """The model stopped answering."""
 
 
-def may_pass(error: Exception) -> str | None:
-    """Return the code of what went wrong if the same may go well another time; None: it will not."""
+def reason_of(error: Exception) -> str | None:
+    """Return the code of what went wrong if the same may go well another time, or a limit was reached."""
     is_passing = isinstance(error, Stalled) or retry_after(error, 0) is not None
-    return Unavailable.code if is_passing else passing(error)
+    return Unavailable.code if is_passing else code_of(error)
+
+
+def run_of(row: Row, actor: Actor) -> str:
+    """Return what the use of models in a turn is counted for: its run, or itself, or all turns of a root together."""
+    return row.run or ("" if actor.parent is None else row.id)
 
 
 class Silence:
@@ -84,8 +94,13 @@ class Asking:
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
         """How many events have come of what the model is asked for now."""
-        self._uncounted: list[tuple[int, Used]] = []
-        """What turns have used while the database was busy elsewhere."""
+        self._uncounted: list[tuple[Row, Used]] = []
+        """What turns have used while a database was busy elsewhere."""
+        self._reserved: Reservation | None = None
+        """What the request that is under way may use."""
+        tree = actor.home
+        assert isinstance(tree, Tree)
+        self._spending = tree.spending
 
     async def answer(self, row: Row, turn: Turn, history: Sequence[ModelMessage]) -> ModelResponse:
         """Have the model say something, and everybody hear it."""
@@ -99,7 +114,9 @@ class Asking:
 
         for failed in range(1, PROVIDER.attempts + 1):
             try:
-                return await self._provided(row, turn, lambda token: self._watched(row, turn, history, token, hear))
+                return await self._provided(
+                    row, turn, history, lambda token: self._watched(row, turn, history, token, hear)
+                )
             except Stalled:
                 if failed == PROVIDER.attempts:
                     raise
@@ -111,7 +128,7 @@ class Asking:
 
     async def summary(self, row: Row, turn: Turn, old: Sequence[ModelMessage]) -> str:
         """Have the model say in short what was said."""
-        return await self._provided(row, turn, lambda token: LOOP.summarise(turn, old, token, self._counting(row)))
+        return await self._provided(row, turn, old, lambda token: LOOP.summarise(turn, old, token, self._counting(row)))
 
     async def _watched(
         self,
@@ -156,31 +173,67 @@ class Asking:
 
         def count(used: Used) -> None:
             if self._actor.dropped is None:
-                self._uncounted.append((row.number, used))
-                if not self._actor.database.busy_elsewhere:
+                self._uncounted.append((row, used))
+                if not self._actor.database.busy_elsewhere and not self._spending.root.busy_elsewhere:
                     self._count()
 
         return count
 
     def _count(self) -> None:
+        """Count, in this slice, what was used: of the turn, and then at the root of the tree."""
         while self._uncounted:
-            number, used = self._uncounted.pop()
-            self._turns.count(number, used.model, used.input_tokens, used.output_tokens, used.cost)
+            row, used = self._uncounted.pop()
+            cost = 0 if used.cost is None else round(used.cost * NANO)
+            spent = Spent(1, used.input_tokens, used.output_tokens, cost, int(used.cost is None))
+            self._turns.count(row.number, used.model, spent)
+            self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
+        self._release()
 
     async def counted(self) -> None:
-        """Return when the database can be used, and has what the model has used."""
-        await self._actor.free()
+        """Return when the databases can be used, and have what the model has used."""
+        await until_free(self._actor.database, self._spending.root)
+        self._actor.check_live()
         self._count()
 
-    async def _provided(self, row: Row, turn: Turn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+    async def put_right(self, row: Row) -> None:
+        """A turn is begun again: the process may have ended before the root knew of the last request."""
+        if self._actor.parent is None:
+            return  # it is one database, and was one commit
+        await self.counted()
+        self._spending.put_right(self._actor, run_of(row, self._actor), row.spent())
+
+    def _reserve(self, turn: Turn, messages: Sequence[ModelMessage]) -> None:
+        """Set aside what a request may use, if there is any limit to that."""
+        limits = self._actor.limits
+        if limits.tokens is None and limits.dollars is None:
+            return
+        read, written = estimating.read(turn, messages), estimating.written(turn)
+        cost = None if limits.dollars is None else prices.most(turn.asked, read, written, turn.prices)
+        names = " or ".join(name for _, name in prices.models_of(turn.asked))
+        nanodollars = None if cost is None else ceil(cost * NANO)
+        self._reserved = self._spending.reserve(self._actor, read + written, nanodollars, names)
+
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._spending.release(self._reserved)
+            self._reserved = None
+
+    async def _provided(
+        self,
+        row: Row,
+        turn: Turn,
+        messages: Sequence[ModelMessage],
+        ask: Callable[[CancellationToken], Awaitable[T]],
+    ) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         limiter = self._actor.host.shared(Providers).of(turn.asked)
         self.said = 0
         for failed in range(1, PROVIDER.attempts + 1):
             try:
                 async with limiter.request(self._waits, self._interrupts.stopped):
-                    await self._actor.free()
+                    await self.counted()
                     self._interrupts.going_on(row.number)
+                    self._reserve(turn, messages)
                     return await self._over_wire(ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
@@ -201,6 +254,8 @@ class Asking:
                 return await ask(self._interrupts.token)
         finally:
             self._interrupts.wire = None
+            if not self._uncounted:
+                self._release()
 
     def _waits(self, seconds: float | None) -> None:
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})

@@ -22,6 +22,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import Steered
+from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import TERMINATED, Row, Run, shown
 from sapwood.runs.runner import Detached, Runs, ToolCall, Wish, tool_call
@@ -237,7 +238,7 @@ class Companions:
 
     def _kind(self, row: Row) -> PersistentAgent | None:
         kinds = self._kinds.values()
-        return next((one for one in kinds if row.type in (known(one.cls).type, *known(one.cls).aliases)), None)
+        return next((one for one in kinds if row.type in known(one.cls).type_ids), None)
 
     def _brief(self, row: Row, kind: PersistentAgent) -> dict[str, Any]:
         return {"name": row.name, "agent": kind.name, "mode": kind.mode, "status": self._status(row)}
@@ -245,9 +246,7 @@ class Companions:
     def _status(self, row: Row) -> str:
         if row.cancelled == TERMINATED:
             return TERMINATED
-        followed = self._outcomes.followed.get(row.id)
-        child = followed.child if followed is not None and row.is_open else None
-        if child is not None and child.dropped is None and child.of(Served).worker.waits(row.id):
+        if row.is_open and self._actor.of(Following).waits(row.id):
             return "waiting"
         return "running" if row.is_open else row.status
 

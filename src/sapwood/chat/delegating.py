@@ -71,6 +71,7 @@ class Delegating:
             self._turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
             return None
         wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
+        wish.client_tools = row.tools() if tool.client_tools else []
         return self._actor.of(Runs).give(tool.cls, given, wish).id
 
     def answer(self, id: str, run_id: str) -> None:

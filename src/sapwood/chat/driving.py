@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.fibers import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.chat.interrupting import Interrupts
 from sapwood.chat.record import Record
@@ -16,7 +18,9 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.runs.contract import doing
+from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.questions import Questions
 
 
 class FiberDriver:
@@ -30,6 +34,7 @@ class FiberDriver:
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
+        self._actor.of(Questions).settle_soon()
         row = self._turns.of(number)
         if row is not None and row.status == "running":
             doing.set((self._actor, row.id))
@@ -75,17 +80,31 @@ class FiberDriver:
         status = await self._steps.begin(number)
         while True:
             await self._actor.free()
-            for call, run in self._steps.start_runs(number):
-                await self._over(number, run)
+            started = self._steps.start_runs(number)
+            for call, run in started:
+                await self._over(number, run, [one for _, one in started])
                 self._steps.take_run(call, run)
             if status != "running":
                 return status
             status = await self._steps.step(number)
 
-    async def _over(self, number: int, run: str) -> None:
+    async def _over(self, number: int, run: str, beside: Sequence[str]) -> None:
         """Return when a run is over; raise if the turn is not to go on."""
         runs = self._actor.of(Outcomes)
-        while runs.of(run).status in ("starting", "running"):
-            await asyncio.wait({runs.changing(run), self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
+        while not runs.of(run).is_over:
+            news = {runs.changing(run)}
+            if self._actor.of(Following).rests(run):
+                self._rest(number, beside)
+                news = {runs.changing(one) for one in beside}
+            await asyncio.wait({*news, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
             await self._actor.free()
             self._interrupts.going_on(number)
+
+    def _rest(self, number: int, started: Sequence[str]) -> None:
+        """Leave the memory if all the runs have that the turn waits for: each waits for somebody."""
+        runs, following, call = self._actor.of(Outcomes), self._actor.of(Following), current.get()
+        if not all(runs.of(one).is_over or following.rests(one) for one in started):
+            return
+        if call is not None and isinstance(call.work, Work) and (rest := call.work.park(UNTIL_WOKEN)) is not None:
+            self._steps.come_to_rest(number)
+            raise rest

@@ -18,8 +18,10 @@ from sapwood.chat.transcript import unreturned
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
 from sapwood.runs.events import ENDS, Feed
+from sapwood.runs.questions import Questions
 from sapwood.runs.registry import failure
 from sapwood.runs.served import Served
+from sapwood.storage.database import until_free
 from sapwood.wire import chat as wire
 
 SETTLED = 0.03
@@ -66,7 +68,10 @@ class Ending:
             await asyncio.sleep(SETTLED)
             await self._actor.free()
             row = self._record.row(number)
-            if status == "waiting" and row.error in (CANCELLED, CLEARED):
+        if status == "waiting":
+            await until_free(self._actor.database, self._actor.home.root)  # where it is noted that somebody is asked
+            row = self._record.row(number)
+            if row.error in (CANCELLED, CLEARED):
                 status = "aborted"
         self._end_now(row, status, error, reason)
         return status
@@ -76,9 +81,12 @@ class Ending:
         self._turns.set(row.number, next_seq=self._stream.next_seq, recovering_at=None)
         if status == "waiting":
             self._turns.set(row.number, status="waiting")
+            self._actor.of(Questions).asked()
+            if row.run is not None:
+                self._actor.of(Served).rests(row.run)
         else:
             self._leave_unanswered(row)
-            self._turns.end(row.number, status, error)
+            self._turns.end(row.number, status, error, reason)
             self.end_run(row, status, error, reason)
         if row.run is None:
             self._tell_watchers(row.number, status)
@@ -159,6 +167,7 @@ class Ending:
         self.end_run(waiting, status)
         self._tell_over(waiting.number)
         self._record.launch(waiting.number)  # which only tells the agent that it is over
+        self._actor.of(Questions).answered()
 
     def _leave_unanswered(self, row: Row) -> None:
         """What was said to a turn that did not come to it stays in the conversation."""
@@ -198,7 +207,7 @@ class Ending:
         if status == "completed":
             feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
         else:
-            told = failure(self._actor.address.type, status, error=turn.error, reason=None)
+            told = failure(self._actor.address.type, status, error=turn.error, reason=turn.reason)
             feed.end(ENDS.get(status), seq, told)
 
     def _tell_done(self, row: Row, outcome: str, error: str | None, *, says_nothing: bool) -> None:

@@ -38,7 +38,8 @@ class Interrupts:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._turns = actor.of(Record).turns
+        self._record = actor.of(Record)
+        self._turns = self._record.turns
         self.why: dict[int, str] = {}
         """Turns that were stopped and have not ended yet, and why."""
         self.token: CancellationToken | None = None
@@ -102,6 +103,9 @@ class Interrupts:
         with stopping(self._actor):
             self._cut_off()
             self._actor.of(Runs).cut_work(row.id, UNWANTED)
+        if self.token is None and self._record.rests(row.number):  # nobody drives it now who could end it
+            self._actor.of(Runs).wake_work(row.id)
+            self._record.wake(row)
 
     def _cut_off(self) -> None:
         if self.wire is not None:

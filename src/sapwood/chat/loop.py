@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from sapwood.chat import wires
 from sapwood.chat.chunks import json_of
 from sapwood.chat.compaction import SUMMARISE
+from sapwood.chat.prices import Prices, cost_of
 from sapwood.chat.tools import Toolbox
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class Used:
     """In dollars; None if nobody knows the price, or the provider was cut off before it said what it had used."""
 
     @classmethod
-    def of(cls, response: ModelResponse) -> Used:
+    def of(cls, response: ModelResponse, turn: Turn) -> Used:
         usage = response.usage
-        cost = _cost(response) if usage.has_values() else None
+        cost = cost_of(response, turn.asked, turn.prices)
         return cls(response.model_name or "", usage.input_tokens, usage.output_tokens, cost)
 
 
@@ -100,6 +101,7 @@ class Turn:
     """Is told what a tool raised, beside the model."""
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
+    prices: Prices = field(default_factory=dict[str, tuple[float, float]])
 
     @property
     def asked(self) -> Any:
@@ -165,7 +167,7 @@ class PydanticLoop:
                     async for event in events:
                         said(event)
                 finally:
-                    used(Used.of(events.response))
+                    used(Used.of(events.response, turn))
             response: ModelResponse = run.all_messages()[-1]
         _check_end(response)
         return response
@@ -180,7 +182,7 @@ class PydanticLoop:
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )
-        used(Used.of(result.response))
+        used(Used.of(result.response, turn))
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:
@@ -340,13 +342,6 @@ def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:
         else:
             results.calls[id] = value
     return results
-
-
-def _cost(response: ModelResponse) -> float | None:
-    try:
-        return float(response.cost().total_price)
-    except (LookupError, AssertionError, ValueError, AttributeError, TypeError):
-        return None  # nobody knows the price
 
 
 def _check_end(response: ModelResponse) -> None:

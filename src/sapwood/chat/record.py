@@ -16,9 +16,14 @@ from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs
+from sapwood.runs.served import Served
 from sapwood.wire import helix
+
+DRIVE = "drive_turn"
+"""The method whose fibers drive turns."""
 
 
 class Record:
@@ -66,8 +71,9 @@ class Record:
             text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
             output=None if row.output is None else msgspec.json.decode(row.output),
             error=row.error,
+            reason=row.reason,
             steps=row.steps,
-            usage=msgspec.json.decode(row.usage),
+            usage={model: spent.told() for model, spent in row.spent().items()},
             body=msgspec.json.decode(row.body),
         )
 
@@ -85,12 +91,27 @@ class Record:
         tools = self._agent.tools
         agents = {one.name: known(one.cls).type for one in tools if isinstance(one, AgentTool)}
         has_companions = any(isinstance(one, PersistentAgent) for one in tools)
-        runs = self._actor.of(Runs).registry.all()
+        runs, outcomes = self._actor.of(Runs).registry.all(), self._actor.of(Outcomes)
         return {
             "messages": helix.recorded(self.transcript.exported(), agents, companions=has_companions),
-            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, row.remote) for row in runs],
+            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, outcomes.remote(row)) for row in runs],
         }
 
     def launch(self, number: int) -> None:
         """Have a turn driven, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(f"turn {number}", self._agent.drive_turn, (number,), {})
+        self._actor.of(Agenda).fibers.launch(_driving(number), self._agent.drive_turn, (number,), {})
+
+    def rests(self, number: int) -> bool:
+        """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
+        return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
+
+    def wake(self, row: Row) -> None:
+        """Have a turn go on that rests; first whoever waits for it, so that none is left behind by a crash."""
+        if row.run is not None:
+            self._actor.of(Served).wake_above(row.run)
+        self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
+
+
+def _driving(number: int) -> str:
+    """Return the name of the fiber that drives a turn."""
+    return f"turn {number}"

@@ -26,6 +26,9 @@ class Resuming:
         """Tell a client what streams, if anything does."""
         stream, active, owner = self._stream, self._stream.active, self._stream.owner
         about_to = self._turns.running() or self._accepting.first()
+        if active is None and about_to is not None and self._record.rests(about_to.number):
+            stream.begin(about_to)  # it slept; what it has said can be shown all the same
+            active = stream.active
         if active is not None:
             if asked and active.continues and owner is not None and owner is not socket and owner.is_open:
                 frame = wire.about_stream(wire.RESUME_NONE, probe=probe, reason="continuation-owned")

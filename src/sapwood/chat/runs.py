@@ -7,11 +7,14 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.chat.accepting import Accepting
+from sapwood.chat.answers import Answers
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
 from sapwood.chat.steering import Steering
 from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import Steered
+from sapwood.runs.contract import Answer, Question, Steered
+from sapwood.runs.following import Following
+from sapwood.runs.served import Served
 
 
 class ChatRuns:
@@ -22,7 +25,10 @@ class ChatRuns:
 
     def start(self, run: str, input: Any) -> int:
         message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": _in_words(input)}]}
-        return self._actor.of(Accepting).ask([message], id=run, body={"input": input}, run=run).number
+        given = self._actor.of(Served).given(run)
+        tools = given.asked.get("client_tools") if given is not None else None
+        asking = self._actor.of(Accepting)
+        return asking.ask([message], id=run, body={"input": input}, client_tools=tools, run=run).number
 
     def cut(self, run: str, reason: str) -> None:
         self._actor.of(Conversation).cut(run, reason)
@@ -35,7 +41,26 @@ class ChatRuns:
 
     def waits(self, run: str) -> bool:
         row = self._actor.of(Record).turns.get(run)
-        return row is not None and row.status == "waiting"
+        if row is None or row.status not in ("running", "waiting"):
+            return False
+        return row.status == "waiting" or self._actor.of(Following).all_wait(row.id)
+
+    def rests(self, run: str) -> bool:
+        record = self._actor.of(Record)
+        row = record.turns.get(run)
+        return row is not None and (row.status == "waiting" or (row.status == "running" and record.rests(row.number)))
+
+    def wake(self, work: str) -> None:
+        record = self._actor.of(Record)
+        row = record.turns.get(work)
+        if row is not None and row.status == "running" and record.rests(row.number):
+            record.wake(row)
+
+    def questions(self) -> list[Question]:
+        return self._actor.of(Answers).questions()
+
+    def answer(self, id: str, answer: Answer) -> bool:
+        return self._actor.of(Answers).answer(id, answer.kind, answer.value)
 
     def current(self) -> str | None:
         row = self._actor.of(Record).turns.running()

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking, may_pass
+from sapwood.chat.asking import LOOP, Asking, reason_of
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
@@ -32,7 +33,7 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import Refused, UsageError
+from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
@@ -73,12 +74,17 @@ class Steps:
         """Have a turn stream from here, for the first time or `again`."""
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
+        if row.run is not None and (again or row.continues):
+            with suppress(Unavailable):  # a loss of power may have kept less of those above than of this
+                self._actor.of(Served).wake_above(row.run)
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
             await self._actor.free()
-        self._stream.begin(row)
+        if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
+            self._stream.begin(row)
         if again:
+            await self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -134,6 +140,13 @@ class Steps:
         self._delegating.answer(call, run)
         self._progressed()
 
+    def come_to_rest(self, number: int) -> None:
+        """A turn leaves the memory until a run goes on that it waits for."""
+        self._stream.flush()
+        row = self._turns.of(number)
+        if row is not None and row.run is not None:
+            self._actor.of(Served).rests(row.run)
+
     async def finish(self, number: int, status: str) -> None:
         """End a turn, or have it wait for somebody."""
         if status == "waiting":
@@ -154,10 +167,10 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=error,
+            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
         )
         words = in_words(error, said=self._asking.said > 0)
-        await self._end(number, "error", error=words, reason=may_pass(error))
+        await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
 
     async def tell_end(self, number: int) -> None:
@@ -204,6 +217,7 @@ class Steps:
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            prices=self._actor.host.settings.prices,
         )
 
     def _tool_raised(self, name: str, error: Exception) -> None:

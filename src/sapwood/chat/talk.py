@@ -16,6 +16,7 @@ from sapwood.chat.turns import Row
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 
 
@@ -47,7 +48,7 @@ class Talk:
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""
         frame = wire.read(data)
-        if frame is None:
+        if frame is None or (frame.path is not None and frame.type in (wire.TOOL_RESULT, wire.TOOL_APPROVAL)):
             return None
         return lambda: self._heard(socket, frame)
 
@@ -64,6 +65,7 @@ class Talk:
         elif frame.type == wire.CLEAR:
             self._conversation.clear(socket)
         elif frame.type == wire.TOOL_RESULT:
+            await self._actor.of(Served).may_wake_above()
             failed = frame.state == "output-error"
             self._answers.answer(
                 str(frame.call),
@@ -74,6 +76,7 @@ class Talk:
                 client_tools=frame.client_tools if _are_tools(frame.client_tools) else None,
             )
         elif frame.type == wire.TOOL_APPROVAL:
+            await self._actor.of(Served).may_wake_above()
             self._answers.answer(
                 str(frame.call),
                 "approved" if frame.approved is True else "denied",
@@ -134,7 +137,10 @@ class Talk:
         except msgspec.DecodeError as error:
             return PlainTextResponse(f"The body has to be JSON: {error}", 400)
         said: Any = body.get("messages")
-        row = self._answers.answer_with(said) if _ends_with_answer(said) else None
+        row = None
+        if _ends_with_answer(said):
+            await self._actor.of(Served).may_wake_above()
+            row = self._answers.answer_with(said)
         row = row or self._accept(body, None, None)
         return StreamingResponse(
             _events(self._conversation.listen(row)),

@@ -11,12 +11,13 @@ import msgspec
 from sapwood.chat.transcript import CHAT
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.spending import Spent
 from sapwood.runs.kept import CHUNKS
 from sapwood.storage.database import Database
 
 ALL = (
     "SELECT number, id, message, asked, run, status, continues, back_to, said, body, client_tools, steps,"
-    " retries, usage, output, error, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
+    " retries, usage, output, error, reason, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
 JOINED = "[]"
@@ -41,6 +42,8 @@ class Turn:
     """What it ended with: the text, or what `output_type` asks for, as what JSON has."""
     error: str | None = None
     """What went wrong."""
+    reason: str | None = None
+    """The code of what went wrong, if it may pass, or a limit was reached: `over_limit`."""
     steps: int = 0
     """How often the model was asked."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -68,6 +71,7 @@ class Row(NamedTuple):
     usage: str
     output: str | None
     error: str | None
+    reason: str | None
     next_seq: int
     recovering_at: float | None
     created_at: float
@@ -87,6 +91,10 @@ class Row(NamedTuple):
 
     def tools(self) -> list[dict[str, Any]]:
         return msgspec.json.decode(self.client_tools)
+
+    def spent(self) -> dict[str, Spent]:
+        """Return what it has used, by model."""
+        return {model: Spent(**spent) for model, spent in msgspec.json.decode(self.usage).items()}
 
 
 class ToolCall(NamedTuple):
@@ -209,12 +217,13 @@ class Turns:
         for column, value in news.items():
             self._db.execute(SETTING[column], value, number)
 
-    def end(self, number: int, status: str, error: str | None = None) -> None:
+    def end(self, number: int, status: str, error: str | None = None, reason: str | None = None) -> None:
         """A turn is over; its tool calls need not be remembered."""
         self._db.execute(
-            "UPDATE sapwood_turns SET status = ?, error = ?, ended_at = ? WHERE number = ?",
+            "UPDATE sapwood_turns SET status = ?, error = ?, reason = ?, ended_at = ? WHERE number = ?",
             status,
             error,
+            reason,
             self._clock.now(),
             number,
         )
@@ -225,16 +234,13 @@ class Turns:
         if self.exist:
             self._db.execute("DELETE FROM sapwood_turns WHERE status NOT IN ('queued', 'running', 'waiting')")
 
-    def count(self, number: int, model: str, input_tokens: int, output_tokens: int, cost: float | None) -> None:
-        """Add one request to a model to what a turn has used."""
+    def count(self, number: int, model: str, spent: Spent) -> None:
+        """Add a request to a model to what a turn has used."""
         row = self.of(number)
-        usage: dict[str, Any] = msgspec.json.decode(row.usage) if row is not None else {}
-        of_model = usage.setdefault(model, {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0})
-        of_model["requests"] += 1
-        of_model["input_tokens"] += input_tokens
-        of_model["output_tokens"] += output_tokens
-        of_model["cost"] = None if cost is None or of_model["cost"] is None else of_model["cost"] + cost
-        self.set(number, usage=msgspec.json.encode(usage).decode())
+        usage = row.spent() if row is not None else {}
+        usage[model] = usage.get(model, Spent()).plus(spent)
+        stored = {model: one._asdict() for model, one in usage.items()}
+        self.set(number, usage=msgspec.json.encode(stored).decode())
 
     def calls(self, number: int) -> list[ToolCall]:
         """Return the tool calls of a turn."""

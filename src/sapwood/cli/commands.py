@@ -267,6 +267,32 @@ def dead_letters(
 
 
 @cli.command
+def runs(
+    address: Agent,
+    /,
+    *,
+    status: Annotated[str | None, Parameter(help="Only those of this status.")] = None,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Show the runs that an agent has given and keeps: how each stands, how large it is, and whether it is pinned."""
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return operator.runs(address, status)
+
+    answer = remote.ask_or_open(data, "runs", here, address=address, status=status)
+    if as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    if answer["runs"]:
+        Console().print(showing.runs(answer))
+    held = sum(run["bytes"] for run in answer["runs"])
+    print(f"{counted(len(answer['runs']), 'runs')}, {showing.size(held)}")
+    if answer["more"]:
+        print(f"Only the first {len(answer['runs'])} are shown.", file=sys.stderr)
+
+
+@cli.command
 def backup(
     folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
     address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,

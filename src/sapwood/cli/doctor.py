@@ -27,6 +27,7 @@ EXTRAS = {
     "server": ("starlette", "uvicorn", "websockets", "uvloop"),
     "auth": ("pyjwt",),
     "chat": ("pydantic-ai-slim",),
+    "remote": ("httpx2",),
     "cluster": ("nats-py",),
     "temporal": ("temporalio",),
     "sandbox": ("pydantic-monty",),

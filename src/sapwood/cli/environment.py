@@ -25,9 +25,9 @@ FALSE = frozenset({"0", "false", "no", "off"})
 def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
     """Return the settings that the environment replaces."""
     known: dict[str, str] = {f.name.upper(): str(f.type) for f in fields(Settings) if f.name != "limits"}
-    limits = {f"LIMITS_{f.name.upper()}": f.name for f in fields(Limits)}
+    limits = {f"LIMITS_{f.name.upper()}": f for f in fields(Limits)}
     found: dict[str, Any] = {}
-    tightened: dict[str, int] = {}
+    tightened: dict[str, float] = {}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(PREFIX):
             continue
@@ -35,12 +35,12 @@ def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
         if name in known:
             found[name.lower()] = _read(variable, text, known[name])
         elif name in limits:
-            tightened[limits[name]] = _read(variable, text, "int")
+            tightened[limits[name].name] = _read(variable, text, str(limits[name].type))
         elif name not in OTHERS and (near := difflib.get_close_matches(name, [*known, *limits, *OTHERS], 1, 0.8)):
             raise UsageError(f"{variable} is not a setting. Did you mean {PREFIX}{near[0]}?")
     if tightened:
         now = {f.name: getattr(base.limits, f.name) for f in fields(Limits)}
-        found["limits"] = Limits(**{**now, **tightened})
+        found["limits"] = Limits(**{**now, **tightened})  # pyright: ignore[reportArgumentType] - as they were read
     return found
 
 
@@ -62,11 +62,22 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _prices(text: str) -> dict[str, tuple[float, float]]:
+    prices: dict[str, tuple[float, float]] = {}
+    for part in _parts(text):
+        model, _, price = part.rpartition("=")
+        read, _, written = price.partition("/")
+        prices[model] = (float(read), float(written))
+    return prices
+
+
 READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "int | None": (int, "a whole number"),
     "float": (float, "a number"),
+    "float | None": (float, "a number"),
     "bool": (_flag, "true or false"),
     "tuple[str, ...]": (_parts, "texts with commas between them"),
+    "Mapping[str, tuple[float, float]]": (_prices, "prices with commas between them, such as my-model=0.5/2"),
 }
 """How a variable is read, by the annotation of its setting."""

@@ -89,6 +89,18 @@ def rows(answer: dict[str, Any]) -> Table:
     return table
 
 
+def runs(answer: dict[str, Any], now: datetime | None = None) -> Table:
+    """Return runs as a table."""
+    now = now or datetime.now(UTC)
+    table = Table("run", "agent", "status", "over", "size", "")
+    for run in answer["runs"]:
+        over = "" if run["ended_at"] is None else ago((now - datetime.fromisoformat(run["ended_at"])).total_seconds())
+        type_ = unquote(run["agent"].partition(":")[0])
+        cells = [run["id"], type_, run["status"], over, size(run["bytes"]), "pinned" if run["pinned"] else ""]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
 def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Text]:
     """Return dead letters as lines, those of one agent together."""
     now = now or datetime.now(UTC)

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context
 from threading import get_ident
 from time import monotonic
@@ -203,6 +203,13 @@ class Actor:
     def found(self, capability: Callable[[Actor], C]) -> C | None:
         """Return this agent's own instance of a capability, if anybody has asked for it yet."""
         return self._capabilities.get(capability)
+
+    def lineage(self) -> Iterator[Actor]:
+        """Yield this agent and those above it."""
+        one: Actor | None = self
+        while one is not None:
+            yield one
+            one = one.parent
 
     def check_live(self) -> None:
         """Raise if this incarnation was dropped."""

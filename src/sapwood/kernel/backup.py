@@ -16,7 +16,7 @@ from sapwood.errors import NotFound, Unavailable, UsageError
 from sapwood.kernel.node import COPYING, Node, roots_in, tree_folder
 from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
-from sapwood.storage.database import wal_bytes
+from sapwood.storage.image import wal_bytes
 
 
 async def back_up_tree(node: Node, root: Address, target: Path) -> int:

@@ -13,12 +13,15 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
+from sapwood.address import Address
 from sapwood.errors import StoredDataError
 from sapwood.kernel.actor import Host
 from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.ledger import Ledger
+from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.spending import Spending
 from sapwood.settings import Limits
 from sapwood.storage.database import Database, until_free
 from sapwood.storage.files import Files
@@ -40,7 +43,9 @@ class Yard(Protocol):
     files: Files
     slices: Slices
     ledger: Ledger
+    spending: Spending
     alarms: TreeAlarms
+    questions: TreeQuestions
     databases: dict[str, Database]
 
     @property
@@ -57,10 +62,16 @@ class Deletion:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
 
-    async def finish(self, parent: Database, registry: Registry, parent_stem: str, generation: int) -> None:
-        """Remove the child of this generation, whose tombstone is durable."""
+    async def finish(
+        self, parent: Database, registry: Registry, parent_stem: str, generation: int, address: Address
+    ) -> None:
+        """Remove the child of this generation, which has a tombstone and had this address."""
         await self._durable(parent)
-        await until_free(self._yard.databases["root"])
+        await until_free(parent, self._yard.databases["root"])
+        # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
+        if not parent.removed and not registry.has((address.type,), address.name):
+            self._yard.alarms.forget_below(address)
+            self._yard.questions.forget_below(address)
         if self._yard.alarms.exist:
             await self._yard.alarms.tell_node()
         await self._remove(child_stem(parent_stem, generation))
@@ -89,6 +100,8 @@ class Deletion:
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
                 await self._yard.host.gate.sync_folder(self._yard.folder)
+        await until_free(self._yard.databases["root"])
+        self._yard.spending.forget(stem)
         self._yard.slices.commit()
         await self._durable(database)
         await self._yard.may_remove()

@@ -103,14 +103,15 @@ class Registry:
         """Remove a tombstone, once nothing is left of its subtree."""
         self._db.execute("DELETE FROM sapwood_children WHERE generation = ?", generation)
 
-    def buried(self) -> list[int]:
-        """Return the generations whose removal a crash may have interrupted."""
+    def buried(self) -> list[Row]:
+        """Return those whose removal a crash may have interrupted."""
         if not self._db.has(CHILDREN):
             return []
         rows = self._db.execute(
-            "SELECT generation FROM sapwood_children WHERE deleted_at IS NOT NULL ORDER BY generation"
+            "SELECT generation, type, name, created_at FROM sapwood_children"
+            " WHERE deleted_at IS NOT NULL ORDER BY generation"
         )
-        return [generation for (generation,) in rows]
+        return [Row(*row) for row in rows]
 
     def generations(self, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return generations in order, each with whether it is alive; tombstones included."""

@@ -21,13 +21,17 @@ from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import Call
 from sapwood.kernel.deletion import Deletion, child_stem
+from sapwood.kernel.givers import Givers
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.spending import Spending
 from sapwood.settings import Limits
-from sapwood.storage.database import PAGE_SIZE, Database
+from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +81,10 @@ class Tree:
         self.root = self.database(ROOT_STEM, host.settings.limits)
         self.root_registry = Registry(self.root, host.clock)
         self.ledger = Ledger(self.root, self._estimate, self._measure_all)
+        self.spending = Spending(self.root, self.slices, host.gate)
+        self.givers = Givers(self.root, self.slices, host.gate)
         self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
+        self.questions = TreeQuestions(self.root, self.slices, host.gate)
         self.kept_awake: dict[object, Actor] = {}
         """Who asked that the tree stay awake, by what they hold."""
 
@@ -472,12 +479,12 @@ class Tree:
 
     def resume_deletions(self, actor: Actor) -> None:
         """Go on with deletions that a crash interrupted."""
-        for generation in actor.registry.buried():
-            self.delete_in_background(actor, generation)
+        for row in actor.registry.buried():
+            self.delete_in_background(actor, row.generation, actor.address.child(row.type, row.name))
 
-    def delete_in_background(self, parent: Actor, generation: int) -> asyncio.Task[None]:
+    def delete_in_background(self, parent: Actor, generation: int, address: Address) -> asyncio.Task[None]:
         task = self.host.loop.create_task(
-            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation),
+            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation, address),
             context=self.host.context.copy(),
         )
         self.deletions.add(task)

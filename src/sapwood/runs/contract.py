@@ -10,7 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from sapwood.errors import SapwoodError
+from sapwood.address import Step
+from sapwood.errors import OverLimit, SapwoodError
 from sapwood.kernel.actor import Actor
 
 UNWANTED = "parent-interrupted"
@@ -24,9 +25,11 @@ Steered = Literal["joined", "over", "deaf"]
 """What became of something said in the middle of a run: it joins it, it came too late, or nobody can hear it."""
 
 
-def passing(error: BaseException) -> str | None:
-    """Return the code of an error that may not come again if the same is asked again; None: it will."""
-    return error.code if isinstance(error, SapwoodError) and error.retryable else None
+def code_of(error: BaseException) -> str | None:
+    """Return the code that is told of an error: it may pass if the same is asked again, or a limit was reached."""
+    if not isinstance(error, SapwoodError):
+        return None
+    return error.code if error.retryable or isinstance(error, OverLimit) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,41 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A tool call that waits for somebody."""
+
+    id: str
+    """The tool call's id."""
+    kind: Literal["approval", "client"]
+    """Whether a person has to allow it, or a client has to run it."""
+    tool: str
+    input: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A tool call that waits for a person."""
+
+    id: str
+    """The tool call's id: what to approve or deny."""
+    tool: str
+    """The tool's name."""
+    arguments: Any
+    """What it would be called with."""
+    path: tuple[Step, ...] = ()
+    """Which agent asks: the steps down to it from the one that was asked for this; none if that asks itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody answered."""
+
+    kind: Literal["approved", "denied", "done", "failed"]
+    value: Any = None
+    """Other arguments, a reason, what the tool returned, or what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
     """How a run stands, as the agent knows that does it."""
 
@@ -56,7 +94,7 @@ class RunState:
     status: str
     """`running`, `completed`, `error` or `aborted`."""
     waits: bool
-    """Whether it waits for a person, and will for as long as that takes."""
+    """Whether it waits for somebody, itself or by way of others, and will for as long as that takes."""
     seq: int
     """The number of its next chunk."""
     output: str | None = None
@@ -64,7 +102,7 @@ class RunState:
     summary: str | None = None
     error: str | None = None
     reason: str | None = None
-    """Why it was aborted; of an error that may pass, its code."""
+    """Why it was aborted; of an error that may pass, or a limit that was reached, its code."""
     usage: str = "{}"
     """JSON: tokens and cost, by model."""
     progress: str | None = None
@@ -95,7 +133,23 @@ class Worker(Protocol):
         ...
 
     def waits(self, run: str) -> bool:
-        """Return whether a run waits for a person."""
+        """Return whether a run waits for somebody, itself or by way of others."""
+        ...
+
+    def rests(self, run: str) -> bool:
+        """Return whether a run that waits for somebody does so without anything of it in memory."""
+        ...
+
+    def wake(self, work: str) -> None:
+        """Have a run, or turn, go on that rested; those above it first."""
+        ...
+
+    def questions(self) -> list[Question]:
+        """Return what this agent itself waits for somebody to answer."""
+        ...
+
+    def answer(self, id: str, answer: Answer) -> bool:
+        """Take the answer to one of these, in this slice; return whether it was waited for."""
         ...
 
     def current(self) -> str | None:

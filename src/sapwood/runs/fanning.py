@@ -136,7 +136,7 @@ class Twig:
 
     def may_be_tried_again(self, row: Row) -> bool:
         """Return whether a run of it failed in a way that may pass, and there are attempts left."""
-        is_passing = row.status == "interrupted" or (row.status == "error" and row.reason is not None)
+        is_passing = row.status == "interrupted" or (row.status == "error" and row.may_pass)
         retry = self.branch.retry
         return is_passing and row.cancelled is None and retry is not None and self.tried < retry.attempts
 
@@ -146,7 +146,6 @@ class Fan:
 
     def __init__(self, actor: Actor, branches: Sequence[Branch], rule: Rule, concurrency: int | None = None) -> None:
         self._actor = actor
-        self._agent: Any = actor.agent
         self._rule = rule
         self._concurrency = concurrency
         self._runs = actor.of(Runs)
@@ -169,6 +168,8 @@ class Fan:
         self._cleared: str | None = None
         """A run that was cleared away while it was waited for."""
         self._woken = asyncio.Event()
+        self._wanted: set[str] = set()
+        """The runs that are not to be taken away before somebody has seen what became of all."""
 
     def _placed(self, branch: Branch, at: int) -> Twig:
         wish = Wish(branch.run_id, timeout=branch.timeout, display=branch.display)
@@ -220,10 +221,14 @@ class Fan:
         finally:
             for id in list(self._going):
                 self._hear_no_more(id)
+            for id in self._wanted:
+                self._outcomes.no_longer_waited_for(id)
 
     def _recall(self) -> None:
         """Take what an earlier life left: what was decided holds, what ended counts, and what goes on is asked for."""
         found = [(twig, self._last(twig)) for twig in self._twigs]
+        for twig in self._twigs:
+            self._want(twig)
         going = [twig for twig, row in found if row is not None and row.status not in HARD]
         for twig in going:
             self._hear(twig)
@@ -239,6 +244,11 @@ class Fan:
         for twig in going:
             if self._stopped is None:
                 self._give(twig)
+
+    def _want(self, twig: Twig) -> None:
+        if twig.run not in self._wanted:
+            self._wanted.add(twig.run)
+            self._outcomes.waited_for[twig.run] += 1
 
     def _last(self, twig: Twig) -> Row | None:
         """Return the last run of a branch there is."""
@@ -266,8 +276,7 @@ class Fan:
             return True
         if self._concurrency is not None and len(self._going) >= self._concurrency:
             return False
-        most: int | None = self._agent.max_runs
-        return most is None or self._registry.count_open() < most
+        return self._runs.may_begin()
 
     def _begin(self, twig: Twig) -> None:
         if self._stopped is None:
@@ -279,6 +288,7 @@ class Fan:
 
     def _give(self, twig: Twig) -> None:
         self._hear(twig)
+        self._want(twig)
         twig.tried += 1
         row = self._runs.give(twig.branch.cls, twig.branch.input, replace(twig.wish, id=twig.run))
         if not row.is_open and twig.run in self._going:

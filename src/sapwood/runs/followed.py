@@ -25,6 +25,8 @@ class Followed:
     """When it began to be followed."""
     again: bool
     """Whether it was followed before the process ended."""
+    rested: bool = False
+    """Whether it goes on after it waited for somebody."""
     child: Actor | None = None
     """Who does it, once they are awake."""
     given_up: bool = False
@@ -34,7 +36,7 @@ class Followed:
     troubled_since: float = 0.0
     """When it could first not be reached."""
     nudge: Future[None] | None = None
-    """Done when somebody asks for the run again; what is waited for is looked at anew."""
+    """Done when somebody asks for the run again, or it comes to rest; what is waited for is looked at anew."""
 
     @property
     def stopped(self) -> str | None:
@@ -51,14 +53,18 @@ class Followed:
                 self.child.of(Served).cut(self.row.id, reason)
 
     def nudged(self) -> Future[None]:
-        """Return what is done when somebody asks for the run again."""
+        """Return what is done when what is waited for is to be looked at anew."""
         if self.nudge is None or self.nudge.done():
             self.nudge = self.stop.get_loop().create_future()
         return self.nudge
+
+    def look_again(self) -> None:
+        """Have what is waited for be looked at anew."""
+        if self.nudge is not None and not self.nudge.done():
+            self.nudge.set_result(None)
 
     def wanted_again(self, now: float) -> None:
         """Somebody asks for the run again: if it was given up, that is forgotten."""
         if self.given_up:
             self.given_up, self.since = False, now
-            if self.nudge is not None and not self.nudge.done():
-                self.nudge.set_result(None)
+            self.look_again()

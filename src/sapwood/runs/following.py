@@ -17,9 +17,11 @@ from typing import Any
 from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
+from sapwood.capabilities.steps import Work
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import UNWANTED, RunState
@@ -27,7 +29,7 @@ from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
 from sapwood.runs.patience import Patience
 from sapwood.runs.registry import HARD, shown
-from sapwood.runs.served import Served
+from sapwood.runs.served import FOLLOW, Served, following
 
 log = logging.getLogger(__name__)
 
@@ -67,22 +69,53 @@ class Following:
 
     def launch(self, id: str) -> None:
         """Have a run followed, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(f"run {id}", self._agent.follow_run, (id,), {})
+        self._actor.of(Agenda).fibers.launch(following(id), self._agent.follow_run, (id,), {})
+
+    def launch_again(self, id: str) -> None:
+        """Have a run followed that nobody follows now, because it rests or was given up."""
+        if not self.wake(id):
+            self.launch(id)
+
+    def rests(self, id: str) -> bool:
+        """Return whether a run is followed by nobody in memory, because it waits for somebody."""
+        return self._actor.of(Agenda).fibers.is_asleep(following(id), FOLLOW)
+
+    def wake(self, id: str) -> bool:
+        """Have a run followed again that rests; return whether it did."""
+        return self._actor.of(Agenda).fibers.wake(following(id), FOLLOW)
+
+    def all_wait(self, work: str) -> bool:
+        """Return whether this waits for runs, and all of them wait for somebody."""
+        rows = [row for row in self._outcomes.registry.open() if row.work == work and row.detached is None]
+        return bool(rows) and all(self.waits(row.id) for row in rows)
+
+    def waits(self, id: str) -> bool:
+        """Return whether a run waits for somebody, itself or by way of others."""
+        followed = self._outcomes.followed.get(id)
+        if followed is None:
+            return self.rests(id)
+        child = followed.child
+        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+            return False
+        return child.of(Served).worker.waits(id)
 
     async def follow(self, id: str) -> None:
         """Follow a run to its end, as a fiber."""
         row = self._outcomes.registry.get(id)
         if id in self._outcomes.followed or row is None:
             return
+        call = current.get()
+        rested = call is not None and isinstance(call.work, Work) and call.work.resumed
         if row.status in HARD:
-            if self._is_again():  # the process ended before it was told
+            if self._is_again() or rested:  # the process ended before it was told, or nobody was there to tell
                 await self._actor.tell(self._agent.on_run_finish, shown(row))
             return
         followed = self._outcomes.followed[id] = Followed(
             row,
             stop=self._actor.host.loop.create_future(),
             since=self._actor.host.clock.now(),
-            again=row.status != "starting" or self._is_again(),
+            again=self._is_again() or (row.status != "starting" and not rested),
+            rested=rested,
             given_up=row.status == "interrupted",
         )
         if self._is_again():
@@ -91,9 +124,9 @@ class Following:
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._outcomes.tell_given_up(row.id)
-            if row.status == "starting" and not followed.again:
+            if row.status == "starting" and not followed.again and not rested:
                 await self._actor.tell(self._agent.on_run_start, shown(row))
-            name, links = f"run {row.type}", [row.trace] if followed.again or row.detached else []
+            name, links = f"run {row.type}", [row.trace] if followed.again or rested or row.detached else []
             with tracing.span(
                 name,
                 links=links,
@@ -132,12 +165,14 @@ class Following:
                 if not await self._begin(followed):
                     return
                 state = await self._result(followed)
+                await self._wake_work(followed)
                 self._check_followed(followed)
                 self._outcomes.end_as(followed, state)
             except Cleared:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
                 self._actor.check_live()
+                await self._wake_work(followed)
                 self._check_followed(followed)
                 if isinstance(error, Unavailable):
                     failed += 1
@@ -217,6 +252,8 @@ class Following:
 
     async def _not_begun(self, followed: Followed) -> bool:
         """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
+        await self._wake_work(followed)
+        self._check_followed(followed)
         row = self._outcomes.row(followed.row.id)
         if (state := self._outcomes.stored_end(row.id)) is not None:
             self._outcomes.end_as(followed, state)  # it had ended when the process did, and that counts
@@ -243,15 +280,33 @@ class Following:
         """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""
         child, id = followed.child, followed.row.id
         assert child is not None
-        call, reply = child.handle("follow run", child.of(Served).result, id)
+        served = child.of(Served)
+        if not served.worker.rests(id):
+            await self._wake_work(followed)
+        served.when_resting[id] = followed.look_again
+        call, reply = child.handle("follow run", served.result, id)
         try:
             await self._patience.while_not_due(followed, reply)
             if not reply.done():
                 await self._stopping(followed, reply)
             return await reply
         except BaseException:
+            reply.cancel()  # nobody waits for it
             child.cancel(call)
             raise
+        finally:
+            served.when_resting.pop(id, None)
+
+    async def _wake_work(self, followed: Followed) -> None:
+        """Have what waits for a run go on, if it came to rest with it."""
+        work, served = followed.row.work, self._actor.of(Served)
+        if work is None or not (followed.again or followed.rested):
+            return
+        await self._actor.free()
+        if served.worker.rests(work):
+            await served.may_wake_above()
+            self._actor.check_live()
+            served.worker.wake(work)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""

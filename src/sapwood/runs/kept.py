@@ -13,7 +13,7 @@ SERVED = Schema("sapwood.runs", "served")
 CHUNKS = Schema("sapwood.runs", "chunks")
 ALL = (
     "SELECT number, id, status, stream, length, output, summary, error, reason, usage, progress,"
-    " milestones, trace, started_at, ended_at FROM sapwood_served_runs "
+    " milestones, cancelled, trace, started_at, ended_at FROM sapwood_served_runs "
 )
 PLACE = "seq"
 """What of a stored milestone says where it stands among the chunks; nobody is told."""
@@ -36,6 +36,7 @@ class Row(NamedTuple):
     usage: str
     progress: str | None
     milestones: str
+    cancelled: str | None
     trace: str | None
     started_at: float
     ended_at: float | None
@@ -70,23 +71,25 @@ class Said(NamedTuple):
     text: bytes
 
 
-def said(database: Database, row: Row, *, after: int = -1, length: int | None = None) -> list[Said]:
+def said(database: Database, row: Row, *, after: int = -1, length: int | None = None, segments: int = -1) -> list[Said]:
     """Return the chunks of a run beyond this number, asleep or awake; not more than `length` of all."""
     ends = [one for one in (row.length, length) if one is not None]
-    return [one for one in streamed(database, row.stream, after=after) if not ends or one.number < min(ends)]
+    found = streamed(database, row.stream, after=after, segments=segments)
+    return [one for one in found if not ends or one.number < min(ends)]
 
 
-def streamed(database: Database, stream: int, *, after: int = -1) -> list[Said]:
-    """Return the chunks of a turn beyond this number, asleep or awake."""
-    segments = database.execute(
+def streamed(database: Database, stream: int, *, after: int = -1, segments: int = -1) -> list[Said]:
+    """Return the chunks of a turn beyond this number, asleep or awake; of so many segments at most."""
+    found = database.execute(
         "SELECT first, at, body FROM sapwood_chunks WHERE stream = ?1 AND first >= coalesce("
-        "(SELECT max(first) FROM sapwood_chunks WHERE stream = ?1 AND first <= ?2), 0) ORDER BY first",
+        "(SELECT max(first) FROM sapwood_chunks WHERE stream = ?1 AND first <= ?2), 0) ORDER BY first LIMIT ?3",
         stream,
         after + 1,
+        segments,
     )
     return [
         Said(first + place, at, bytes(text))
-        for first, at, body in segments
+        for first, at, body in found
         for place, text in enumerate(_segment.decode(body))
         if first + place > after
     ]

@@ -17,7 +17,8 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
-from sapwood.runs.contract import UNWANTED, Steered, doing, passing
+from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
+from sapwood.runs.following import Following
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -40,6 +41,11 @@ class MethodRuns:
         if not actor.kind.overrides("on_run"):
             name = actor.kind.cls.__name__
             raise UsageError(f"{name} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent.")
+        return self._launch(run)
+
+    def _launch(self, run: str) -> int:
+        """Have a fiber do a run; return the number its chunks are stored by."""
+        actor = self._actor
         actor.of(Agenda).fibers.launch(f"run {run}", actor.agent.serve_run, (run,), {})
         row = actor.of(Served).row(run)
         assert row is not None
@@ -66,6 +72,18 @@ class MethodRuns:
         return row is not None and row.status == "running" and work not in self._cut and served.is_wanted(work)
 
     def waits(self, run: str) -> bool:
+        return self._actor.of(Following).all_wait(run)
+
+    def rests(self, run: str) -> bool:
+        return False  # its code waits in memory
+
+    def wake(self, work: str) -> None:
+        pass
+
+    def questions(self) -> list[Question]:
+        return []
+
+    def answer(self, id: str, answer: Answer) -> bool:
         return False
 
     def current(self) -> str | None:
@@ -79,7 +97,7 @@ class MethodRuns:
         if row is None or row.status != "running":
             return
         if run in self._cut or not served.is_wanted(run):
-            served.ended(run, "aborted", reason=self._cut.pop(run, None) or served.why_not(run))
+            self._stop(run, self._cut.pop(run, None) or served.why_not(run))
             return
         task = asyncio.current_task()
         assert task is not None
@@ -93,19 +111,18 @@ class MethodRuns:
                 sapwood__address=str(actor.address),
                 sapwood__run__id=run,
             ):
-                value = await self._worked(run, served.input(run))
+                end = await self._worked(run, served.input(run))
             await self._actor.free()
             if run in self._cut:  # it was told to stop, and did not listen
-                served.ended(run, "aborted", reason=self._cut[run])
+                self._stop(run, self._cut[run])
                 return
-            summary = value if isinstance(value, str) else None
-            served.ended(run, "completed", output=to_json(value).decode(), summary=summary)
+            served.ended(run, **end)
         except CancelledError:
             if actor.dropped is not None:
                 raise
             await self._actor.free()
             reason = self._cut.pop(run, None)
-            served.ended(run, "aborted", reason=reason or "cancelled")
+            self._stop(run, reason or "cancelled")
             if reason is None or task.uncancel():
                 raise
         except Exception as error:
@@ -113,12 +130,22 @@ class MethodRuns:
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
             log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
-            served.ended(run, "error", error=describe(error), reason=passing(error))
+            served.ended(run, "error", error=describe(error), reason=code_of(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)
 
-    async def _worked(self, run: str, input: str) -> Any:
+    def _stop(self, run: str, reason: str) -> None:
+        """Note, in this slice, that a run was stopped."""
+        self._actor.of(Served).ended(run, "aborted", reason=reason)
+
+    async def _worked(self, run: str, input: str) -> dict[str, Any]:
+        """Do a run; return how it ended, as it is noted."""
+        value = await self._returned(run, input)
+        summary = value if isinstance(value, str) else None
+        return {"status": "completed", "output": to_json(value).decode(), "summary": summary}
+
+    async def _returned(self, run: str, input: str) -> Any:
         method = self._actor.kind.own("on_run")
         value = method.function(self._actor.agent, *Exposed(method).arguments([msgspec.Raw(input.encode())]))
         if not inspect.isasyncgen(value):

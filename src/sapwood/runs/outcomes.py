@@ -7,8 +7,11 @@ or asleep.
 from __future__ import annotations
 
 from asyncio import Future
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
@@ -18,11 +21,12 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import RunState, passing
+from sapwood.runs.contract import RunState, code_of
 from sapwood.runs.events import ears_of, tell
 from sapwood.runs.followed import Followed
 from sapwood.runs.registry import TERMINATED, Registry, Row, Run, shown
 from sapwood.runs.served import Served
+from sapwood.runs.sizes import held
 from sapwood.runs.watching import ended, started
 
 TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
@@ -43,6 +47,8 @@ class Outcomes:
         self.followed: dict[str, Followed] = {}
         """Those that are followed now."""
         self._changing: dict[str, list[Future[None]]] = {}
+        self.waited_for: Counter[str] = Counter()
+        """By how many those are waited for that must not be taken away before they have seen what became of them."""
         self.deciding: dict[str, list[Callable[[str], None]]] = {}
         """Who decides by the status of a run what becomes of others: in the slice in which it changes."""
 
@@ -56,6 +62,12 @@ class Outcomes:
         if row is None:
             raise Cleared(f"The run {id!r} was cleared away.")
         return row
+
+    def no_longer_waited_for(self, id: str) -> None:
+        """Somebody has seen what became of a run, or wants it no more."""
+        self.waited_for[id] -= 1
+        if not self.waited_for[id]:
+            del self.waited_for[id]
 
     def changing(self, id: str) -> Future[None]:
         """Return what is done when the status of a run changes."""
@@ -76,6 +88,7 @@ class Outcomes:
         if row.detached is not None:
             self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self.next_seq(row.id))
+        news.setdefault("bytes", self._bytes(row.id))
         if not self.registry.end(row.id, status, **news):
             return
         row = self.row(row.id)
@@ -101,7 +114,7 @@ class Outcomes:
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
-            self.end(row, "error", error=str(error) or describe(error), reason=passing(error))
+            self.end(row, "error", error=str(error) or describe(error), reason=code_of(error))
 
     def end_timed_out(self, row: Row, **news: Any) -> None:
         """Note that a run was stopped because its time was over."""
@@ -145,6 +158,12 @@ class Outcomes:
         await self._actor.tell(self._agent.on_run_finish, self.of(id))
         self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
 
+    def remote(self, row: Row) -> dict[str, Any] | None:
+        """Return where another server does a run, and how many chunks were heard; None if it is done here."""
+        if row.remote is None:
+            return None
+        return {**msgspec.json.decode(row.remote), "seq": self.next_seq(row.id) - 1}
+
     def stored(self, id: str) -> kept.Row | None:
         """Return what the sub-agent has stored of a run, awake or asleep."""
         database = self._clients.database_of(id)
@@ -167,6 +186,14 @@ class Outcomes:
             return None
         news = {name: getattr(found, name) for name in ("output", "summary", "error", "reason", "usage")}
         return RunState(id=id, status=found.status, waits=False, seq=found.length, **news)
+
+    def _bytes(self, id: str) -> int:
+        """Return what the sub-agent of a run holds now, as far as anybody can tell."""
+        try:
+            database = self._clients.database_of(id)
+            return 0 if database is None else held(database)
+        except (StoredDataError, Unavailable):
+            return 0
 
     def next_seq(self, id: str) -> int:
         """Return the number that follows all that a run has said, as far as anybody still knows."""

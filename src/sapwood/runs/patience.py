@@ -6,8 +6,11 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
+from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.context import current
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served
@@ -35,17 +38,35 @@ class Patience:
     async def while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
         """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
         while not reply.done() and followed.stopped is None:
+            self._rest(followed)
             due = self._due(followed)
             await self.until(due, reply, followed.stop, followed.nudged())
             if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
                 await self._is_due(followed)
+
+    def _rest(self, followed: Followed) -> None:
+        """Leave the memory if the run has, until it goes on; or until it takes too long, whoever is waited for."""
+        child, row = followed.child, followed.row
+        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+            return
+        if not child.of(Served).worker.rests(row.id):
+            return
+        ends = (row.deadline_at, None if followed.given_up else self._budget_ends(followed))
+        call = current.get()
+        if call is not None and isinstance(call.work, Work):
+            until = min((end for end in ends if end is not None), default=UNTIL_WOKEN)
+            if (suspended := call.work.park(until)) is not None:
+                raise suspended
 
     def _due(self, followed: Followed) -> float | None:
         """Return when a run takes too long, as far as is known now."""
         row, detached = followed.row, followed.row.detached
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
-            heard = self._last_heard(followed)
+            heard, away = self._last_heard(followed), self._away(followed)
+            if away is not None:
+                patience = self._actor.host.settings.run_silence if detached is None else detached["silence"]
+                dues.append(None if patience is None else max(away[0], followed.since) + patience)
             if detached is not None:
                 dues.append(self._budget_ends(followed))
                 if detached["silence"] is not None:
@@ -62,6 +83,11 @@ class Patience:
     def _is_over_budget(self, followed: Followed) -> bool:
         ends = self._budget_ends(followed)
         return ends is not None and self._actor.host.clock.now() >= ends
+
+    def _away(self, followed: Followed) -> tuple[float, str] | None:
+        """Return since when the server that does a run cannot be reached, and why; None if it can, or is our own."""
+        child = followed.child
+        return None if child is None or child.dropped is not None else child.of(Served).away.get(followed.row.id)
 
     def _last_heard(self, followed: Followed) -> float | None:
         child, id = followed.child, followed.row.id
@@ -83,8 +109,9 @@ class Patience:
         if due is None or now < due:
             return  # something was heard meanwhile
         served = None if followed.child is None else followed.child.of(Served)
-        if served is not None and served.worker.waits(row.id) and not self._is_over_budget(followed):
-            followed.since = now  # it waits for a person, and that may take any time
+        waits = served is not None and served.worker.waits(row.id) and self._away(followed) is None
+        if served is not None and waits and not self._is_over_budget(followed):
+            followed.since = now  # it waits for somebody, and that may take any time
             served.last_heard.pop(row.id, None)
             return
         await self.give_up(followed)
@@ -94,6 +121,8 @@ class Patience:
         reason, text = "no-progress", "Nothing was heard of it for too long."
         if self._is_over_budget(followed):
             reason, text = "budget-exceeded", "It took too long."
+        elif (away := self._away(followed)) is not None:
+            reason, text = "unreachable", away[1]
         elif followed.child is None and followed.trouble is not None:
             reason, text = "inspect-failed", followed.trouble
         elif followed.child is None:

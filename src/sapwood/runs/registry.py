@@ -11,7 +11,7 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.clock import Clock
-from sapwood.errors import UsageError
+from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
@@ -19,8 +19,8 @@ from sapwood.storage.migrations import Schema
 RUNS = Schema("sapwood.runs", "runs")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode, remote"
-    " FROM sapwood_runs "
+    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
+    " remote, given_by, bytes, pinned FROM sapwood_runs "
 )
 OPEN = ("starting", "running")
 HARD = ("completed", "error", "aborted")
@@ -30,6 +30,9 @@ Status = Literal["starting", "running", "completed", "error", "aborted", "interr
 Mode = Literal["ephemeral", "persistent"]
 TERMINATED = "terminated"
 """Why runs are cancelled whose sub-agent is not to be used any more."""
+
+REFUSED = "refused"
+"""What is noted of runs that did not begin because there were too many."""
 
 LONGEST_TEXT = 200
 MOST_ITEMS = 20
@@ -65,6 +68,9 @@ class Row(NamedTuple):
     ended_at: float | None
     mode: str
     remote: str | None
+    given_by: str | None
+    bytes: int
+    pinned: int
 
     @property
     def is_open(self) -> bool:
@@ -79,6 +85,11 @@ class Row(NamedTuple):
     def detached(self) -> dict[str, Any] | None:
         """How to tell of it, if nobody waits for it."""
         return self.asked.get("detached")
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether what went wrong may go well another time: also if there were only too many others."""
+        return self.reason is not None and (self.reason != OverLimit.code or self.asked.get(REFUSED, False))
 
     @property
     def said(self) -> int | None:
@@ -115,7 +126,7 @@ class Run:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`."""
+    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`; `over_limit`."""
     still_running: bool = False
     """Whether it was given up although the sub-agent may still work on it."""
     tool_call: str | None = None
@@ -130,6 +141,12 @@ class Run:
     """When it was given."""
     ended_at: datetime | None = None
     """When it was over."""
+    remote: Any = None
+    """Where another server does it: `url`, `session`, and from `get_run` `seq`, how many chunks were heard so far."""
+    bytes: int = 0
+    """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
+    pinned: bool = False
+    """Whether it is kept until `unpin_run`, whatever `keep_runs` says."""
     progress: Any = None
     """How far it last said it is; `get_run` knows, `list_runs` does not."""
     milestones: tuple[Any, ...] = ()
@@ -247,6 +264,11 @@ class Registry:
         rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
         return rows[0][0]
 
+    def begun_since(self, then: float) -> list[float]:
+        """Return when the runs began that began after this."""
+        rows = self.find("WHERE started_at > ? ORDER BY number", then)
+        return [row.started_at for row in rows if not row.asked.get(REFUSED, False)]
+
     def add(self, id: str, agent: Step, input: Any, **more: Any) -> Row:
         """Store a run that is about to start."""
         self._db.ensure(RUNS)
@@ -303,6 +325,9 @@ def shown(row: Row) -> Run:
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),
         ended_at=None if row.ended_at is None else _time(row.ended_at),
+        remote=None if row.remote is None else msgspec.json.decode(row.remote),
+        bytes=row.bytes,
+        pinned=bool(row.pinned),
     )
 
 

@@ -11,9 +11,9 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -23,17 +23,18 @@ from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import InvalidArguments, Refused, Unavailable, UsageError
+from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
+from sapwood.runs.allowance import Allowance
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import HARD, Row, Run
+from sapwood.runs.registry import HARD, REFUSED, Row, Run
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.when import is_a
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "agent-tool:"
 """What the id of a run begins with that answers a tool call."""
+CLEARED = "cleared"
+"""Why runs are stopped that are forgotten."""
 CALLER_CANCELLED = "caller-cancelled"
 """Why a run is cancelled that nobody waits for any more."""
 MANY_DETACHED = 50
@@ -79,6 +82,8 @@ class Wish:
     work: str | None = None
     child: str | None = None
     """The name of the persistent sub-agent that does it; None: it has one of its own."""
+    client_tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The tools of a client that it may use."""
 
 
 @dataclass(slots=True)
@@ -103,6 +108,7 @@ class Runs:
         self._agent: Any = actor.agent
         self._outcomes = actor.of(Outcomes)
         self._following = actor.of(Following)
+        self._allowance = actor.of(Allowance)
         self.registry = self._outcomes.registry
 
     async def run(self, cls: type, input: Any, wish: Wish) -> Run:
@@ -154,19 +160,24 @@ class Runs:
                 return row
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
-        most = self._agent.max_runs
-        open_runs = 0 if most is None and wish.detached is None else self.registry.count_open()
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish)
-        if wish.detached is not None and open_runs >= MANY_DETACHED:
-            self._warn_of_many()
-        if most is not None and open_runs >= most:
-            self._outcomes.end(
-                row, "error", error=f"{open_runs} runs are under way, and max_runs = {most} allows no more."
-            )
+        refusal = self._allowance.refusal()
+        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
+        row = self._add(
+            id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
+        )
+        if refusal is not None:
+            self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
             return self._outcomes.row(id)
+        self._allowance.begun(row)
+        if wish.detached is not None and self.registry.count_open() > MANY_DETACHED:
+            self._warn_of_many()
         self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
+
+    def may_begin(self) -> bool:
+        """Return whether another run may begin now."""
+        return self._allowance.refusal() is None
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
         """Store a run that is not to begin any more."""
@@ -203,14 +214,20 @@ class Runs:
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
             raise Refused("What this run would be part of was cancelled.")
 
-    def _add(self, id: str, agent: Step, text: bytes, wish: Wish) -> Row:
+    def _add(
+        self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
+    ) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
         if wish.detached is not None:
             options["detached"] = self._detached(wish.detached)
+        if wish.client_tools:
+            options["client_tools"] = wish.client_tools
         within = self._within()
         if within is not None:
             options["within"] = within
+        if refused:
+            options[REFUSED] = True
         row = self.registry.add(
             id,
             agent,
@@ -220,8 +237,10 @@ class Runs:
             place=wish.place,
             display=None if wish.display is None else to_json(wish.display).decode(),
             options=msgspec.json.encode(options).decode(),
+            given_by=None if (work := self.work()) is None else work.id,
             mode="ephemeral" if wish.child is None else "persistent",
             trace=tracing.text(),
+            remote=remote,
             deadline_at=None if wish.timeout is None else clock.now() + wish.timeout,
         )
         self._outcomes.tell(row)
@@ -257,23 +276,29 @@ class Runs:
 
     def _give_again(self, row: Row, kind: AgentClass, text: bytes) -> Row:
         """Go on with a run that is known: it may not have begun, and was perhaps given up."""
+        if row.is_open and self._following.rests(row.id):
+            return row  # it waits for somebody, and so does whoever gave it
         self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
             status = "starting" if self._outcomes.stored(row.id) is None else "running"
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._outcomes.row(row.id)
         if (followed := self._outcomes.followed.get(row.id)) is None:
-            self._following.launch(row.id)
+            self._following.launch_again(row.id)
         else:
             followed.wanted_again(self._actor.host.clock.now())
         return row
 
     async def over(self, id: str) -> Run:
         """Return a run once it is over."""
-        while self._outcomes.row(id).is_open:
-            await self._outcomes.changing(id)
-            await self._actor.free()
-        return self._outcomes.of(id)
+        self._outcomes.waited_for[id] += 1
+        try:
+            while self._outcomes.row(id).is_open:
+                await self._outcomes.changing(id)
+                await self._actor.free()
+            return self._outcomes.of(id)
+        finally:
+            self._outcomes.no_longer_waited_for(id)
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
@@ -291,6 +316,8 @@ class Runs:
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
+        elif self._following.wake(id):
+            pass  # it has to learn that it is not wanted
         elif row.status == "interrupted" and not self._outcomes.has_begun(id):
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
@@ -332,6 +359,35 @@ class Runs:
             if followed.row.work == work and followed.row.detached is None:
                 followed.cut(reason)
 
+    def abort_child(self, cls: type, name: str, reason: object) -> None:
+        """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""
+        self._actor.of(Children).abort(cls, name, reason)
+        self._lose(cls, name, "aborted", reason=str(Aborted(reason)))
+
+    async def delete_child(self, cls: type, name: str) -> None:
+        """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
+        if self._actor.of(Children).has(cls, name):
+            self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
+        await self._actor.of(Children).delete(cls, name)
+
+    def _lose(self, cls: type, name: str, status: str, **news: Any) -> None:
+        """Note that the runs are over that rest with a sub-agent."""
+        kind, tree = known(cls), self._actor.home
+        assert isinstance(tree, Tree)
+        for row in self.registry.open():
+            if row.type in kind.type_ids and row.name == name and self._following.rests(row.id):
+                if row.work is not None:
+                    self._actor.of(Served).worker.wake(row.work)
+                self._outcomes.end(row, status, **news)
+                self._following.wake(row.id)
+                tree.questions.forget_below(self._actor.address.child(kind.type, name))
+
+    def wake_work(self, work: str) -> None:
+        """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
+        for row in self.registry.open():
+            if row.work == work and row.detached is None:
+                self._following.wake(row.id)
+
     def let_go(self, work: str, *, is_done: bool) -> None:
         """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
         for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
@@ -346,7 +402,7 @@ class Runs:
         ids = [
             row.id
             for row in self.registry.all()
-            if status in (None, row.status) and (before is None or row.started_at < before)
+            if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
         gone = self.clear(ids)
         if gone:
@@ -354,15 +410,19 @@ class Runs:
         return len(ids)
 
     def clear(self, ids: Sequence[str]) -> list[asyncio.Task[None]]:
-        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know."""
+        """Forget runs, stop those that go on, and delete the sub-agents that did them, with all they know.
+
+        Those that are pinned stay.
+        """
         gone: list[asyncio.Task[None]] = []
         for id in ids:
             row = self.registry.get(id)
-            if row is None:
+            if row is None or row.pinned:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
-                followed.cut("cleared")
+                followed.cut(CLEARED)
             self._following.forget(id)
+            self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
             self._outcomes.changed(id)
             if row.mode == "persistent" and self.registry.of_child(row.name):

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
+from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
@@ -23,11 +24,14 @@ from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_her
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
-from sapwood.storage.database import until_free
+from sapwood.runs.stops import stopping
+from sapwood.storage.database import Database, until_free
 from sapwood.wire import runs as wire
 
 log = logging.getLogger(__name__)
 
+FOLLOW = "follow_run"
+"""The method whose fibers follow runs."""
 PACE = 0.2
 """Seconds between two reports of progress; of more, the last one counts."""
 
@@ -48,6 +52,10 @@ class Served:
         """When something last happened in those that are going on."""
         self.told: dict[str, int] = {}
         """The number that follows all that was told of those that are going on."""
+        self.when_resting: dict[str, Callable[[], None]] = {}
+        """Whom to tell when one of them comes to rest."""
+        self.away: dict[str, tuple[float, str]] = {}
+        """Since when the server cannot be reached that does one of them, and why."""
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)
@@ -70,7 +78,8 @@ class Served:
         """Return whether whoever gave a run still wants it: neither it nor anything above it was cancelled."""
         parent = self._actor.parent
         if parent is None:
-            return True
+            own = self.row(run)
+            return own is None or own.cancelled is None
         try:
             row = Registry(parent.database, self._actor.host.clock).get(run)
         except Unavailable:
@@ -80,13 +89,19 @@ class Served:
     def why_not(self, run: str) -> str:
         """Return why a run is not wanted any more."""
         parent = self._actor.parent
-        row = Registry(parent.database, self._actor.host.clock).get(run) if parent is not None else None
+        row = self.row(run) if parent is None else Registry(parent.database, self._actor.host.clock).get(run)
         return UNWANTED if row is None else row.cancelled or row.reason or UNWANTED
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
         """Begin a run, once."""
         if self.row(run) is not None:
             return
+        self._add(run, input, trace)
+        stream = self.worker.start(run, msgspec.json.decode(input))
+        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
+        self._tell_here(run)
+
+    def _add(self, run: str, input: bytes, trace: str | None) -> None:
         for schema in (SERVED, CHUNKS):
             self._db.ensure(schema)
         self._db.execute(
@@ -97,9 +112,6 @@ class Served:
             trace,
             self._actor.host.clock.now(),
         )
-        stream = self.worker.start(run, msgspec.json.decode(input))
-        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
-        self._tell_here(run)
 
     def inspect(self, run: str) -> RunState | None:
         """Return how a run stands; None if nothing is known of it."""
@@ -141,6 +153,25 @@ class Served:
             await waiting
             self._actor.check_live()
 
+    def rests(self, run: str) -> None:
+        """A run comes to rest, in this slice: whoever follows it may do so too."""
+        if (tell := self.when_resting.get(run)) is not None:
+            tell()
+
+    def wake_above(self, run: str) -> None:
+        """Have whoever follows a run go on, if they rest; before the run itself does."""
+        if (parent := self._actor.parent) is not None:
+            parent.of(Agenda).fibers.wake(following(run), FOLLOW)
+
+    async def may_wake_above(self) -> None:
+        """Return when all above can be written: each may be in long_sql()."""
+        above: list[Database] = []
+        actor = self._actor
+        while actor.parent is not None:
+            actor = actor.parent
+            above.append(actor.database)
+        await until_free(self._db, *above)
+
     async def steer(self, run: str, key: str, text: str) -> Steered:
         """Say something to whoever does a run; once for each key, however often it is said."""
         await until_free(self._db)  # another call of the agent may be in long_sql()
@@ -149,6 +180,17 @@ class Served:
     def cut(self, run: str, reason: str) -> None:
         """Stop a run, and all below it, at once; what is written of it follows."""
         self.worker.cut(run, reason)
+
+    def cancel(self, run: str, reason: str) -> None:
+        """Stop a run that was given from outside, for good; one that has not begun never will."""
+        row = self.row(run)
+        if row is None:
+            self._add(run, b"null", None)
+            self.ended(run, "aborted", reason=reason)
+        elif row.status == "running" and row.cancelled is None:
+            self._db.execute("UPDATE sapwood_served_runs SET cancelled = ? WHERE id = ?", reason, run)
+            with stopping(self._actor):
+                self.cut(run, reason)
 
     def ended(
         self,
@@ -180,7 +222,7 @@ class Served:
             run,
         )
         self._tell_here(run)
-        for what in (self._given, self.last_heard, self.told, self._reports):
+        for what in (self._given, self.last_heard, self.told, self._reports, self.away):
             what.pop(run, None)
         for waiting in self._over.pop(run, ()):
             if not waiting.done():
@@ -338,6 +380,11 @@ class Served:
         text, given = msgspec.json.encode(chunk), self.given(row.id)
         self._to_clients(row.id, given, lambda: [wire.chunk(seq, row.id, text, tool_call=_tool_call(given))])
         self._tell(kind, row.id, seq, chunk["data"], self._actor.host.clock.now())
+
+
+def following(run: str) -> str:
+    """Return the name of the fiber that follows a run, in the agent that has given it."""
+    return f"run {run}"
 
 
 def _tool_call(given: Given | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments
@@ -25,16 +25,24 @@ QUIET = 15.0
 """Seconds of silence after which a sign of life is sent."""
 
 
+class Reading(Protocol):
+    """Somebody who is told what happens."""
+
+    def end(self) -> None:
+        """Have nothing further be told."""
+        ...
+
+
 class OpenStreams:
     """The readers by HTTP of one node: they would keep a server from ending."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.watches: set[Watch] = set()
+        self.readers: set[Reading] = set()
 
     def end(self) -> None:
         """End every stream in good order; whoever reads comes again, with its cursor."""
-        for watch in self.watches:
-            watch.end()
+        for reader in self.readers:
+            reader.end()
 
 
 class Watchers:
@@ -75,7 +83,7 @@ class Watchers:
 async def _lines(
     streams: OpenStreams, watch: Watch, projection: wire.Events | Helix, media: str
 ) -> AsyncGenerator[bytes, None]:
-    streams.watches.add(watch)
+    streams.readers.add(watch)
     try:
         async with aclosing(watch.events_or_silence(QUIET)) as events:
             async for event in events:
@@ -84,4 +92,4 @@ async def _lines(
                 elif sent := wire.encoded(projection.of(event), event.cursor, media):
                     yield sent
     finally:
-        streams.watches.discard(watch)
+        streams.readers.discard(watch)

@@ -11,9 +11,7 @@ mode, and each owner's tables appear with that owner's first write.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -37,14 +35,13 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut
 from sapwood.storage.migrations import APPLIED, Schema, Script, to_come
+from sapwood.storage.permitted import is_reserved, no_look, no_use
 from sapwood.storage.rows import Rows, SqlValue
 
 log = logging.getLogger(__name__)
 
-PAGE_SIZE = 2048
-WAL_HEADER, FRAME_HEADER = 32, 24
-SECTOR = 512
 CHECKPOINT_FRAMES = 1000
 """How long the WAL may grow before it is copied into the file: a checkpoint then costs well under 2 ms."""
 PROGRESS_STEPS = 50_000
@@ -52,65 +49,12 @@ NEVER = float("inf")
 READING = ("SELECT", "PRAGMA")
 """How those of the framework's own statements begin that write nothing."""
 DISK_IS_FULL = 1024 * 1024
-RESERVED = "sapwood_"
-RENAMED_TO_RESERVED = re.compile(r"to(\s|/\*.*?\*/|--[^\n]*\n)*[\"'`\[]?sapwood_", re.IGNORECASE | re.DOTALL)
 
 # User statements and the framework's own share one cache of prepared statements, and
 # SQLite asks the authorizer only when it prepares. Different flags keep them apart: a
 # user cannot reach a statement that was prepared for the framework.
 USER_FLAGS = apsw.SQLITE_PREPARE_PERSISTENT
 OWN_FLAGS = 0
-
-READABLE_PRAGMAS = frozenset(
-    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
-    | {"data_version"}  # full-text tables ask for it themselves
-    | {"quick_check"}  # so does ALTER TABLE, for a new column with a constraint
-)
-# What the authorizer is told about a table comes as its first argument, or as its
-# second when the first is an index, a trigger or a schema.
-TABLE_FIRST = frozenset(
-    {
-        apsw.SQLITE_INSERT,
-        apsw.SQLITE_UPDATE,
-        apsw.SQLITE_DELETE,
-        apsw.SQLITE_READ,
-        apsw.SQLITE_CREATE_TABLE,
-        apsw.SQLITE_CREATE_VIEW,
-        apsw.SQLITE_CREATE_VTABLE,
-        apsw.SQLITE_DROP_TABLE,
-        apsw.SQLITE_DROP_VIEW,
-        apsw.SQLITE_DROP_VTABLE,
-    }
-)
-WRITES = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
-LOOKS = frozenset({apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE})
-SEQUENCES = "sqlite_sequence"
-TABLE_SECOND = frozenset(
-    {
-        apsw.SQLITE_ALTER_TABLE,
-        apsw.SQLITE_CREATE_INDEX,
-        apsw.SQLITE_CREATE_TRIGGER,
-        apsw.SQLITE_DROP_INDEX,
-        apsw.SQLITE_DROP_TRIGGER,
-    }
-)
-NOTHING_TEMPORARY = "A database may be closed at any quiet moment, and what is temporary would vanish. Make it a table."
-FORBIDDEN = {
-    apsw.SQLITE_TRANSACTION: "Transactions are the framework's: everything written between two awaits lands together. "
-    "Use `with self.transaction():` to undo a part.",
-    apsw.SQLITE_SAVEPOINT: "Use `with self.transaction():` instead of a savepoint.",
-    apsw.SQLITE_ATTACH: "An agent has one database, its own; other files cannot be attached, nor can it be vacuumed.",
-    apsw.SQLITE_DETACH: "An agent has one database, its own.",
-    apsw.SQLITE_CREATE_TEMP_TABLE: NOTHING_TEMPORARY,
-    apsw.SQLITE_CREATE_TEMP_VIEW: NOTHING_TEMPORARY,
-    apsw.SQLITE_CREATE_TEMP_INDEX: NOTHING_TEMPORARY,
-    apsw.SQLITE_CREATE_TEMP_TRIGGER: NOTHING_TEMPORARY,
-}
-
-
-def wal_bytes(frames: int) -> int:
-    """Return how long a write-ahead log of so many frames is."""
-    return WAL_HEADER + frames * (FRAME_HEADER + PAGE_SIZE) if frames else 0
 
 
 def _without_lookaside() -> None:
@@ -124,25 +68,6 @@ def _without_lookaside() -> None:
 
 
 _without_lookaside()
-
-
-@functools.cache
-def empty_image() -> bytes:
-    """Return a new database as bytes: WAL mode, our page size, the one table every file has."""
-    memory = apsw.Connection(":memory:")
-    memory.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    memory.execute((Path(__file__).parent / "base.sql").read_text())
-    image = bytearray(memory.serialize("main"))
-    memory.close()
-    image[18] = image[19] = 2  # the header's mark of WAL mode
-    return bytes(image)
-
-
-def is_cut(content: bytes) -> bool:
-    """Return whether a file is the empty image with sectors missing."""
-    image = empty_image()
-    sectors = [(content[at : at + SECTOR], image[at : at + SECTOR]) for at in range(0, len(image), SECTOR)]
-    return content != image and all(whole.startswith(left) or not any(left) for left, whole in sectors)
 
 
 class Owner(Protocol):
@@ -540,25 +465,9 @@ class Database:
     def _authorize(self, action: int, first: str | None, second: str | None, schema: str | None, by: str | None) -> int:
         if not self._for_user:
             return apsw.SQLITE_OK
-        if self._looking:
-            if action in LOOKS or (action == apsw.SQLITE_PRAGMA and first in READABLE_PRAGMAS):
-                return apsw.SQLITE_OK
-            self._denied = "Only reading is allowed here."
-            return apsw.SQLITE_DENY
-        if action == apsw.SQLITE_ANALYZE and _reserved(first):
+        if action == apsw.SQLITE_ANALYZE and is_reserved(first) and not self._looking:
             return apsw.SQLITE_IGNORE  # its samples would show what the framework's tables hold
-        reason = FORBIDDEN.get(action)
-        if action == apsw.SQLITE_PRAGMA and first not in READABLE_PRAGMAS:
-            reason = f"PRAGMA {first} is the framework's to set."
-        elif (
-            (action in TABLE_FIRST and _reserved(first))
-            or (action in TABLE_SECOND and _reserved(first, second))
-            or (action == apsw.SQLITE_ALTER_TABLE and RENAMED_TO_RESERVED.search(self._for_user))
-        ):
-            reason = f"Tables named {RESERVED}… belong to the framework."
-        elif action in WRITES and first == SEQUENCES and (by is not None or SEQUENCES in self._for_user.lower()):
-            # SQLite itself writes it when a table is dropped; a user would turn back the numbers of files.
-            reason = f"{SEQUENCES} is SQLite's and the framework's."
+        reason = no_look(action, first) if self._looking else no_use(action, first, second, by, self._for_user)
         if reason is None:
             return apsw.SQLITE_OK
         self._denied = reason
@@ -759,7 +668,3 @@ SUSPENDED = (
     "`with self.transaction():` was suspended by an await. What it wrote is undone: "
     "keep awaits outside the block, so that nothing of another call falls into it."
 )
-
-
-def _reserved(*names: str | None) -> bool:
-    return any(name is not None and name.lower().startswith(RESERVED) for name in names)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import apsw
 
 from sapwood.errors import MigrationFailed, StoredDataError
-from sapwood.storage.database import empty_image, is_cut
+from sapwood.storage.image import empty_image, is_cut
 from sapwood.storage.migrations import APPLIED, Schema, Script
 from sapwood.storage.rows import SqlValue
 

@@ -83,6 +83,22 @@ class Letter:
     """The last time it was given up, as ISO 8601."""
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that an agent has given, as an operator sees it."""
+
+    id: str
+    agent: str
+    """The sub-agent that did it, or does."""
+    status: str
+    started_at: str | None
+    """As ISO 8601."""
+    ended_at: str | None
+    bytes: int
+    """What the sub-agent holds, with all below it, when last measured."""
+    pinned: bool
+
+
 class Operator:
     """Looks at the agents of one node, and acts on them."""
 
@@ -365,10 +381,29 @@ class Operator:
                 error,
                 attempts,
                 times,
-                datetime.fromtimestamp(failed_at, UTC).isoformat(timespec="seconds"),
+                str(_time(failed_at)),
             )
             for number, method, arguments, code, error, attempts, times, failed_at in rows
         ]
+
+    def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
+        """Return the runs that an agent has given and keeps, in that order; with `status`, only those."""
+        tree, _, stem = self._find(Address.parse(address))
+        tree.slices.commit()
+        database = self._database(tree, stem)
+        rows: list[Any] = []
+        if database.exists and _has_table(database, "sapwood_runs"):
+            _, rows = database.look(
+                "SELECT id, type, name, status, started_at, ended_at, bytes, pinned FROM sapwood_runs"
+                " WHERE ?1 IS NULL OR status = ?1 ORDER BY number",
+                (status,),
+                MOST_ROWS + 1,
+            )
+        found = [
+            Run(id, f"{type_}:{name}", status, _time(started_at), _time(ended_at), size, bool(pinned))
+            for id, type_, name, status, started_at, ended_at, size, pinned in rows
+        ]
+        return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
 
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
@@ -433,6 +468,8 @@ class OperatorDoor:
             return StreamingResponse(_lines(answer), media_type="application/x-ndjson")
         if what == "dead-letters":
             return JSONResponse(await self._letters(operator, address, asked))
+        if what == "runs":
+            return JSONResponse(operator.runs(str(address), asked.get("status")))
         if what == "backup":
             return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
         if what == "restore":
@@ -486,6 +523,10 @@ def _doing(tree: Tree, address: Address) -> tuple[str, int]:
 
 def _has_table(database: Database, name: str) -> bool:
     return bool(database.look("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,), 1)[1])
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _size(path: Path) -> int:

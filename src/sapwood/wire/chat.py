@@ -41,6 +41,8 @@ class Incoming(msgspec.Struct):
     approved: Any = None
     go_on: Any = msgspec.field(default=False, name="autoContinue")
     client_tools: Any = msgspec.field(default=None, name="clientTools")
+    path: Any = None
+    """The steps down to who asked, if that is somebody below."""
 
 
 _incoming = msgspec.json.Decoder(Incoming)

@@ -199,7 +199,7 @@ class Given(Protocol):
     def ended_at(self) -> datetime | None: ...
 
 
-def sub_session_ref(run: Given, mode: str = "ephemeral", remote: str | None = None) -> dict[str, Any]:
+def sub_session_ref(run: Given, mode: str = "ephemeral", remote: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a reference to a run, under all the names that Helix has for its fields."""
     told: dict[str, Any] = {
         "id": run.id,
@@ -219,7 +219,7 @@ def sub_session_ref(run: Given, mode: str = "ephemeral", remote: str | None = No
     elif run.ended_at is not None:
         told["error"] = run.error or run.reason
     if remote is not None:
-        told["remote"] = msgspec.json.decode(remote)
+        told["remote"] = {"streamId": remote["session"], "lastSequence": remote["seq"]}
     return told
 
 

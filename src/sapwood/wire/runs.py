@@ -1,12 +1,16 @@
-"""The frames that tell a client of the runs its agent has given: the contract with the npm clients."""
+"""The frames that tell a client of what happens below its agent: of runs as npm clients know them, and questions."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
+from sapwood.errors import Step
+
 EVENT = "agent-tool-event"
+QUESTIONS = "sapwood_questions"
 
 _text = msgspec.json.Encoder().encode
 
@@ -30,3 +34,34 @@ def chunk(sequence: int, run: str, body: bytes, *, tool_call: str | None, replay
         head += b',"replay":true'
     told = b',"event":{"kind":"chunk","runId":' + _text(run) + b',"body":' + _text(body.decode()) + b"}}"
     return (head + told).decode()
+
+
+class Asked(Protocol):
+    """A question, as far as a wire is concerned."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def input(self) -> Any: ...
+
+
+def questions(path: Sequence[Step], asked: Sequence[Asked]) -> str:
+    """Tell all that the agent waits for now that is this far below."""
+    return _text({"type": QUESTIONS, "path": _path(path), "questions": [_question(one) for one in asked]}).decode()
+
+
+def question(asked: Asked, path: Sequence[Step]) -> dict[str, Any]:
+    """Return one question, with who asks."""
+    return {"path": _path(path), **_question(asked)}
+
+
+def _question(asked: Asked) -> dict[str, Any]:
+    return {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.input}
+
+
+def _path(path: Sequence[Step]) -> list[dict[str, str]]:
+    return [{"type": step.type, "name": step.name} for step in path]

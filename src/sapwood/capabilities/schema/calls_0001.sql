@@ -13,7 +13,8 @@ CREATE TABLE sapwood_calls (
     died        INTEGER NOT NULL DEFAULT 0,     -- how often the process may have died of it
     error       TEXT,                           -- what it raised last
     created_at  REAL NOT NULL,
-    trace       TEXT                            -- W3C trace context of what wished it
+    trace       TEXT,                           -- W3C trace context of what wished it
+    times       INTEGER NOT NULL DEFAULT 0      -- how often it was over and moved on to its next time
 ) STRICT;
 
 CREATE INDEX sapwood_calls_by_due ON sapwood_calls (due_at) WHERE due_at IS NOT NULL;

@@ -32,9 +32,10 @@ CREATE TABLE sapwood_turns (
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run
     steps         INTEGER NOT NULL DEFAULT 0,   -- how often the model was asked
     retries       INTEGER NOT NULL DEFAULT 0,   -- how often it was asked to mend what it said
-    usage         TEXT NOT NULL DEFAULT '{}',   -- JSON: tokens, cost, by model
+    usage         TEXT NOT NULL DEFAULT '{}',   -- JSON: what was used, by model
     output        TEXT,                         -- JSON: what it ended with, if that is more than text
     error         TEXT,
+    reason        TEXT,                         -- the code of an error that may pass, or of a limit that was reached
     next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
     recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
     created_at    REAL NOT NULL,

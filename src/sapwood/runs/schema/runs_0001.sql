@@ -25,8 +25,13 @@ CREATE TABLE sapwood_runs (
     remote        TEXT,                        -- JSON: where it runs and how far it was heard, if not in this tree
     deadline_at   REAL,
     started_at    REAL NOT NULL,
-    ended_at      REAL
+    ended_at      REAL,
+    given_by      TEXT,                        -- the fiber, or stored call, that gave it, and may come by it again
+    bytes         INTEGER NOT NULL DEFAULT 0,  -- what its sub-agent holds, with all below, when last measured
+    pinned        INTEGER NOT NULL DEFAULT 0   -- 1 if it is kept whatever keep_runs says
 ) STRICT;
 
 CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('starting', 'running');
+CREATE INDEX sapwood_runs_over ON sapwood_runs (ended_at, type, bytes)
+    WHERE status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned;
 CREATE INDEX sapwood_runs_of_children ON sapwood_runs (name, number) WHERE mode = 'persistent';

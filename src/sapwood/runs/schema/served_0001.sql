@@ -13,6 +13,7 @@ CREATE TABLE sapwood_served_runs (
     usage       TEXT NOT NULL DEFAULT '{}',    -- JSON
     progress    TEXT,                          -- JSON: what was last reported
     milestones  TEXT NOT NULL DEFAULT '[]',    -- JSON: what was reached, each once
+    cancelled   TEXT,                          -- why a run given from outside is not to go on; NULL: it is
     trace       TEXT,
     started_at  REAL NOT NULL,
     ended_at    REAL

@@ -1,0 +1,70 @@
+"""Budgets: an expedition has one purse, and each of its scouts a smaller one."""
+
+import asyncio
+import sys
+
+from pydantic_ai import ModelSettings
+
+from sapwood import App, ChatAgent, Limits, Run, Settings, agent_tool, tool
+from sapwood.testing import ScriptedModel, call, text
+
+
+# --8<-- [start:limits]
+class Scout(ChatAgent):
+    """Looks around, for as long as it is let."""
+
+    limits = Limits(tokens=400)  # for each scout, with all below it
+    model_settings = ModelSettings(max_tokens=100)
+    model = ScriptedModel(call("look", at="the next hill"))  # for ever
+
+    @tool
+    async def look(self, at: str) -> str:
+        """Look at something."""
+        return f"There is {at}, and behind it another one."
+
+
+class Expedition(ChatAgent):
+    limits = Limits(dollars=0.006, runs_at_once=5)  # for the whole tree
+    model_settings = ModelSettings(max_tokens=100)
+    tools = (agent_tool(Scout),)
+    # --8<-- [end:limits]
+    model = ScriptedModel(
+        *[call("scout", message="Where are we?"), text("Hills.")] * 10
+    )
+
+    async def scouts(self) -> list[Run]:
+        return self.list_runs()
+
+    # --8<-- [start:usage]
+    async def purse(self) -> str:
+        own = await self.usage(below=False)
+        whole = await self.usage()
+        spent = sum(one["cost"] or 0 for one in whole.values())
+        return f"{len(own)} model of its own, ${spent:.4f} in all"
+
+    async def who(self) -> list[str]:
+        rows = await self.list_usage()
+        return [f"{row.agent[-1].type}: {row.requests} x {row.model}" for row in rows]
+
+    # --8<-- [end:usage]
+
+
+async def main(data: str) -> None:
+    # --8<-- [start:prices]
+    settings = Settings(data=data, prices={"scripted": (3.0, 15.0)})
+    # --8<-- [end:prices]
+    async with App(agents=[Expedition], settings=settings) as app:
+        north = await app.get_agent(Expedition, "north")
+        while (turn := await north.send("Go on!")).status == "completed":
+            print("told:", turn.text)
+        # --8<-- [start:refused]
+        print(turn.status, turn.reason, "-", turn.error)
+        for run in await north.scouts():
+            print(run.status, run.reason, "-", run.error)
+        # --8<-- [end:refused]
+        print(await north.purse())
+        print(await north.who())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "sapwood-data"))

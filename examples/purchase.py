@@ -1,0 +1,86 @@
+"""An order goes down three desks; the last asks before it pays; the office answers."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from sapwood import App, Approval, ChatAgent, Settings, agent_tool, tool
+
+
+def uses(name: str, arguments: str = '{"message": "A printer."}') -> FunctionModel:
+    """Return a model that calls this tool, and says what came of it."""
+
+    async def pretend(
+        messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[Any]:
+        last = messages[-1].parts[-1]
+        if isinstance(last, ToolReturnPart):
+            yield str(last.content)
+        else:
+            yield {0: DeltaToolCall(name, arguments)}
+
+    return FunctionModel(stream_function=pretend)
+
+
+# --8<-- [start:agents]
+class Clerk(ChatAgent):
+    """Pays."""
+
+    model = uses("pay", '{"euros": 90, "what": "a printer"}')
+
+    @tool(requires_approval=True)
+    async def pay(self, euros: int, what: str) -> str:
+        """Pay for something."""
+        return f"{euros} euros for {what} are paid."
+
+
+class Buyer(ChatAgent):
+    """Buys what is cheapest."""
+
+    model = uses("clerk")
+    tools = (agent_tool(Clerk),)
+
+
+class Department(ChatAgent):
+    """Knows what is needed."""
+
+    model = uses("buyer")
+    tools = (agent_tool(Buyer),)
+
+
+class Office(ChatAgent):
+    model = uses("department")
+    tools = (agent_tool(Department),)
+
+
+# --8<-- [end:agents]
+
+
+# --8<-- [start:main]
+async def main(data: str) -> None:
+    async with App(agents=[Office], settings=Settings(data=data)) as app:
+        office = await app.get_agent(Office, "berlin")
+        for approved in (True, False):
+            turn = asyncio.create_task(office.send("We need a printer."))
+            wish = await asked(office)
+            way = " → ".join(step.type for step in wish.path)
+            print(f"{way} asks: {wish.tool} {wish.arguments}")
+            await office.answer_approval(wish, approved=approved, reason="We have one.")
+            print((await turn).text)
+
+
+async def asked(office: Office) -> Approval:
+    """Return the first thing that somebody is asked, once there is one."""
+    while True:
+        for wish in await office.pending_approvals():
+            return wish
+        await asyncio.sleep(0.05)
+
+
+# --8<-- [end:main]
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "purchase-data"))

@@ -1,0 +1,118 @@
+"""A library with a server of its own, and a reading room elsewhere that uses it."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import uvicorn
+
+from sapwood import (
+    After,
+    Agent,
+    ApiKeys,
+    App,
+    ChatAgent,
+    RemoteSubAgent,
+    Run,
+    Settings,
+    agent_tool,
+)
+from sapwood.testing import ScriptedModel, call, text
+
+LISTENING = socket.create_server(("127.0.0.1", 0))
+LIBRARY = f"http://127.0.0.1:{LISTENING.getsockname()[1]}"
+
+
+# --8<-- [start:librarian]
+class Librarian(Agent):
+    run_by_url = True
+
+    async def on_run(self, input: str) -> AsyncIterator[str]:
+        self.schedule(After(timedelta(days=30)), self.forget)
+        for volume in ("one", "two"):
+            await asyncio.sleep(0.01)
+            yield f"{input}, volume {volume}. "
+
+    async def forget(self) -> None:
+        await self.destroy()
+
+
+# --8<-- [end:librarian]
+
+
+@dataclass(frozen=True)
+class Secrets:
+    library_key: str
+
+
+# --8<-- [start:remote]
+class FarLibrarian(RemoteSubAgent):
+    """Finds books in the library across the street."""
+
+    url = f"{LIBRARY}/agents/librarian"
+    deps: Secrets
+
+    async def token(self) -> str:
+        return self.deps.library_key
+
+
+# --8<-- [end:remote]
+
+
+# --8<-- [start:reader]
+class Reader(ChatAgent):
+    tools = (agent_tool(FarLibrarian, name="find_books"),)
+    # --8<-- [end:reader]
+    model = ScriptedModel(
+        call("find_books", id="c1", message="Trees"), text("Two of them."), each=True
+    )
+
+    # --8<-- [start:code]
+    async def find(self, *subjects: str) -> list[Run]:
+        return await self.map(FarLibrarian, subjects)
+
+    # --8<-- [end:code]
+
+
+def library(key: str, data: str) -> App:
+    # --8<-- [start:library]
+    known = ApiKeys({"reading room": ApiKeys.hash_of(key)})
+    return App(agents=[Librarian], authenticate=known, settings=Settings(data=data))
+    # --8<-- [end:library]
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncGenerator[None, None]:
+    """Serve the library in this very program; at home it has a machine of its own."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    task = asyncio.create_task(server.serve(sockets=[LISTENING]))
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    yield
+    server.should_exit = True
+    await task
+
+
+def reading_room(key: str, data: str) -> App:
+    return App(agents=[Reader], deps=Secrets(key), settings=Settings(data=data))
+
+
+async def main(data: str) -> None:
+    key = "made by secrets.token_urlsafe(32)"
+    async with serving(library(key, f"{data}/library")):
+        async with reading_room(key, f"{data}/room") as room:
+            ann = await room.get_agent(Reader, "ann")
+            for run in await ann.find("Rivers", "Bridges"):
+                print(f"{run.status}: {run.output}")
+            print((await ann.send("What do you have on trees?")).output)
+        async with reading_room("a guess", f"{data}/elsewhere") as room:
+            (run,) = await (await room.get_agent(Reader, "bob")).find("Rivers")
+            print(f"{run.status}: {run.error}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "sapwood-data"))

@@ -1,0 +1,70 @@
+"""Which agents of a tree wait for somebody: an index in its root's database.
+
+Derived from what the agents' own databases hold. An agent is in it before the commit that
+makes it wait, and leaves it only after the one that ends that: so it may say too much for a
+moment, and never too little.
+"""
+
+from __future__ import annotations
+
+from sapwood.address import Address
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.slices import Slices
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+QUESTIONS = Schema("sapwood.kernel", "questions")
+
+
+class TreeQuestions:
+    """The questions of one tree, but for the root's own."""
+
+    def __init__(self, root: Database, slices: Slices, gate: Gate) -> None:
+        self._root = root
+        self._slices = slices
+        self._gate = gate
+
+    def put(self, owner: Address, database: Database, body: str) -> None:
+        """Have it be known what an agent waits for. A step before the commit of its database, not part of it."""
+        self._root.begin()  # first, because no limit refuses a question
+        self._root.ensure(QUESTIONS)
+        self._root.execute(
+            "INSERT INTO sapwood_questions VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET body = excluded.body",
+            str(owner),
+            body,
+        )
+        self._slices.commit()
+        self._gate.follows(database, self._root)
+
+    def of(self, owner: Address) -> str | None:
+        """Return what an agent waits for, as far as is stored."""
+        if not self._root.has(QUESTIONS):
+            return None
+        rows = self._root.execute("SELECT body FROM sapwood_questions WHERE owner = ?", str(owner))
+        return rows[0][0] if rows else None
+
+    def forget(self, owner: Address) -> None:
+        """An agent waits for nobody, and that is committed."""
+        if self._root.has(QUESTIONS):
+            self._root.begin()
+            self._root.execute("DELETE FROM sapwood_questions WHERE owner = ?", str(owner))
+
+    def forget_below(self, address: Address) -> None:
+        """An agent is being deleted: neither it nor one below it waits for anybody."""
+        if self._root.has(QUESTIONS):
+            self._root.begin()
+            self._root.execute(
+                "DELETE FROM sapwood_questions WHERE owner = ?1 OR (owner >= ?1 || '/' AND owner < ?1 || '0')",
+                str(address),
+            )
+
+    def below(self, address: Address) -> list[tuple[Address, str]]:
+        """Return who waits below an agent, and for what."""
+        if not self._root.has(QUESTIONS):
+            return []
+        # "/" separates steps, and "0" is the character after it.
+        rows = self._root.execute(
+            "SELECT owner, body FROM sapwood_questions WHERE owner >= ?1 || '/' AND owner < ?1 || '0' ORDER BY owner",
+            str(address),
+        )
+        return [(Address.parse(owner), body) for owner, body in rows]

@@ -1,0 +1,237 @@
+"""What the agents of a tree use of models, counted once, at its root, and refused before it is too much.
+
+What a request may use at most is reserved before it is sent, and exchanged for what it has
+used when that is known. Reservations are only in memory: requests die with the process. What
+was used is stored right after the agent has stored it of its turn, and before that ends. So if
+the process died in between, whoever goes on with the turn puts it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.errors import OverLimit, Path
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.slices import Slices
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+SPENDING = Schema("sapwood.kernel", "spending")
+NANO = 1_000_000_000
+ALL_BELOW = "*"
+"""Instead of a run: all that an agent and those below it have used."""
+SUMS = "sum(requests), sum(input_tokens), sum(output_tokens), sum(nanodollars), sum(unpriced)"
+
+
+class Spent(NamedTuple):
+    """Requests to a model, and what they have used."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    nanodollars: int = 0
+    """What those cost whose price is known."""
+    unpriced: int = 0
+    """How many have a price that nobody knows."""
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def cost(self) -> float | None:
+        """In dollars; None if nobody knows the price of some of it."""
+        return None if self.unpriced else self.nanodollars / NANO
+
+    def plus(self, other: Spent, sign: int = 1) -> Spent:
+        return Spent(*(one + sign * more for one, more in zip(self, other, strict=True)))
+
+    def told(self) -> dict[str, float | None]:
+        """Return it as users see it."""
+        tokens = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return {"requests": self.requests, **tokens, "cost": self.cost}
+
+
+class Told(msgspec.Struct):
+    """The same, as users see it, and other servers tell it."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+
+    def spent(self) -> Spent:
+        unpriced = self.requests if self.cost is None else 0
+        return Spent(self.requests, self.input_tokens, self.output_tokens, round((self.cost or 0) * NANO), unpriced)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one agent has used of one model in one run."""
+
+    agent: Path
+    """The steps of the agent, root first."""
+    run: str | None
+    """The run it did, or the turn if that was no run; None: all turns of a root."""
+    model: str
+    """Who answered, as the provider calls it."""
+    requests: int
+    """How often it was asked and began to answer."""
+    input_tokens: int
+    """What it has read."""
+    output_tokens: int
+    """What it has written."""
+    cost: float | None
+    """In dollars; None if nobody knows the price."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What a request that is under way may use at most."""
+
+    actor: Actor
+    stems: frozenset[str]
+    """Those whose limits it counts for."""
+    tokens: int
+    nanodollars: int
+
+
+class Spending:
+    """The account of one tree."""
+
+    def __init__(self, root: Database, slices: Slices, gate: Gate) -> None:
+        self.root = root
+        self._slices = slices
+        self._gate = gate
+        self._reserved: set[Reservation] = set()
+
+    def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
+        """Set aside what a request may use at most, or refuse it; `nanodollars` is None if nobody knows the price."""
+        self._reserved = {one for one in self._reserved if one.actor.dropped is None}
+        lineage = [*actor.lineage()]
+        for one in lineage:
+            self._check(one, actor, tokens, nanodollars, model)
+        reservation = Reservation(actor, frozenset(one.stem for one in lineage), tokens, nanodollars or 0)
+        self._reserved.add(reservation)
+        return reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """Nothing more comes of a request."""
+        self._reserved.discard(reservation)
+
+    def _check(self, one: Actor, asking: Actor, tokens: int, nanodollars: int | None, model: str) -> None:
+        """Refuse a request that does not fit into the limits of one of those above."""
+        limits = one.limits
+        if limits.tokens is None and limits.dollars is None:
+            return
+        spent = self.of(one.stem)
+        reserved = [reservation for reservation in self._reserved if one.stem in reservation.stems]
+        who = f"{asking.address} may not ask {model}"
+        if limits.tokens is not None:
+            used, under_way = spent.tokens, sum(reservation.tokens for reservation in reserved)
+            if used + under_way + tokens > limits.tokens:
+                raise OverLimit(
+                    f"{who}: that takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for {one.address} "
+                    f"and all below it {used} are used{f' and {under_way} reserved' if under_way else ''}.",
+                    path=one.address.steps,
+                    limit="tokens",
+                )
+        if limits.dollars is None:
+            return
+        if nanodollars is None:
+            raise OverLimit(
+                f"{who}: nobody knows its price, so Limits(dollars={limits.dollars:g}) for {one.address} and all "
+                "below it could not be kept. Say it with Settings(prices=…).",
+                path=one.address.steps,
+                limit="dollars",
+            )
+        used, under_way = spent.nanodollars, sum(reservation.nanodollars for reservation in reserved)
+        if used + under_way + nanodollars > round(limits.dollars * NANO):
+            also = f" and ${under_way / NANO:.9g} reserved" if under_way else ""
+            raise OverLimit(
+                f"{who}: that costs up to ${nanodollars / NANO:.9g}, and of Limits(dollars={limits.dollars:g}) for "
+                f"{one.address} and all below it ${used / NANO:.9g} are spent{also}.",
+                path=one.address.steps,
+                limit="dollars",
+            )
+
+    def add(self, actor: Actor, run: str, model: str, spent: Spent) -> None:
+        """Count what was used, here and for everybody above."""
+        if not any(spent):
+            return
+        self.root.begin()  # first, because no limit refuses it: it is used already
+        self.root.ensure(SPENDING)
+        rows = [(actor.stem, run, model, str(actor.address), *spent)]
+        rows += [(one.stem, ALL_BELOW, model, str(one.address), *spent) for one in actor.lineage()]
+        marks = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+        self.root.execute(
+            f"INSERT INTO sapwood_spending VALUES {marks} ON CONFLICT (agent, run, model) DO UPDATE SET"  # noqa: S608 - marks
+            " requests = requests + excluded.requests, input_tokens = input_tokens + excluded.input_tokens,"
+            " output_tokens = output_tokens + excluded.output_tokens,"
+            " nanodollars = nanodollars + excluded.nanodollars, unpriced = unpriced + excluded.unpriced,"
+            " path = excluded.path",
+            *(value for row in rows for value in row),
+        )
+        if actor.parent is not None:
+            self._slices.commit()
+            self._gate.follows(actor.database, self.root)  # nobody puts it right once the turn is over
+
+    def put_right(self, actor: Actor, run: str, by_model: Mapping[str, Spent]) -> None:
+        """Have the count be what the agent itself has stored of a run: the process may have died in between."""
+        for model, spent in by_model.items():
+            self.add(
+                actor,
+                run,
+                model,
+                spent.plus(self._find("agent = ? AND run = ? AND model = ?", actor.stem, run, model), -1),
+            )
+
+    def of(self, stem: str) -> Spent:
+        """Return what an agent and all below it have used."""
+        return self._find("agent = ? AND run = ?", stem, ALL_BELOW)
+
+    def _find(self, where: str, *arguments: str) -> Spent:
+        if not self.root.has(SPENDING):
+            return Spent()
+        (row,) = self.root.execute(f"SELECT {SUMS} FROM sapwood_spending WHERE {where}", *arguments)  # noqa: S608 - ours
+        return Spent(*(value or 0 for value in row))
+
+    def by_model(self, stem: str, *, below: bool) -> dict[str, Spent]:
+        """Return what an agent has used of each model, with all `below` it or alone."""
+        if not self.root.has(SPENDING):
+            return {}
+        rows = self.root.execute(
+            f"SELECT model, {SUMS} FROM sapwood_spending WHERE agent = ? AND (run = '*') = ? GROUP BY model",  # noqa: S608 - ours
+            stem,
+            int(below),
+        )
+        return {model: Spent(*spent) for model, *spent in rows}
+
+    def rows(self, address: Address) -> list[Usage]:
+        """Return what an agent and those below it that still exist have used, each run and model by itself."""
+        if not self.root.has(SPENDING):
+            return []
+        path = str(address)
+        rows = self.root.execute(
+            "SELECT path, run, model, requests, input_tokens, output_tokens, nanodollars, unpriced"
+            " FROM sapwood_spending WHERE run <> '*' AND (path = ? OR substr(path, 1, ?) = ?)"
+            " ORDER BY path, run, model",
+            path,
+            len(path) + 1,
+            f"{path}/",
+        )
+        return [
+            Usage(Address.parse(path).steps, run or None, model, *told[:3], cost=Spent(*told).cost)
+            for path, run, model, *told in rows
+        ]
+
+    def forget(self, stem: str) -> None:
+        """Forget an agent that is being deleted. What it has used stays counted above it."""
+        if self.root.has(SPENDING):
+            self.root.execute("DELETE FROM sapwood_spending WHERE agent = ?", stem)

@@ -1,0 +1,69 @@
+"""Agents of other servers, used like sub-agents of one's own."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any, ClassVar, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.agent import Agent
+from sapwood.errors import UsageError
+from sapwood.runs.elsewhere import RemoteRuns
+from sapwood.runs.served import Served
+
+LONGEST = 200
+"""Characters of a session that say whose it is; names have to fit into 512 bytes."""
+
+
+class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"url"})):
+    """An agent of another sapwood server: subclass it, and give it its `url`.
+
+    `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
+    happens there is stored here too, so it is watched, replayed and cancelled as usual. That
+    server has to allow it: by `run_by_url` of the agent's class, and by its `authenticate`.
+    """
+
+    url: ClassVar[str] = ""
+    """Where agents of this class are: `https://host/agents/researcher`. Every run gets one of its own there."""
+
+    _runs_as = RemoteRuns
+
+    async def token(self) -> str | None:
+        """Return what the other server knows this program by, sent with every request. Override it.
+
+        Take it from `self.deps`: it is stored nowhere.
+        """
+
+    async def stop_elsewhere(self, session: str, reason: str) -> None:
+        """Have the other server stop a run; the framework's own."""
+        await cast("RemoteRuns", self._actor.of(Served).worker).stop(session, reason)
+
+    @classmethod
+    def _elsewhere(cls, caller: Address, run: str) -> str | None:
+        parts = urlsplit(cls.url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+            raise UsageError(
+                f"{cls.__name__}.url is {cls.url!r}. Write where the agents are, such as "
+                "'https://research.example/agents/researcher'."
+            )
+        # Whose it is can be read off it. The rest cannot be guessed, and is nobody else's: many callers
+        # have an agent `main`, and who names a session is told all of it.
+        whose = re.sub(r"[^A-Za-z0-9._~-]+", "-", f"{caller}-remote-{run}")[:LONGEST]
+        return msgspec.json.encode({"url": cls.url, "session": f"{whose}-{token_hex(16)}"}).decode()
+
+
+def remote_class(url: str, type: str, token: str | Callable[[Any], str | None] | None) -> type[RemoteSubAgent]:
+    """Return a class of agents of another server that nobody has written down as one."""
+
+    async def own(self: RemoteSubAgent) -> str | None:
+        return token(self.deps) if callable(token) else token
+
+    return types.new_class(
+        type, (RemoteSubAgent,), exec_body=lambda body: body.update(url=url, token=own, __module__=__name__)
+    )

@@ -1,0 +1,256 @@
+"""Runs that an agent of another server does: what happens there is stored here as it arrives, and told from here.
+
+So a run that is done elsewhere looks like any other: its chunks have the same numbers, and can be
+replayed while the other server is away. After a crash on either side the next number is asked
+for: nothing is missing and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from asyncio import Task
+from collections.abc import Coroutine
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.clock import Clock
+from sapwood.errors import RemoteRefused, SapwoodError, Unavailable, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.spending import Told
+from sapwood.kernel.tree import Tree
+from sapwood.runs import kept
+from sapwood.runs.contract import Progress
+from sapwood.runs.method import MethodRuns
+from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.runner import CLEARED, Runs
+from sapwood.runs.served import Served
+from sapwood.runs.transport import Transport
+from sapwood.settings import Settings
+from sapwood.storage.database import until_free
+from sapwood.wire import remote as wire
+
+log = logging.getLogger(__name__)
+
+BEGUN = "begun"
+"""What is stashed once the other server has taken a run."""
+SOON = 0.1
+MOST_BACK_OFF = 30.0
+LAST_TRY = 24 * 3600.0
+"""Seconds after which a server that cannot be reached is not tried any more."""
+
+
+class Farewells:
+    """Last words of the agents of one node that are no more."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._said: set[Task[None]] = set()
+
+    def say(self, words: Coroutine[Any, Any, None]) -> None:
+        """Say them soon; they are not said again if nobody hears them."""
+        task = asyncio.get_running_loop().create_task(words)
+        self._said.add(task)
+        task.add_done_callback(self._said.discard)
+
+
+class Cut(Unavailable):
+    """The connection to another server ended before the run did."""
+
+
+class RemoteRuns(MethodRuns):
+    """The runs that one agent has another server do."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(actor)
+        self._waiting: set[str] = set()
+        """Those that wait for a person."""
+
+    def start(self, run: str, input: Any) -> int:
+        return self._launch(run)
+
+    def waits(self, run: str) -> bool:
+        return run in self._waiting
+
+    def cut(self, run: str, reason: str) -> None:
+        super().cut(run, reason)
+        if reason == CLEARED and (session := self._session(run)) is not None:
+            # This agent is about to be deleted, and can do nothing later.
+            self._actor.host.shared(Farewells).say(self._stop_now(session, reason))
+
+    async def _stop_now(self, session: str, reason: str) -> None:
+        with suppress(SapwoodError):
+            async with self._transport(session) as transport:
+                await transport.cancel(reason)
+
+    def _stop(self, run: str, reason: str) -> None:
+        super()._stop(run, reason)
+        if (session := self._session(run)) is not None:
+            self._actor.of(Agenda).fibers.launch(f"stop {run}", self._actor.agent.stop_elsewhere, (session, reason), {})
+
+    async def _worked(self, run: str, input: str) -> dict[str, Any]:
+        parent = self._actor.parent
+        if parent is not None:
+            await until_free(parent.database)
+        session = self._session(run)
+        if session is None:
+            raise UsageError(f"{self._actor.kind.cls.__name__} only does runs that another agent gives it.")
+        failed = 0
+        try:
+            async with self._transport(session) as transport:
+                while True:
+                    before = self._length(run)
+                    try:
+                        state = await self._followed(run, input, transport)
+                        await self._count(run, state)
+                        return _ended(state)
+                    except RemoteRefused as error:  # it would be refused again
+                        log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
+                        return {"status": "error", "error": f"{error.code}: {error}"}
+                    except Unavailable as error:
+                        await self._actor.free()
+                        failed = 1 if self._length(run) > before else failed + 1
+                        if self._is_away(run, error) > LAST_TRY:
+                            raise
+                        await asyncio.sleep(_back_off(failed))
+        finally:
+            self._waiting.discard(run)
+
+    async def stop(self, session: str, reason: str) -> None:
+        """Have the other server stop a run, as soon as it can be reached."""
+        clock, failed = self._actor.host.clock, 0
+        until = clock.now() + LAST_TRY
+        async with self._transport(session) as transport:
+            while clock.now() < until:
+                try:
+                    await transport.cancel(reason)
+                    return
+                except RemoteRefused as error:
+                    log.warning("a remote run of %s could not be stopped: %s", self._actor.address, error)
+                    return
+                except Unavailable:
+                    failed += 1
+                    await asyncio.sleep(_back_off(failed))
+
+    def _transport(self, session: str) -> Transport:
+        agent = self._actor.agent
+        return Transport(agent.url, session, agent.token)
+
+    def _session(self, run: str) -> str | None:
+        """Return what a run is called on the other server: the same, however often it is asked for."""
+        given = self._actor.of(Served).given(run)
+        return None if given is None or given.remote is None else msgspec.json.decode(given.remote)["session"]
+
+    async def _followed(self, run: str, input: str, transport: Transport) -> wire.State:
+        """Have a run begin, or find out how it stands, and hear of it to its end."""
+        fibers = self._actor.of(Agenda).fibers
+        if fibers.current().stash == BEGUN:
+            state = await transport.status()
+        else:
+            await self._actor.leave()
+            state = await transport.start(input.encode())
+            await fibers.stash(BEGUN)
+        await self._actor.free()
+        self._is_in_touch(run, waits=state.waits)
+        if not state.is_over or state.seq != self._length(run):
+            state = await self._heard(run, transport)
+        return state
+
+    async def _heard(self, run: str, transport: Transport) -> wire.State:
+        """Store what another server tells of a run, until it tells how it ended."""
+        actor, served = self._actor, self._actor.of(Served)
+        row = served.row(run)
+        assert row is not None
+        stream = transport.stream(self._length(run) + 1, len(kept.milestones(row)))
+        async with aclosing(stream) as arrivals:
+            async for arrived in arrivals:
+                await actor.free()
+                state = self._take(run, arrived)
+                if (work := actor.of(Runs).work()) is not None and arrived:
+                    work.progressed()
+                if state is not None:
+                    return state
+        raise Cut("The other server ended the connection before the run was over.")
+
+    def _take(self, run: str, arrived: list[wire.Told]) -> wire.State | None:
+        """Store, in this slice, what arrived at once; return how the run ended, if that is known now."""
+        served, length, chunks = self._actor.of(Served), self._length(run), list[msgspec.Raw]()
+        for told in arrived:
+            if told.kind == "chunk":
+                length += 1
+                if told.seq != length:
+                    raise Cut(f"The other server told the event {told.seq} out of turn.")
+                chunks.append(msgspec.Raw(told.body))
+                continue
+            if chunks:
+                served.say(run, *chunks)
+                chunks.clear()
+            if told.kind == "end":
+                state = msgspec.json.decode(told.body, type=wire.State)
+                if state.seq != length:
+                    raise Cut("The other server ended the run before all of it was told.")
+                return state
+            self._take_aside(run, told)
+        if chunks:
+            served.say(run, *chunks)
+            self._is_in_touch(run, waits=False)
+        return None
+
+    def _take_aside(self, run: str, told: wire.Told) -> None:
+        body = msgspec.json.decode(told.body)
+        if told.kind == "quiet":
+            self._is_in_touch(run, waits=bool(body.get("waits")))
+        else:
+            progress = Progress(**{name: body.get(name) for name in ("fraction", "message", "phase", "data")})
+            self._actor.of(Served).report(progress, body["name"] if told.kind == "milestone" else None)
+
+    async def _count(self, run: str, state: wire.State) -> None:
+        """Count what the other server says a run has used; again after a crash, and then it is known."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        await until_free(tree.root, self._actor.database)
+        self._actor.check_live()
+        with suppress(msgspec.DecodeError):  # it counts in another way
+            used = msgspec.json.decode(state.usage, type=dict[str, Told])
+            tree.spending.put_right(self._actor, run, {model: told.spent() for model, told in used.items()})
+
+    def _length(self, run: str) -> int:
+        served = self._actor.of(Served)
+        row = served.row(run)
+        return 0 if row is None else served.next_seq(row)
+
+    def _is_in_touch(self, run: str, *, waits: bool) -> None:
+        self._actor.of(Served).away.pop(run, None)
+        (self._waiting.add if waits else self._waiting.discard)(run)
+
+    def _is_away(self, run: str, error: Unavailable) -> float:
+        """Note that the other server cannot be reached, for who gave the run; return for how many seconds."""
+        away = self._actor.of(Served).away
+        if run in away:
+            return self._actor.host.clock.now() - away[run][0]
+        log.info("%s waits until its server can be reached: %s", self._actor.address, error)
+        away[run] = (self._actor.host.clock.now(), str(error))
+        parent = self._actor.parent
+        if parent is not None and (followed := parent.of(Outcomes).followed.get(run)) is not None:
+            followed.look_again()
+        return 0.0
+
+
+def _ended(state: wire.State) -> dict[str, Any]:
+    """Return how another server says a run ended, as it is noted here."""
+    return {
+        "status": state.status,
+        "output": bytes(state.output).decode() if state.status == "completed" else None,
+        "summary": state.summary,
+        "error": state.error,
+        "reason": state.reason,
+        "usage": bytes(state.usage).decode(),
+    }
+
+
+def _back_off(failed: int) -> float:
+    """Return how many seconds to wait; not all who lost the same server come back at once."""
+    return min(SOON * 2 ** min(failed - 1, 20), MOST_BACK_OFF) * random.uniform(0.5, 1.0)

@@ -1,0 +1,222 @@
+"""Runs that other servers give an agent, over HTTP: it is asked to begin, how it stands, what happens, and to stop.
+
+Each agent does one run from outside, under its own name: who asks again re-attaches. The reader of
+a stream sets the pace: it is read from where it is stored, a page at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.errors import InvalidArguments, ProtocolMismatch, RemoteLost, SapwoodError, Unavailable, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.sockets import Socket
+from sapwood.runs import kept
+from sapwood.runs.contract import RunState
+from sapwood.runs.events import Ear, Feed
+from sapwood.runs.served import Served
+from sapwood.runs.streaming import QUIET, OpenStreams
+from sapwood.storage.database import until_free
+from sapwood.web.errors import INTERNAL, status_of
+from sapwood.wire import remote as wire
+
+PAGE = 64
+"""Segments of what was said that are read at once; most have a few chunks."""
+STATUS: tuple[tuple[type[SapwoodError], int], ...] = ((ProtocolMismatch, 426), (RemoteLost, 404), (UsageError, 501))
+"""What those of our errors are told as that have no status elsewhere."""
+
+
+class Bell(Ear):
+    """Rings when something happens, and keeps nothing of it but how far the run last said it is."""
+
+    progress: bytes | None = None
+    """JSON."""
+
+    def send(self, event: Any) -> None:
+        if event.kind == "progress":
+            self.progress = msgspec.json.encode(event.body)
+        self.close(0, "")
+
+    def answer(self) -> None:
+        """Whoever it rings for looks what there is."""
+        self.is_behind = False
+
+
+class RunsFromOutside:
+    """What one agent does for other servers."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._run = actor.address.name
+        self._answers: dict[tuple[str, str], Callable[[Any], Awaitable[Any]]] = {
+            ("POST", wire.PATH): self._start,
+            ("GET", wire.PATH): self._status,
+            ("GET", wire.STREAM): self._stream,
+            ("POST", wire.CANCEL): self._cancel,
+        }
+
+    def greet(self, socket: Socket) -> None:
+        """Clients with a socket are told of runs by `RunClients`."""
+
+    def hear(self, socket: Socket, data: str) -> None:
+        """Clients with a socket give no runs."""
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+
+    async def request(self, request: Any) -> Any:
+        """Answer a request of another server; None if it is for something else, or this agent is not for others."""
+        actor = self._actor
+        answer = self._answers.get((request.method, request.scope["path"]))
+        if answer is None or not actor.agent.run_by_url or actor.parent is not None:
+            return None
+        try:
+            _check_version(request)
+            await actor.free()
+            response = await answer(request)
+        except SapwoodError as error:
+            if status_told(error) == INTERNAL:
+                raise
+            response = _json(wire.Trouble(error.code, str(error)), status_told(error))
+        response.headers[wire.HEADER] = str(wire.VERSION)
+        return response
+
+    async def _start(self, request: Any) -> Any:
+        given = _read(await request.body(), wire.Start)
+        await self._actor.free()
+        await self._actor.of(Served).start(self._run, bytes(given.input), tracing.text())
+        return _json(self._state())
+
+    async def _status(self, request: Any) -> Any:
+        return _json(self._state())
+
+    async def _cancel(self, request: Any) -> Any:
+        why = _read(await request.body() or b"{}", wire.Cancel)
+        await self._actor.free()
+        self._actor.of(Served).cancel(self._run, why.reason)
+        return _json(self._state())
+
+    async def _stream(self, request: Any) -> Any:
+        from starlette.responses import StreamingResponse
+
+        from_seq, milestones = _number(request, "from_seq", 1), _number(request, "milestones", 0)
+        if (last := request.headers.get("last-event-id", "")).isdecimal():
+            from_seq = int(last) + 1
+        if from_seq > self._state().seq + 1:
+            raise RemoteLost(f"Of this run, {self._state().seq} chunks are known; who has more has to begin another.")
+        return StreamingResponse(
+            self._told(max(from_seq, 1), milestones),
+            media_type=wire.SSE,
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+    def _state(self) -> wire.State:
+        state = self._actor.of(Served).inspect(self._run)
+        if state is None:
+            raise RemoteLost(f"{self._actor.address} does no run.")
+        return _shown(state)
+
+    async def _told(self, seq: int, milestones: int) -> AsyncGenerator[bytes, None]:
+        """Yield what happens in the run, from a number on, until it is over."""
+        actor = self._actor
+        feed, open_streams = actor.of(Feed), actor.host.shared(OpenStreams)
+        bell, waits = Bell(actor.address, 0), None
+        bell.progress = self._last_progress()
+        feed.ears.add(bell)
+        open_streams.readers.add(bell)
+        try:
+            while not bell.is_over:
+                await until_free(actor.database)
+                bell.answer()  # before it is read: what happens meanwhile rings again
+                page = self._page(seq, milestones)
+                state = self._state()
+                if page:
+                    chunks = sum(told.kind == "chunk" for told in page)
+                    seq, milestones = seq + chunks, milestones + len(page) - chunks
+                    yield b"".join(told.encoded() for told in page)
+                if bell.progress is not None and not state.is_over:
+                    told, bell.progress = bell.progress, None
+                    yield wire.Told("progress", told).encoded()
+                if page:
+                    continue
+                if state.is_over and seq > state.seq:
+                    yield wire.Told("end", wire.encoded(state)).encoded()
+                    return
+                if waits != state.waits or not await bell.news(QUIET):
+                    waits = state.waits
+                    yield wire.Told("quiet", wire.encoded(wire.Quiet(waits))).encoded()
+        finally:
+            open_streams.readers.discard(bell)
+            feed.ears.discard(bell)
+
+    def _last_progress(self) -> bytes | None:
+        row = kept.find(self._actor.database, self._run)
+        return None if row is None or row.progress is None else row.progress.encode()
+
+    def _page(self, seq: int, milestones: int) -> list[wire.Told]:
+        """Return the next chunks and milestones, where they happened; of one number, the chunk is the last."""
+        database = self._actor.database
+        row = kept.find(database, self._run)
+        if row is None:
+            raise Unavailable(f"{self._actor.address} does this run no more.")
+        chunks = [
+            (one.number + 1, 1, wire.Told("chunk", one.text, one.number + 1))
+            for one in kept.said(database, row, after=seq - 2, segments=PAGE)
+        ]
+        reached = [
+            (at, 0, wire.Told("milestone", msgspec.json.encode(told)))
+            for at, told in kept.milestones(row)[milestones:]
+            if not chunks or at <= chunks[-1][0]
+        ]
+        return [told for _, _, told in sorted([*chunks, *reached], key=lambda one: one[:2])]
+
+
+def status_told(error: SapwoodError) -> int:
+    """Return the HTTP status for an error that another server is told."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), status_of(error))
+
+
+def _shown(state: RunState) -> wire.State:
+    return wire.State(
+        status=state.status,
+        seq=state.seq,
+        waits=state.waits,
+        output=msgspec.Raw((state.output or "null").encode()),
+        summary=state.summary,
+        error=state.error,
+        reason=state.reason,
+        usage=msgspec.Raw(state.usage.encode()),
+    )
+
+
+def _check_version(request: Any) -> None:
+    spoken = request.headers.get(wire.HEADER)
+    if spoken != str(wire.VERSION):
+        raise ProtocolMismatch(
+            f"This server speaks version {wire.VERSION} of the protocol of remote runs, and the request version "
+            f"{spoken or 'none'}. Use the same release of sapwood on both sides."
+        )
+
+
+def _read(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidArguments(f"The request cannot be read: {error}") from None
+
+
+def _number(request: Any, name: str, default: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not text.isdecimal():
+        raise InvalidArguments(f"{name} is a number; not {text!r}.")
+    return int(text)
+
+
+def _json(what: msgspec.Struct, status: int = 200) -> Any:
+    from starlette.responses import Response
+
+    return Response(wire.encoded(what), status, media_type="application/json")

@@ -1,0 +1,250 @@
+"""Takes away finished runs that are not to be kept any longer, and nothing that anybody still needs.
+
+To look is a schedule of the agent's own. There is one only while something will have to go,
+so nobody is woken in vain. Each run goes as it is cleared: its row and the tombstone of its
+sub-agent in one commit, the files after it. A sweep that dies is begun again, and goes on
+with what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.fibers import FIBERS
+from sapwood.capabilities.schedules import Schedules
+from sapwood.errors import StoredDataError, Unavailable, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.tree import Tree
+from sapwood.runs.clients import RunClients
+from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.registry import Row
+from sapwood.runs.retention import Retention, rule_of, rules_of
+from sapwood.runs.runner import Runs
+from sapwood.runs.sizes import held_below
+from sapwood.storage.database import until_free
+from sapwood.when import At
+
+KEY = "sapwood sweep"
+PAUSE = 60.0
+"""Seconds after the end of a run, or a sweep, until the next: what happens meanwhile is swept together."""
+SLACK = 0.01
+"""Which part of its age a run may be kept longer, so that many go together."""
+LONGEST_PAUSE = 86400.0
+"""Seconds until to look again, at the latest, at what has to go and is still needed."""
+TOGETHER = 50
+"""How many runs are cleared before everybody else has a turn."""
+OVER = "status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned"
+"""What may have to go: the index of such rows has all that is asked of them."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The finished runs that one rule is for."""
+
+    owner: type | None
+    """The class of those who did them, or what that extends; None: of all."""
+    rule: Retention
+    types: list[str] = field(default_factory=list[str])
+    count: int = 0
+    bytes: int = 0
+    oldest: float = float("inf")
+    """When the first of them was over."""
+
+    def has_too_many(self, count: int, bytes: int, ended_at: float, now: float) -> bool:
+        """Return whether the oldest of so many, with so many bytes, has to go."""
+        rule = self.rule
+        if count <= rule.last:
+            return False
+        if (rule.count is not None and count > rule.count) or (rule.bytes is not None and bytes > rule.bytes):
+            return True
+        return rule.age is not None and ended_at + rule.age.total_seconds() <= now
+
+    def due(self, now: float) -> float | None:
+        """Return when the next of them has to go; None: not before another one has ended."""
+        if self.has_too_many(self.count, self.bytes, self.oldest, now):
+            return now + PAUSE
+        if self.rule.age is None or self.count <= self.rule.last:
+            return None
+        age = self.rule.age.total_seconds()
+        return max(self.oldest + age, now + max(PAUSE, age * SLACK))
+
+
+class Sweeper:
+    """Takes away what one agent does not have to keep of the runs it gave."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: Any = actor.agent
+        self._db = actor.database
+        self._runs = actor.of(Runs)
+        self._outcomes = actor.of(Outcomes)
+        self._sweeping = False
+
+    def pin(self, id: str, is_pinned: bool) -> bool:
+        """Have a run be kept whatever the rule says, or no longer; return whether there is one."""
+        self._actor.check_use()
+        row = self._runs.registry.get(id)
+        if row is None:
+            return False
+        if not is_pinned:
+            self._actor.of(Agenda).check_free()
+        self._runs.registry.set(id, pinned=int(is_pinned))
+        if not is_pinned:
+            self._look_in_time()
+        return True
+
+    async def run_ended(self) -> None:
+        """A run is over, and told: have somebody look in time whether it, or an older one, has to go."""
+        if any(rule.is_limited for rule in rules_of(self._agent.keep_runs)):
+            await self._until_free()
+            self._look_in_time()
+
+    def _look_in_time(self) -> None:
+        """Have a sweep come when something has to go, if none comes before."""
+        now = self._actor.host.clock.now()
+        times = [due for group in self._groups() if (due := group.due(now)) is not None]
+        if times and not self._sweeping:  # else it looks itself, last of all
+            self._look_by(min(times))
+
+    def _look_by(self, due: float) -> None:
+        schedules = self._actor.of(Schedules)
+        known = schedules.get(KEY)
+        if known is None or known.due_at.timestamp() > due + 1 or self._sweeping:
+            schedules.add(At(datetime.fromtimestamp(due, UTC), key=KEY), self._agent.sweep_runs, (), {})
+
+    async def sweep(self) -> None:
+        """Take away what has to go, and have the next sweep come in time."""
+        self._sweeping = True
+        try:
+            await self._until_free()
+            needed = [row for group in self._groups() for row in await self._sweep(group)]
+            await self._until_free()
+            now = self._actor.host.clock.now()
+            times = [due for group in self._groups() if (due := group.due(now)) is not None]
+            if needed:  # whoever needs them tells nobody when they are done: look again, ever more rarely
+                since = max(now - min(row.ended_at or now for row in needed), PAUSE)
+                times = [max(min(times, default=now), now + min(since, LONGEST_PAUSE))]
+            if times:
+                self._look_by(min(times))
+        finally:
+            self._sweeping = False
+
+    async def _sweep(self, group: Group) -> list[Row]:
+        """Take away what has to go by one rule; return what had to, but is needed still."""
+        if group.rule.bytes is not None:
+            await self._measure(group)
+        needed: list[Row] = []
+        after = (-1.0, 0)
+        while page := self._oldest(group, after):
+            now = self._actor.host.clock.now()
+            tallied = next((one for one in self._groups() if one.owner is group.owner), None)
+            if tallied is None:
+                break
+            # Those that are needed still are counted as gone: nobody else goes for them.
+            count = tallied.count - len(needed)
+            size = tallied.bytes - sum(row.bytes for row in needed)
+            going: list[int] = []
+            for ended_at, number, held in page:
+                if not tallied.has_too_many(count, size, ended_at, now):
+                    break
+                going.append(number)
+                after, count, size = (ended_at, number), count - 1, size - held
+            rows = [row for number in going for row in self._runs.registry.find("WHERE number = ?", number)]
+            needed += [row for row in rows if self._is_needed(row)]
+            gone = self._runs.clear([row.id for row in rows if not self._is_needed(row)])
+            if gone:
+                await asyncio.shield(asyncio.gather(*gone))
+            if len(going) < len(page):
+                break
+            await asyncio.sleep(0)
+            await self._until_free()
+        return needed
+
+    def _groups(self) -> list[Group]:
+        """Return the finished runs, by the rules that are for them; those that nothing limits are left out."""
+        if not self._runs.registry.exists:
+            return []
+        groups: dict[type | None, Group] = {}
+        for type_, count, size, oldest in self._db.execute(
+            f"SELECT type, count(*), sum(bytes), min(ended_at) FROM sapwood_runs WHERE {OVER} GROUP BY type"  # noqa: S608 - ours
+        ):
+            owner, rule = rule_of(self._agent.keep_runs, self._class_of(type_))
+            if rule.is_limited:
+                group = groups.setdefault(owner, Group(owner, rule))
+                group.types.append(type_)
+                group.count, group.bytes = group.count + count, group.bytes + size
+                group.oldest = min(group.oldest, oldest)
+        return list(groups.values())
+
+    def _class_of(self, type_: str) -> type | None:
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        try:
+            return tree.kind_of(type_, self._actor.kind).cls
+        except UsageError:  # it is no more
+            return None
+
+    def _oldest(self, group: Group, after: tuple[float, int]) -> list[tuple[float, int, int]]:
+        """Return the next runs that may have to go, oldest first: when each was over, its number, and what it holds."""
+        return self._db.execute(
+            f"SELECT ended_at, number, bytes FROM sapwood_runs WHERE {OVER} AND (ended_at, number) > (?, ?)"  # noqa: S608 - ours
+            " AND type IN (SELECT value FROM json_each(?)) ORDER BY ended_at, number LIMIT ?",
+            *after,
+            msgspec.json.encode(group.types).decode(),
+            TOGETHER,
+        )
+
+    def _is_needed(self, row: Row) -> bool:
+        """Return whether somebody would miss a run: who waits for it, is told of it, or may come by it again."""
+        if row.is_open or row.pinned or row.id in self._outcomes.followed or self._outcomes.waited_for[row.id]:
+            return True
+        agenda = self._actor.of(Agenda)
+        return (
+            (row.work is not None and self._agent._wants(row.work))
+            or (row.given_by is not None and agenda.is_under_way(row.given_by))
+            or agenda.fibers.is_under_way(f"run {row.id}", "follow_run")
+            or bool(agenda.calls.find("WHERE lane = ? LIMIT 1", f"run {row.id}"))
+            or self._is_at_work(row)
+        )
+
+    def _is_at_work(self, row: Row) -> bool:
+        """Return whether the sub-agent of a run has more to do: a turn that somebody has with it, or a fiber."""
+        try:
+            database = self._actor.of(RunClients).database_of(row.id)
+            if database is None or not database.has(FIBERS):
+                return False
+            return bool(database.execute("SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1"))
+        except StoredDataError:  # nobody goes on with what cannot be read
+            return False
+        except Unavailable:  # it is busy with long_sql
+            return True
+
+    async def _measure(self, group: Group) -> None:
+        """See what the sub-agents hold by now: people may have talked to them since they were done."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        if not self._actor.registry.count():
+            return
+        rows = self._db.execute(
+            "SELECT run.id, child.generation, run.bytes FROM sapwood_runs AS run JOIN sapwood_children AS child"  # noqa: S608 - ours
+            f" ON child.name = run.name AND child.type = run.type AND child.deleted_at IS NULL WHERE {OVER}"
+            " AND run.type IN (SELECT value FROM json_each(?))",
+            msgspec.json.encode(group.types).decode(),
+        )
+        sizes = await self._actor.host.offload.in_thread(
+            held_below, (tree.folder, self._actor.stem, [generation for _, generation, _ in rows]), {}
+        )
+        await self._until_free()
+        for (id, _, before), size in zip(rows, sizes, strict=True):
+            if size != before:
+                self._runs.registry.set(id, bytes=size)
+
+    async def _until_free(self) -> None:
+        await until_free(self._db, self._actor.home.root)
+        self._actor.check_live()

@@ -1,0 +1,116 @@
+"""What two servers say to each other of a run that one does for the other: requests, and a stream of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+
+from sapwood.wire.events import SSE as SSE  # noqa: PLC0414 - part of this protocol too
+
+VERSION = 1
+"""The version of all of this. One that knows another version is refused with 426."""
+HEADER = "sapwood-protocol"
+"""The header that says the version, of every request and of every answer."""
+PATH = "/run"
+"""POST starts the run of an agent, GET tells how it stands."""
+STREAM = f"{PATH}/stream"
+"""GET tells what happens in it, from the event with the number `from_seq` on."""
+CANCEL = f"{PATH}/cancel"
+"""POST stops it, also one that has not begun: then it never will."""
+LONGEST = 64 * 1024 * 1024
+"""Bytes of one event; who sends more is not listened to any further."""
+
+Kind = Literal["chunk", "milestone", "progress", "quiet", "end"]
+
+_text = msgspec.json.Encoder().encode
+_NOTHING = msgspec.Raw(b"null")
+
+
+class Start(msgspec.Struct):
+    """What a run is given."""
+
+    input: msgspec.Raw
+
+
+class Cancel(msgspec.Struct):
+    """Why a run is to stop."""
+
+    reason: str = "cancelled"
+
+
+class State(msgspec.Struct, omit_defaults=True):
+    """How a run stands."""
+
+    status: str
+    """`running`, `completed`, `error` or `aborted`."""
+    seq: int
+    """How many chunks it has said."""
+    waits: bool = False
+    """Whether it waits for a person."""
+    output: msgspec.Raw = _NOTHING
+    summary: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def is_over(self) -> bool:
+        return self.status != "running"
+
+
+class Trouble(msgspec.Struct):
+    """Why a request is refused."""
+
+    code: str
+    error: str
+
+
+class Quiet(msgspec.Struct):
+    """That nothing happens."""
+
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One event of a run."""
+
+    kind: Kind
+    body: bytes
+    """JSON."""
+    seq: int | None = None
+    """The number of a chunk; the first has 1."""
+
+    def encoded(self) -> bytes:
+        """Return it as a server-sent event."""
+        head = b"" if self.seq is None else b"id: %d\n" % self.seq
+        return head + b"event: " + self.kind.encode() + b"\ndata: " + self.body + b"\n\n"
+
+
+class Reader:
+    """Makes events of the bytes of a stream, however they arrive."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, data: bytes) -> list[Told]:
+        """Return the events that are whole now; `ValueError` if this is no such stream."""
+        *blocks, self._rest = (self._rest + data).split(b"\n\n")
+        if len(self._rest) > LONGEST:
+            raise ValueError(f"an event has more than {LONGEST} bytes")
+        return [_told(block) for block in blocks]
+
+
+def _told(block: bytes) -> Told:
+    fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
+    if b"event" not in fields or b"data" not in fields:
+        raise ValueError(f"{block[:80]!r} is no event")
+    kind = cast("Kind", fields[b"event"].decode())
+    return Told(kind, fields[b"data"], int(fields[b"id"]) if b"id" in fields else None)
+
+
+def encoded(what: msgspec.Struct) -> bytes:
+    """Return something as JSON."""
+    return _text(what)

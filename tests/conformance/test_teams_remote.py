@@ -1,0 +1,447 @@
+"""Runs that an agent of another server does: told, replayed, stopped and taken up again like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.conformance.chats import check_history
+from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
+from tests.conformance.far import KEY, NEAR, Both, FarDigger, FarThinker, at, both
+from tests.conformance.served import Client, served
+
+from sapwood import (
+    Agent,
+    App,
+    ChatAgent,
+    RemoteSubAgent,
+    Run,
+    UsageError,
+    persistent_agent,
+)
+from sapwood.testing import ScriptedModel, World, call
+from sapwood.testing import text as says
+
+SILENCE = 120.0
+
+
+def said(client: Client, run: str) -> list[dict[str, Any]]:
+    """Return the frames of a run that have numbers of their own."""
+    return [frame for frame in frames(client, run) if "data-agent" not in frame["event"].get("body", "")]
+
+
+async def test_a_run_of_another_server_is_like_any_other() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        done, failed = await desk.give("FarDigger", "dig", "r1"), await desk.give("FarDigger", "fail", "r2")
+
+        assert (done.status, done.output, done.agent.type) == ("completed", {"did": "dig"}, "AtFarDigger")
+        assert (failed.status, failed.error) == ("error", "ValueError: it went wrong")
+        assert await desk.give("FarDigger", "dig", "r1") == done
+        assert two.bench.log == ["begun dig", "begun fail"]
+        state = (await two.ask(done)).json()
+        assert (state["status"], state["output"]) == ("completed", {"did": "dig"})
+
+
+async def test_an_agent_that_talks_does_runs_for_others_too_and_what_it_uses_is_counted_on_both_sides() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        run = await desk.give("FarThinker", "think", "r1")
+
+        assert (run.status, run.summary) == ("completed", "far away")
+        assert run.usage
+        assert await desk.usage() == run.usage
+        far = await two.far.world.get_agent(FarThinker, run.remote["session"])
+        assert await far.usage() == run.usage
+
+
+async def test_runs_of_another_server_are_given_side_by_side() -> None:
+    async with both() as two:
+        runs = await (await two.desk()).give_all("FarDigger", list("abc"))
+
+        assert [run.output for run in runs] == [{"did": one} for one in "abc"]
+        assert len({run.remote["session"] for run in runs}) == 3
+
+
+async def test_what_happens_there_is_told_here_live_and_replayed_when_the_other_is_gone() -> None:
+    model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
+    async with both(model) as two:
+        client = await two.near.join(NEAR)
+        desk = await two.desk()
+        sending = asyncio.create_task(desk.send("go"))
+        await told_text(client, "agent-tool:c1", "one two ")
+        await client.until(lambda _: any("half" in str(frame) for frame in frames(client, "agent-tool:c1")))
+        assert (await desk.one("agent-tool:c1")).progress == {"fraction": 0.5, "message": "half"}
+        two.bench.go.set()
+        await told_end(client, "agent-tool:c1")
+        await sending
+        await two.far.world.app.__aexit__()
+
+        told = [
+            frame for frame in frames(client, "agent-tool:c1") if "data-agent" not in frame["event"].get("body", "")
+        ]
+        check_sequence(told)
+        assert text(client, "agent-tool:c1") == "one two three"
+        run = await desk.one("agent-tool:c1")
+        assert [one["name"] for one in run.milestones] == ["begun", "woken"]
+        assert run.remote["seq"] == 5
+        assert run.agent.type == "RemoteFarTeller"
+        late = await two.near.join(NEAR)
+        await told_end(late, "agent-tool:c1")
+        assert text(late, "agent-tool:c1") == "one two three"
+        events = [event async for event in _until_over(desk)]
+        assert [event.seq for event in events if event.kind == "chunk"] == [1, 2, 3, 4, 5]
+
+
+async def _until_over(desk: Any) -> AsyncIterator[Any]:
+    async for event in desk.subscribe("children"):
+        yield event
+        if event.run_id == "agent-tool:c1" and event.kind == "finished":
+            return
+
+
+async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_a_crash() -> None:
+    model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
+    async with both(model) as two:
+        client = await two.near.join(NEAR)
+        sending = asyncio.create_task((await two.desk()).send("go"))
+        await told_text(client, "agent-tool:c1", "one two ")
+        await two.near.world.crash()
+        await asyncio.gather(sending, return_exceptions=True)
+        two.bench.go.set()
+
+        desk = await two.desk()
+        async with asyncio.timeout(10):
+            while not await desk.ends():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+
+        assert [status for _, status in await desk.ends()] == ["completed"]
+        check_history(history := json.loads(await desk.seen_by_model()))
+        assert [part["content"] for part in history[2]["parts"]] == ["one two three"]
+        assert two.bench.log == ["told"]
+
+
+@pytest.mark.parametrize("who", ["near", "far", "both"])
+async def test_a_crash_on_either_side_loses_nothing_and_repeats_nothing(who: str, level: str) -> None:
+    async with both(level=level) as two:
+        client = await two.near.join(NEAR)
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarTeller", "go", "r1"))
+        await told_text(client, "r1", "one two ")
+        for name in ("near", "far"):
+            if who in (name, "both"):
+                await getattr(two, name).world.crash()
+        await asyncio.gather(giving, return_exceptions=True) if who != "far" else None
+        two.bench.go.set()
+
+        run = await over(await two.desk(), "r1")
+
+        assert run.status == "completed"
+        late = await two.near.join(NEAR)
+        await told_end(late, "r1")
+        check_sequence(said(late, "r1"))
+        assert (await two.ask(run)).json()["seq"] == len(said(late, "r1")) - 2
+        if who == "near":
+            assert text(late, "r1") == "one two three"
+            assert two.bench.log == ["told"]
+        else:  # a method that streams begins again, and all it says is told
+            assert two.bench.log == ["told", "told"]
+        giving.cancel()
+
+
+def ponderer(gate: asyncio.Event) -> type[Any]:
+    """Make a class of far agents that talk, and wait in the middle of a word."""
+
+    class FarPonderer(ChatAgent):
+        """Ponders, on another server."""
+
+        run_by_url = True
+        model = ScriptedModel(says("it is there", gate=gate), says("it is there"))
+
+    return FarPonderer
+
+
+async def test_a_talk_that_a_crash_interrupts_there_goes_on_and_is_told_without_a_gap() -> None:
+    gate = asyncio.Event()
+    async with both(far=[ponderer(gate)]) as two:
+        client = await two.near.join(NEAR)
+        giving = asyncio.create_task((await two.desk()).give("FarPonderer", "ponder", "r1"))
+        await told_text(client, "r1", "it")
+        await two.far.world.crash()
+        gate.set()
+
+        run = await giving
+
+        assert (run.status, run.output) == ("completed", "it is there")
+        await told_end(client, "r1")
+        check_sequence(frames(client, "r1"))
+        await joined_later(two.near, NEAR, client, "r1")
+
+
+async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
+    async with both(far=[ponderer(asyncio.Event())]) as two:
+        client = await two.near.join(NEAR)
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarPonderer", "ponder", "r1"))
+        await told_text(client, "r1", "it")
+
+        await desk.stop("r1")
+
+        run = await giving
+        assert (run.status, run.reason) == ("aborted", "enough")
+        await _remotely(two, run, "aborted")
+        await two.far.world.crash()
+        assert (await two.ask(run)).json()["reason"] == "enough"
+
+
+@pytest.mark.parametrize("who", ["near", "far"])
+async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(who: str) -> None:
+    async with both() as two:
+        two.bench.go.set()
+        world, nth, passed = getattr(two, who).world, 0, True
+        while passed:
+            nth += 1
+            id = f"r{nth}"
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            giving = asyncio.create_task((await two.desk()).give("FarTeller", "go", id))
+            await _dead_or(world, giving)
+            passed = world.points.passed["committed"] >= before + nth
+            await world.crash()
+            if who == "near":
+                await asyncio.gather(giving, return_exceptions=True)
+                giving = asyncio.create_task((await two.desk()).give("FarTeller", "go", id))
+
+            run = await giving
+
+            assert run.ok
+            late = await two.near.join(NEAR)
+            await told_end(late, id)
+            check_sequence(said(late, id))
+            assert text(late, id).endswith("one two three")
+            if who == "near":
+                assert (text(late, id), two.bench.log.count("told")) == ("one two three", nth)
+            await late.close()
+        assert nth > 3
+
+
+async def _dead_or(world: World, giving: asyncio.Task[Any]) -> None:
+    async with asyncio.timeout(10):
+        while not giving.done() and not world.points.ended:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+
+
+async def test_a_stop_reaches_the_other_server_and_what_it_does() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+
+        assert await desk.stop("r1")
+
+        run = await giving
+        assert (run.status, run.reason) == ("aborted", "enough")
+        await two.bench.seen("cut")
+        await _remotely(two, run, "aborted")
+
+
+async def test_a_run_whose_time_is_over_is_stopped_on_the_other_server_too() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1", timeout=10))
+        await two.bench.seen("begun wait")
+
+        await two.near.world.clock.advance(11)
+
+        assert (await giving).reason == "timed-out"
+        await two.bench.seen("cut")
+
+
+async def test_a_run_that_is_forgotten_is_stopped_on_the_other_server() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+
+        assert await desk.clear_them() == 1
+
+        await two.bench.seen("cut")
+        await asyncio.gather(giving, return_exceptions=True)
+
+
+async def test_a_stop_that_the_other_server_could_not_hear_reaches_it_when_it_is_back() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+        await two.cut_off()
+        await desk.stop("r1")
+        run = await giving
+        await two.near.world.crash()
+
+        two.bench.is_down = False
+
+        await two.desk()
+        await _remotely(two, run, "aborted")
+
+
+async def _is_away(desk: Any) -> None:
+    """Wait until the near server knows that the far one cannot be reached."""
+    async with asyncio.timeout(10):
+        while not await desk.is_away("r1"):  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.005)
+
+
+async def _remotely(two: Both, run: Run, wanted: str) -> None:
+    async with asyncio.timeout(10):
+        while (await two.ask(run)).json().get("status") != wanted:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() -> None:
+    async with both() as two:
+        run = await (await two.desk()).give("FarDigger", "dig", "r1")
+        run.remote["session"] = "never-begun"
+        stopped = await two.ask(run, "/cancel", method="POST", body=b'{"reason": "enough"}')
+        started = await two.ask(run, method="POST", body=b'{"input": "late"}')
+
+        assert (stopped.json()["status"], started.json()["status"]) == ("aborted", "aborted")
+        assert started.json()["reason"] == "enough"
+        assert "begun late" not in two.bench.log
+
+
+@pytest.mark.parametrize(
+    ("who", "key", "wanted"),
+    [
+        ("FarDigger", "wrong", "remote_unauthorized: http"),
+        ("FarDigger", None, "answers 401"),
+        ("FarPrivate", KEY, "remote_refused: http"),
+    ],
+)
+async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | None, wanted: str) -> None:
+    async with both() as two:
+        two.bench.key = key
+
+        run = await (await two.desk()).give(who, "dig", "r1")
+
+        assert (run.status, run.reason, run.retryable) == ("error", None, False)
+        assert wanted in (run.error or "")
+        assert two.bench.log == []
+        assert KEY not in str(run)
+
+
+async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() -> None:
+    async with both() as two:
+        done = await (await two.desk()).give("FarDigger", "dig", "r1")
+        two.bench.spoken = b"0"
+        old = await two.ask(done)
+
+        run = await (await two.desk()).give("FarDigger", "dig", "r2")
+
+        assert (old.status, old.json()["code"], old.headers["sapwood-protocol"]) == (426, "protocol_mismatch", "1")
+        assert run.status == "error"
+        assert "protocol_mismatch: http" in (run.error or "")
+        assert "Use the same release of sapwood on both sides." in (run.error or "")
+        assert two.bench.log == ["begun dig"]
+
+
+async def test_a_server_that_is_away_too_long_is_given_up_and_its_end_counts_all_the_same() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+        await two.cut_off()
+        await _is_away(desk)
+
+        await two.near.world.clock.advance(SILENCE + 1)
+
+        run = await giving
+        assert (run.status, run.reason, run.still_running) == ("interrupted", "unreachable", True)
+        assert "answers 503" in (run.error or "")
+        two.bench.is_down = False
+        two.bench.go.set()
+        assert (await over(desk, "r1")).status == "completed"
+
+
+async def test_a_server_that_comes_back_in_time_was_never_away() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+        await two.cut_off()
+        await _is_away(desk)
+        await two.near.world.clock.advance(SILENCE - 1)
+        two.bench.is_down = False
+        two.bench.go.set()
+
+        assert (await giving).status == "completed"
+
+
+async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
+        await two.bench.seen("begun wait")
+        two.bench.is_down = True
+        await two.far.world.app.__aexit__()
+        shutil.rmtree(two.far.world.data)
+        two.far.world.data.mkdir()
+        await two.far.world.start()
+        two.bench.is_down = False
+
+        run = await giving
+
+        assert run.status == "error"
+        assert "remote_lost: http" in (run.error or "")
+        assert two.bench.log.count("begun wait") == 1
+
+
+async def test_a_stream_is_read_from_any_number_on() -> None:
+    async with both() as two:
+        two.bench.go.set()
+        run = await (await two.desk()).give("FarTeller", "go", "r1")
+
+        whole = (await two.ask(run, "/stream")).text
+        rest = (await two.ask(run, "/stream?from_seq=4&milestones=2")).text
+        again = (await two.ask(run, "/stream?milestones=2", headers={"last-event-id": "3"})).text
+        beyond = await two.ask(run, "/stream?from_seq=7")
+
+        assert [line for line in whole.split("\n") if line.startswith("id")] == [f"id: {n}" for n in range(1, 6)]
+        assert whole.endswith(rest)
+        assert rest == again
+        assert rest.startswith("id: 4\nevent: chunk\n")
+        assert (beyond.status, beyond.json()["code"]) == (404, "remote_lost")
+        assert (await two.ask(run, "/stream?from_seq=x")).status == 400
+
+
+async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_asked_for() -> None:
+    async with both() as two, both() as others:
+        mine = await (await two.desk()).give("FarDigger", "dig", "agent-tool:c1")
+        theirs = await (await others.desk()).give("FarDigger", "dig", "agent-tool:c1")
+
+        assert mine.remote["session"].startswith("NearDesk-d-remote-agent-tool-c1-")
+        assert mine.remote["session"] != theirs.remote["session"]
+        await two.near.world.crash()
+        assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote | {"seq": 0}
+
+
+async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
+    with pytest.raises(UsageError, match="is on another server"):
+        persistent_agent(at("http://far.example", FarDigger), description="Digs.")
+
+
+async def test_where_an_agent_is_has_to_be_said() -> None:
+    class Nowhere(RemoteSubAgent):
+        """Is nowhere."""
+
+    class NearLost(Agent):
+        async def give(self) -> Run:
+            return await self.run_agent(Nowhere, "go")
+
+    async with served(App(agents=[NearLost])) as one:
+        with pytest.raises(UsageError, match=r"Nowhere\.url is ''"):
+            await (await one.world.get_agent(NearLost, "l")).give()
