@@ -517,7 +517,7 @@ async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathere
 async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and_comes_to_the_same(
     policy: Plan, level: str
 ) -> None:
-    apart = 9 if level == "process" else 17  # at each of them: tests/faults
+    apart = 9 if level == "process" else 17  # more of them: tests/faults
     await killed(policy, level, range(1 + POLICIES.index(policy), 500, apart))
 
 

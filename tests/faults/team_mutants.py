@@ -9,8 +9,7 @@ from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.fibers import OWNER
 from sapwood.chat.steering import Steering
 from sapwood.runs.contract import Steered
-from sapwood.runs.fanning import Fan, Twig
-from sapwood.runs.registry import Row
+from sapwood.runs.fanning import Fan
 from sapwood.runs.runner import Runs
 
 
@@ -19,34 +18,8 @@ def losers_go_on() -> None:
 
     def stop(self: Fan, reason: str) -> None:
         self._stopped = reason
-        self._left = 0
 
     Fan._stop = stop
-
-
-def decided_apart() -> None:
-    """What was decided is stored in another commit than the end it was decided by."""
-    stop = Fan._stop
-
-    def stop_later(self: Fan, reason: str) -> None:
-        loop = self._actor.host.loop
-        loop.call_later(0.003, lambda: None if self._actor.detached else stop(self, reason))
-
-    Fan._stop = stop_later
-
-
-def decided_again() -> None:
-    """After a crash it is decided anew."""
-    Fan._was_stopped = lambda self, row, ids: False
-
-
-def tried_again() -> None:
-    """After a crash, a branch that may be tried again is tried by a run that there was."""
-
-    def last(self: Fan, twig: Twig) -> Row | None:
-        return self._registry.get(twig.run)
-
-    Fan._last = last
 
 
 def unowned() -> None:
@@ -88,9 +61,6 @@ def owed_apart() -> None:
 
 MUTANTS: dict[str, Callable[[], None]] = {
     "losers-go-on": losers_go_on,
-    "decided-apart": decided_apart,
-    "decided-again": decided_again,
-    "tried-again": tried_again,
     "unowned": unowned,
     "heard-twice": heard_twice,
     "owed-apart": owed_apart,

@@ -32,7 +32,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fibers import OWNER
 from sapwood.runs.runner import Runs
 
-NAMES = ("ann", "bob", "cat", "dan")
+NOBODY = "nobody"
 GAUGES = ("north", "south")
 WAYS = ("settle", "fail-fast", "quorum", "race", "map")
 AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
@@ -95,7 +95,8 @@ class Gauge(Agent[Reading]):
 
     async def owes(self) -> bool:
         """Return whether its captain is still to be told."""
-        return bool(self._actor.database.execute("SELECT 1 FROM sapwood_calls"))
+        calls = self._actor.of(Agenda).calls
+        return calls.exist and bool(calls.find(""))
 
 
 class SlowGauge(Gauge):
@@ -196,9 +197,12 @@ class Captain(Chief):
         return name
 
     def _arguments(self, tool: str, id: str) -> dict[str, str]:
-        random, name = WORLD.random, WORLD.random.choice(NAMES)
+        random = WORLD.random
+        known = [row.name for row in self._actor.of(Runs).registry.last_of_children()]
+        name = random.choice(known[-3:]) if known and random.random() < 0.9 else NOBODY
         if tool == "spawn_agent":
-            return {"agent": random.choice(("mate", "rover", "hand")), "name": name, "message": id}
+            new = name if random.random() < 0.1 else f"n{id}"
+            return {"agent": random.choice(("mate", "rover", "rover", "hand")), "name": new, "message": id}
         if tool == "send_message":
             return {"name": name, "message": id}
         if tool == "list_children":
