@@ -21,6 +21,7 @@ from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.questions import Questions
+from sapwood.runs.served import Served
 
 
 class FiberDriver:
@@ -42,6 +43,11 @@ class FiberDriver:
                 await self._steps.take_up(row, again=self._is_again())
                 with self._span_of(row) as span:
                     await self._drive(number, span)
+        elif row is not None and row.run is not None:
+            # It waited for somebody and ended otherwise: those who rest with it do not know that yet.
+            await self._actor.of(Served).may_wake_above()
+            self._actor.check_live()
+            self._actor.of(Served).wake_above(row.run)
         # Also if the process died while it was told, or nobody had to drive it to its end.
         await self._steps.tell_end(number)
 

@@ -1,0 +1,122 @@
+"""Where the parts of teams meet: what rests is stopped and cleared like what goes on, and nothing is taken that rests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from sapwood import App, ChatAgent, Run, Unavailable, agent_tool, tool
+from sapwood.chat.accepting import Accepting
+from sapwood.testing import ScriptedModel, World, call, running, text
+
+RUN = "agent-tool:c1"
+
+
+class PactDeep(ChatAgent):
+    """Asks before it signs."""
+
+    model = ScriptedModel(call("sign", id="k"), text("signed"), each=True)
+    signed: list[str]
+
+    @tool(requires_approval=True)
+    async def sign(self) -> str:
+        """Sign it."""
+        PactDeep.signed.append("it")
+        return "a name"
+
+    async def wipe(self) -> None:
+        await self.clear()
+
+    async def hear(self, said: str) -> None:
+        message = {"id": "u9", "role": "user", "parts": [{"type": "text", "text": said}]}
+        self._actor.of(Accepting).ask([message], id="r9")
+
+
+class PactMiddle(ChatAgent):
+    """Asks the one below."""
+
+    model = ScriptedModel(call("pact_deep", id="c1", message="go"), text("middle done"), each=True)
+    tools = (agent_tool(PactDeep),)
+
+    async def forget_runs(self) -> int:
+        return await self.clear_runs()
+
+
+class PactTop(ChatAgent):
+    """Asks the one below."""
+
+    model = ScriptedModel(call("pact_middle", id="c1", message="go"), text("all done"), each=True)
+    tools = (agent_tool(PactMiddle),)
+
+    async def begin(self) -> None:
+        message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
+        self._actor.of(Accepting).ask([message], id="r1")
+
+    async def runs(self) -> list[Run]:
+        return self.list_runs()
+
+    async def forget_runs(self) -> int:
+        return await self.clear_runs()
+
+
+CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
+
+
+@pytest.fixture(autouse=True)
+def signed() -> list[str]:
+    PactDeep.signed = []
+    return PactDeep.signed
+
+
+async def asleep(world: World) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            world.sleep()
+            if not world.node.trees:
+                return
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def resting() -> AsyncGenerator[World, None]:
+    """Have a question wait two levels down, and everybody sleep."""
+    async with asyncio.timeout(20), running(App(agents=[PactTop])) as world:
+        top = await world.get_agent(PactTop, "t")
+        await top.begin()
+        async with asyncio.timeout(5):
+            while not await top.pending_approvals():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await asleep(world)
+        yield world
+
+
+async def below(world: World, depth: int) -> Any:
+    return await world.get_agent(PactTop, "t", sub=CHAIN[:depth])
+
+
+async def ended(world: World) -> Any:
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                return await (await world.get_agent(PactTop, "t")).turn("r1")
+            except Unavailable:
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", ["is stopped there", "is told something else", "is cleared there"])
+async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> None:
+    async with resting() as world:
+        deep = await below(world, 2)
+        if how == "is stopped there":
+            assert await deep.cancel_turn(RUN)
+        elif how == "is cleared there":
+            await deep.wipe()
+        else:
+            await deep.hear("never mind")
+
+        assert (await ended(world)).status == "completed"
+        assert PactDeep.signed == []
