@@ -120,3 +120,15 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
 
         assert (await ended(world)).status == "completed"
         assert PactDeep.signed == []
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int) -> None:
+    async with resting() as world:
+        agent = await below(world, depth) if depth else await world.get_agent(PactTop, "t")
+        assert await agent.forget_runs() == 1
+
+        turn = await ended(world)
+        assert turn.status == ("completed" if depth else "error")
+        assert await (await world.get_agent(PactTop, "t")).pending_approvals() == []
+        await asleep(world)
