@@ -1,4 +1,4 @@
-"""Where the parts of teams meet: what rests is stopped and cleared like what goes on, and nothing is taken that rests."""
+"""Where the parts of teams meet: what rests is stopped, cleared and kept like what goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sapwood import App, ChatAgent, Run, Unavailable, agent_tool, tool
+from sapwood import App, ChatAgent, Retention, Run, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
 from sapwood.testing import ScriptedModel, World, call, running, text
 
@@ -132,3 +132,41 @@ async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int)
         assert turn.status == ("completed" if depth else "error")
         assert await (await world.get_agent(PactTop, "t")).pending_approvals() == []
         await asleep(world)
+
+
+class PactKeeper(PactTop):
+    """Keeps none of the runs that are over."""
+
+    model = ScriptedModel(call("pact_talker", id="c1", message="go"), text("all done"), each=True)
+    keep_runs = Retention(count=0)
+
+
+class PactTalker(PactDeep):
+    """Does its run at once, and asks when somebody talks to it later."""
+
+    model = ScriptedModel(text("done"), call("sign", id="k"), text("signed"))
+
+
+PactKeeper.tools = (agent_tool(PactTalker),)
+
+
+async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_agent() -> None:
+    async with asyncio.timeout(20), running(App(agents=[PactKeeper])) as world:
+        keeper = await world.get_agent(PactKeeper, "t")
+        await keeper.begin()
+        assert (await keeper.turn("r1")).status == "completed"
+        talker = await world.get_agent(PactKeeper, "t", sub=((PactTalker, RUN),))
+        await talker.hear("one more thing")
+        while not await keeper.pending_approvals():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+        await world.clock.advance(61)
+        await world.settled()
+        (approval,) = await keeper.pending_approvals()
+        assert await keeper.answer_approval(approval, approved=True)
+        assert (await talker.turn("r9")).status == "completed"
+        assert PactDeep.signed == ["it"]
+
+        await world.clock.advance(300)
+        await world.settled()
+        assert await keeper.runs() == []

@@ -215,7 +215,12 @@ class Sweeper:
 
     def _is_at_work(self, row: Row) -> bool:
         """Return whether the sub-agent of a run has more to do: a turn that somebody has with it, or a fiber."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
         try:
+            types = self._actor.of(RunClients).types_of(row)
+            if any(tree.questions.has(self._actor.address.child(type_, row.name)) for type_ in types):
+                return True  # somebody is asked, and nothing of it is under way until they answer
             database = self._actor.of(RunClients).database_of(row.id)
             if database is None or not database.has(FIBERS):
                 return False
