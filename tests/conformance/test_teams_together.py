@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sapwood import App, ChatAgent, Retention, Run, Unavailable, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Retention, Run, Step, Unavailable, agent_tool, on_child_state, tool
 from sapwood.chat.accepting import Accepting
 from sapwood.testing import ScriptedModel, World, call, running, text
 
@@ -170,3 +170,47 @@ async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_
         await world.clock.advance(300)
         await world.settled()
         assert await keeper.runs() == []
+
+
+class PactGauge(Agent[int]):
+    """Shows what it measured."""
+
+    initial_state = 0
+
+    async def on_run(self, input: int) -> int:
+        self.set_state(input)
+        return input
+
+
+class PactReader(Agent):
+    """Keeps no run, and is told of what they showed."""
+
+    keep_runs = Retention(count=0)
+    may_read: asyncio.Event
+    read: list[int]
+
+    async def measure(self, number: int) -> Run:
+        return await self.run_agent(PactGauge, number, run_id="r1")
+
+    async def runs(self) -> list[Run]:
+        return self.list_runs()
+
+    @on_child_state(PactGauge)
+    async def note(self, child: Step, state: int) -> None:
+        await PactReader.may_read.wait()
+        PactReader.read.append(state)
+
+
+async def test_a_run_is_kept_until_its_sub_agent_has_told_its_state() -> None:
+    PactReader.may_read, PactReader.read = asyncio.Event(), []
+    async with asyncio.timeout(20), running(App(agents=[PactReader])) as world:
+        reader = await world.get_agent(PactReader, "t")
+        assert (await reader.measure(7)).ok
+        await world.clock.advance(61)
+        assert [run.id for run in await reader.runs()] == ["r1"]
+
+        PactReader.may_read.set()
+        await world.clock.advance(300)
+        await world.settled()
+        assert await reader.runs() == []
+        assert PactReader.read == [7]
