@@ -9,8 +9,22 @@ from typing import Any
 
 import pytest
 
-from sapwood import Agent, App, ChatAgent, Retention, Run, Step, Unavailable, agent_tool, on_child_state, tool
+from sapwood import (
+    Address,
+    Agent,
+    App,
+    Branch,
+    ChatAgent,
+    Retention,
+    Run,
+    Step,
+    Unavailable,
+    agent_tool,
+    on_child_state,
+    tool,
+)
 from sapwood.chat.accepting import Accepting
+from sapwood.runs.following import Following
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 RUN = "agent-tool:c1"
@@ -214,3 +228,73 @@ async def test_a_run_is_kept_until_its_sub_agent_has_told_its_state() -> None:
         await world.settled()
         assert await reader.runs() == []
         assert PactReader.read == [7]
+
+
+class PactRunner(Agent):
+    """Arrives when it may."""
+
+    may_arrive: asyncio.Event
+
+    async def on_run(self, input: str) -> str:
+        await PactRunner.may_arrive.wait()
+        return input
+
+
+class PactRacer(Agent):
+    """Has one that asks race one that does not."""
+
+    async def start(self) -> None:
+        self.start_fiber("race", self.share_out)
+
+    async def share_out(self) -> str:
+        won = await self.race(Branch(PactDeep, "go", run_id="slow"), Branch(PactRunner, "first", run_id="fast"))
+        return won.output
+
+    async def rests(self) -> bool:
+        return self._actor.of(Following).rests("slow")
+
+    async def stop(self) -> bool:
+        return self.cancel_fiber("race")
+
+    async def ended(self) -> tuple[str, list[tuple[str, str | None]]]:
+        (fiber,) = self.list_fibers()
+        return fiber.status, [(run.status, run.reason) for run in self.list_runs()]
+
+
+class PactCounter(Agent):
+    """Counts while another one has to be stopped."""
+
+    async def make(self) -> None:
+        await self.sub_agent(PactRacer, "r")
+
+    async def count(self) -> None:
+        await self.long_sql(SLOW)
+
+
+SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
+STOPPED = [("aborted", "caller-cancelled")] * 2
+LOST = [("aborted", "lost-to fast"), ("completed", None)]
+
+
+@pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
+async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(how: str, end: Any) -> None:
+    PactRunner.may_arrive = asyncio.Event()
+    async with asyncio.timeout(20), running(App(agents=[PactCounter])) as world:
+        root = await world.get_agent(PactCounter, "t")
+        await root.make()
+        racer = await world.get_agent(PactCounter, "t", sub=((PactRacer, "r"),))
+        await racer.start()
+        while not await racer.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        counting = asyncio.create_task(root.count())
+        while not world.node.trees[Address.parse("PactCounter:t")].root.busy_elsewhere:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        if how == "loses":
+            PactRunner.may_arrive.set()
+        else:
+            assert await racer.stop()
+        await counting
+
+        async with asyncio.timeout(5):
+            while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)

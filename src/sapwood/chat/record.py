@@ -101,6 +101,11 @@ class Record:
         """Have a turn driven, by a fiber of its own."""
         self._actor.of(Agenda).fibers.launch(_driving(number), self._agent.drive_turn, (number,), {})
 
+    def tell_end(self, number: int) -> None:
+        """Have the agent told, by a fiber, that a turn is over which nobody drives."""
+        fibers = self._actor.of(Agenda).fibers
+        fibers.launch(_driving(number), self._agent.drive_turn, (number,), {}, even_if_busy=True)
+
     def rests(self, number: int) -> bool:
         """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
         return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
