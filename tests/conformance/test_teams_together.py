@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sapwood import (
-    Address,
     Agent,
     App,
     Branch,
@@ -28,6 +27,7 @@ from sapwood.runs.following import Following
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 RUN = "agent-tool:c1"
+SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
 
 
 class PactDeep(ChatAgent):
@@ -76,6 +76,12 @@ class PactTop(ChatAgent):
     async def forget_runs(self) -> int:
         return await self.clear_runs()
 
+    async def rests(self) -> bool:
+        return self._actor.of(Following).rests(RUN)
+
+    async def count(self) -> None:
+        await self.long_sql(SLOW)
+
 
 CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
 
@@ -96,15 +102,18 @@ async def asleep(world: World) -> None:
 
 
 @asynccontextmanager
-async def resting() -> AsyncGenerator[World, None]:
-    """Have a question wait two levels down, and everybody sleep."""
+async def resting(*, sleeps: bool = True) -> AsyncGenerator[World, None]:
+    """Have a question wait two levels down, and everybody rest or sleep."""
     async with asyncio.timeout(20), running(App(agents=[PactTop])) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
         async with asyncio.timeout(5):
             while not await top.pending_approvals():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        await asleep(world)
+        while not await top.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        if sleeps:
+            await asleep(world)
         yield world
 
 
@@ -121,6 +130,14 @@ async def ended(world: World) -> Any:
                 await asyncio.sleep(0.005)
 
 
+async def busy(world: World, root: Any) -> asyncio.Task[None]:
+    """Have the root of the only tree be busy with long_sql."""
+    counting = asyncio.create_task(root.count())
+    while not any(tree.root.busy_elsewhere for tree in world.node.trees.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return counting
+
+
 @pytest.mark.parametrize("how", ["is stopped there", "is told something else", "is cleared there"])
 async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> None:
     async with resting() as world:
@@ -133,6 +150,19 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
             await deep.hear("never mind")
 
         assert (await ended(world)).status == "completed"
+        assert PactDeep.signed == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth: int) -> None:
+    async with resting(sleeps=False) as world:
+        agent = await below(world, depth)
+        counting = await busy(world, await world.get_agent(PactTop, "t"))
+        assert await agent.cancel_turn(RUN)
+        await counting
+
+        assert (await ended(world)).status == "completed"
+        assert (await agent.turn(RUN)).status == "aborted"
         assert PactDeep.signed == []
 
 
@@ -271,7 +301,6 @@ class PactCounter(Agent):
         await self.long_sql(SLOW)
 
 
-SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
 STOPPED = [("aborted", "caller-cancelled")] * 2
 LOST = [("aborted", "lost-to fast"), ("completed", None)]
 
@@ -286,9 +315,7 @@ async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(h
         await racer.start()
         while not await racer.rests():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        counting = asyncio.create_task(root.count())
-        while not world.node.trees[Address.parse("PactCounter:t")].root.busy_elsewhere:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        counting = await busy(world, root)
         if how == "loses":
             PactRunner.may_arrive.set()
         else:
