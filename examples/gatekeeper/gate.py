@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_ai import RunContext
 from sapwood import (
     Approval,
@@ -185,11 +185,7 @@ class Gatekeeper(Proposer):
     # --8<-- [start:sealed]
     async def _waiting(self) -> AsyncIterator[tuple[Waiting, Approval]]:
         records = await self._records()
-        for wish in await self.pending_approvals():
-            try:
-                change = CHANGE.validate_python(wish.arguments)
-            except ValidationError:
-                continue  # the model will be told, and has to propose another
+        for wish, change in await self._proposals():
             outcome = await records.foresee(change)
             names = proposal(wish.path, wish, change)
             before = outcome.before and asdict(outcome.before)
@@ -240,11 +236,7 @@ class Gatekeeper(Proposer):
     async def settle(self) -> None:
         """Tell everybody who waits for a decision that was made; and show it."""
         records = await self._records()
-        for wish in await self.pending_approvals():
-            try:
-                change = CHANGE.validate_python(wish.arguments)
-            except ValidationError:
-                continue
+        for wish, change in await self._proposals():
             decision = await records.decision(proposal(wish.path, wish, change))
             if decision is not None:
                 approved = decision.verdict != "rejected"
@@ -263,6 +255,11 @@ class Gatekeeper(Proposer):
         """Return what pages see."""
         return self.state
 
+    async def _proposals(self) -> list[tuple[Approval, Change]]:
+        """Return what the models of this agent and of all below it wait for."""
+        asked = await self.pending_approvals()
+        return [(one, change_of(one)) for one in asked if one.tool == "propose"]
+
     async def _records(self) -> Records:
         return await self.sub_agent(Records, "customers")
 
@@ -279,6 +276,12 @@ class Gatekeeper(Proposer):
         return True  # pages see the state, and change nothing but by the gate
 
     # --8<-- [end:closed]
+
+
+def change_of(wish: Approval) -> Change:
+    """Return what a model wants; its arguments have been checked when it asked."""
+    given = {name: value for name, value in wish.arguments.items() if value is not None}
+    return CHANGE.validate_python(given)
 
 
 def proposal(

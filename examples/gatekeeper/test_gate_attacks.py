@@ -111,6 +111,30 @@ async def test_a_model_that_calls_what_it_was_not_given_changes_nothing(
     assert await me.waiting() == []
 
 
+async def test_however_a_model_writes_its_proposal_it_is_shown_as_it_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pretend(
+        messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[Any]:
+        if heard := Heard.of(messages).returned:
+            yield str(heard[-1].content)
+        else:
+            odd = {"action": "delete", "customer": "1", "values": None, "why": "So."}
+            yield {0: DeltaToolCall("propose", json.dumps(odd))}
+
+    monkeypatch.setattr(Gatekeeper, "model", FunctionModel(stream_function=pretend))
+    me = await world.get_agent(Gatekeeper, "me")
+    turn = await me.send("Delete Ada")
+    (shown,) = await me.waiting()
+    assert shown.what == "delete Ada Lovelace (1)"
+
+    await me.accept(shown.seal)
+
+    assert (await me.turn(turn.id)).text.startswith("Approved. Done: delete Ada")
+    assert [one["id"] for one in await customers(world)] == [2, 3, 4, 5, 6]
+
+
 async def test_the_tool_that_proposes_changes_nothing_even_if_it_is_let_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

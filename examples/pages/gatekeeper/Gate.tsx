@@ -12,13 +12,11 @@ export function Queue({ name, gate }: { name: string; gate: Gate }) {
   const decided = useRef(false);
   const seals = waiting?.map(({ seal }) => seal).join() ?? "";
   useEffect(() => {
-    // What had the focus is gone: what is next has it.
-    if (decided.current && !sent.length) {
-      decided.current = false;
-      const next = box.current?.querySelector<HTMLElement>(".proposal .button:not(:disabled)") ?? box.current;
-      if (document.activeElement === document.body) next?.focus();
-    }
-  }, [seals, sent.length]);
+    // What had the focus is gone, or was refused: what is next has it.
+    if (!decided.current || document.activeElement !== document.body) return;
+    decided.current = false;
+    (box.current?.querySelector<HTMLElement>(".proposal .button:not(:disabled)") ?? box.current)?.focus();
+  }, [seals, problem]);
   const accept = (seal: string, values?: Values) => {
     decided.current = true;
     void gate.accept(seal, values);
@@ -81,7 +79,7 @@ function Decisions({ decisions }: { decisions: Decision[] }) {
       {decisions.map(({ proposal, verdict, what, by, reason, at }) => (
         <li key={proposal}>
           <p className="decision-head"><Badge tone={VERDICTS[verdict]}>{verdict}</Badge><span className="by">{by}</span><time dateTime={new Date(at * 1000).toISOString()}>{new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}</time></p>
-          <p>{what}</p>
+          <p className="what">{what}</p>
           {reason && <p className="note">“{reason}”</p>}
         </li>
       ))}

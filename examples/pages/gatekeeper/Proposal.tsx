@@ -1,5 +1,5 @@
 import { type FormEvent, type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
-import { Badge, Cross, Hand, Pencil, Who } from "../design";
+import { Cross, Hand, Pencil, Who } from "../design";
 import { FIELDS, type Customer, type Values, type Waiting } from "./gate";
 
 const TITLES = { add: "Add", change: "Change", delete: "Delete" };
@@ -22,14 +22,15 @@ export function Proposal({ name, waiting, isSent, onAccept, onReject }: Props) {
     event.stopPropagation();
     setDoing(undefined);
   };
-  const who = (outcome.before ?? outcome.after)?.name ?? `customer ${change.customer}`;
+  const who = outcome.before ? `${outcome.before.name} (${outcome.before.id})` : (outcome.after?.name ?? `customer ${change.customer}`);
   return (
     <article ref={card} className="card is-asking proposal" aria-labelledby={title} data-seal={seal} onKeyDown={onKey}>
       <div className="card-head">
         <Hand />
-        <h3 id={title} className="name">{TITLES[change.action]} {who}</h3>
-        <span className="spacer" />
-        <Badge>by {by}</Badge>
+        <div className="proposal-title">
+          <h3 id={title} className="name">{TITLES[change.action]} {who}</h3>
+          <p className="by">by {by}</p>
+        </div>
       </div>
       <div className="card-body">
         {doing !== "editing" && <Difference before={outcome.before} after={outcome.after} />}

@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "rooms", "agents-as-tools"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "gatekeeper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,10 @@ TEMPLATES: dict[Template, About] = {
     "agents-as-tools": About(
         "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
         "open the page, and say: Compare Rust and Go.",
+    ),
+    "gatekeeper": About(
+        "a database that models only propose to change: people approve, edit or reject.",
+        "open the page, and say: Move Ada to Paris.",
     ),
 }
 
