@@ -481,11 +481,11 @@ class Agent(Generic[S]):
 
         Callers that wait for it, and later ones, get `Aborted(reason)` until then.
         """
-        self._actor.of(Children).abort(cls, name, reason)
+        self._actor.of(Runs).abort_child(cls, name, reason)
 
     async def delete_sub_agent(self, cls: type[Agent[Any]], name: str) -> None:
         """Delete a sub-agent, all below it and all their data, for good. Deleting what is not there does nothing."""
-        await self._actor.of(Children).delete(cls, name)
+        await self._actor.of(Runs).delete_child(cls, name)
 
     def has_sub_agent(self, cls: type[Agent[Any]] | str, name: str) -> bool:
         """Return whether this sub-agent was made and not deleted. A text is taken as a type id."""

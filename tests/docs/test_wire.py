@@ -32,15 +32,16 @@ INTERRUPTED = {
 def types() -> set[str]:
     """Return the types of frame the source knows."""
     source = Path(frames.__file__).read_text() + Path(chat.__file__).read_text()
-    return {frames.RPC, runs.EVENT, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
+    return {frames.RPC, runs.EVENT, runs.QUESTIONS, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
 
 
 def examples() -> dict[str, list[dict[str, object]]]:
     """Return the examples on the page, by the heading they stand under."""
     parts = re.split(r"^### `([\w-]+)`$", (ROOT / "docs/reference/wire.md").read_text(), flags=re.MULTILINE)
+    below = [re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0] for text in parts[2::2]]
     return {
         title: [json.loads(frame) for frame in re.findall(r"^```json\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)]
-        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+        for title, text in zip(parts[1::2], below, strict=True)
     }
 
 

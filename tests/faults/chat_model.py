@@ -304,11 +304,17 @@ class Model:
             if says and tab.place not in self._ever["cleared"]:
                 self._problem(f"{tab.place}: {id} said {mine}, and that is not in the conversation")
             return None
-        if outcome == "completed" and mine["parts"] != theirs["parts"]:
-            self._problem(f"{tab.place}: {id} was heard as {mine['parts']}, and is shown as {theirs['parts']}")
+        heard = self._with_answers(mine["parts"], theirs["parts"])
+        if outcome == "completed" and heard != theirs["parts"]:
+            self._problem(f"{tab.place}: {id} was heard as {heard}, and is shown as {theirs['parts']}")
         elif _texts(mine) != _texts(theirs):
             self._problem(f"{tab.place}: {id} was heard as {_texts(mine)}, and is shown as {_texts(theirs)}")
         return theirs
+
+    def _with_answers(self, heard: list[Any], shown: list[Any]) -> list[Any]:
+        """Return parts with the answers of clients, which no chunk tells: they may come while a step is still told."""
+        answered = {part["toolCallId"]: part for part in shown if part.get("toolCallId") in self._answers}
+        return [answered.get(part.get("toolCallId"), part) for part in heard]
 
     def check(self, folder: dict[str, Left], *, was_cut: bool = False, is_end: bool = False) -> list[str]:
         """Return what is wrong with what a life left, and with what it did.

@@ -10,6 +10,7 @@ from tests.unit.helpers import a_database
 
 from sapwood.chat.fitting import KEPT, LARGEST, fitted, over
 from sapwood.chat.turns import Turns
+from sapwood.kernel.spending import Spent
 from sapwood.testing import FakeClock
 
 
@@ -70,14 +71,16 @@ def test_a_turn_that_was_skipped_is_not_the_last(turns: Turns) -> None:
 
 def test_what_models_used_is_added_up_and_a_cost_nobody_knows_stays_unknown(turns: Turns) -> None:
     number = add(turns, "a")
-    for model, cost in (("m", 0.5), ("m", 0.25), ("n", 1.0), ("n", None), ("n", 1.0)):
-        turns.count(number, model, 10, 1, cost)
+    priced, unpriced = Spent(1, 10, 1, 250_000_000), Spent(1, 10, 1, unpriced=1)
+    for model, spent in (("m", priced), ("m", priced), ("n", priced), ("n", unpriced), ("n", priced)):
+        turns.count(number, model, spent)
 
     row = turns.of(number)
 
     assert row is not None
-    assert '"m":{"requests":2,"input_tokens":20,"output_tokens":2,"cost":0.75}' in row.usage
-    assert '"n":{"requests":3,"input_tokens":30,"output_tokens":3,"cost":null}' in row.usage
+    used = {model: spent.told() for model, spent in row.spent().items()}
+    assert used["m"] == {"requests": 2, "input_tokens": 20, "output_tokens": 2, "cost": 0.5}
+    assert used["n"] == {"requests": 3, "input_tokens": 30, "output_tokens": 3, "cost": None}
 
 
 def test_a_call_that_somebody_was_asked_about_is_open_until_they_answer(turns: Turns) -> None:

@@ -35,3 +35,5 @@ export const Plus = () => <Icon><path d="M12 5v14M5 12h14" /></Icon>;
 export const Pencil = () => <Icon><path d="M4 20l1-4L16 5l3 3L8 19zM14 7l3 3" /></Icon>;
 export const Back = () => <Icon><path d="M19 12H5M11 6l-6 6 6 6" /></Icon>;
 export const Leave = () => <Icon><path d="M14 5H6v14h8M11 12h9M17 8.5l3.5 3.5-3.5 3.5" /></Icon>;
+export const Cart = () => <Icon><path d="M3 5h2.5l2 10h10l2-7.5H6.5M9 19.5h.01M16.5 19.5h.01" /></Icon>;
+export const Coins = () => <Icon><ellipse cx="12" cy="7" rx="7" ry="3" /><path d="M5 7v5c0 1.7 3.1 3 7 3s7-1.3 7-3V7M5 12v5c0 1.7 3.1 3 7 3s7-1.3 7-3v-5" /></Icon>;

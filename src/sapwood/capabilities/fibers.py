@@ -323,6 +323,8 @@ class Fibers:
         try:
             await until_free(self._db)  # another call of the agent may be in long_sql()
             if row.status == "sleeping":
+                if isinstance(call.work, Work):
+                    call.work.resumed = True
                 # From here on it can be interrupted like any other.
                 self._db.execute(
                     "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number

@@ -9,6 +9,7 @@ import msgspec
 
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.chunks import answered
+from sapwood.chat.ending import Ending
 from sapwood.chat.record import Record
 from sapwood.chat.said import check
 from sapwood.chat.transcript import UIMessage
@@ -64,6 +65,9 @@ class Answers:
         if call is None or not call.is_open or (kind == "approved" and call.asked != "approval"):
             return False
         row = self._record.row(call.turn)
+        if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
+            self._actor.of(Ending).close_waiting("aborted")  # nobody told it that its run is over
+            return False
         if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
             # Before anything is written here: in a crash between the two, they find that it still waits.
             self._actor.of(Served).wake_above(row.run)

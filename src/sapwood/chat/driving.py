@@ -34,7 +34,7 @@ class FiberDriver:
 
     async def drive(self, number: int) -> None:
         """Drive a turn to its end, or to where somebody has to be asked."""
-        await self._actor.of(Questions).settle()
+        self._actor.of(Questions).settle_soon()
         row = self._turns.of(number)
         if row is not None and row.status == "running":
             doing.set((self._actor, row.id))
@@ -92,8 +92,10 @@ class FiberDriver:
         """Return when a run is over; raise if the turn is not to go on."""
         runs = self._actor.of(Outcomes)
         while not runs.of(run).is_over:
-            self._rest(number, beside)
-            news = {runs.changing(one) for one in beside}
+            news = {runs.changing(run)}
+            if self._actor.of(Following).rests(run):
+                self._rest(number, beside)
+                news = {runs.changing(one) for one in beside}
             await asyncio.wait({*news, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
             await self._actor.free()
             self._interrupts.going_on(number)

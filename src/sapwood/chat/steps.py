@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -32,7 +33,7 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import OverLimit, Refused, UsageError
+from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
@@ -74,8 +75,8 @@ class Steps:
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             self._interrupts.cut(row, self._actor.of(Served).why_not(row.run))
         if row.run is not None and (again or row.continues):
-            await self._actor.of(Served).may_wake_above()
-            self._actor.of(Served).wake_above(row.run)  # a loss of power may have kept less of them than of this
+            with suppress(Unavailable):  # a loss of power may have kept less of those above than of this
+                self._actor.of(Served).wake_above(row.run)
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()

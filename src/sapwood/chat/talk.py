@@ -137,8 +137,10 @@ class Talk:
         except msgspec.DecodeError as error:
             return PlainTextResponse(f"The body has to be JSON: {error}", 400)
         said: Any = body.get("messages")
-        await self._actor.of(Served).may_wake_above()
-        row = self._answers.answer_with(said) if _ends_with_answer(said) else None
+        row = None
+        if _ends_with_answer(said):
+            await self._actor.of(Served).may_wake_above()
+            row = self._answers.answer_with(said)
         row = row or self._accept(body, None, None)
         return StreamingResponse(
             _events(self._conversation.listen(row)),

@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "gatekeeper"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,10 @@ TEMPLATES: dict[Template, About] = {
     "agents-as-tools": About(
         "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
         "open the page, and say: Compare Rust and Go.",
+    ),
+    "perspectives": About(
+        "three specialists answer at once, and a timeline shows who is heard and who is stopped.",
+        "open the page, and ask: Shall we open a second bakery?",
     ),
     "gatekeeper": About(
         "a database that models only propose to change: people approve, edit or reject.",

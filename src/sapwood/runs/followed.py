@@ -25,6 +25,8 @@ class Followed:
     """When it began to be followed."""
     again: bool
     """Whether it was followed before the process ended."""
+    rested: bool = False
+    """Whether it goes on after it waited for somebody."""
     child: Actor | None = None
     """Who does it, once they are awake."""
     given_up: bool = False

@@ -88,13 +88,17 @@ class Questions:
         """The agent waits for less than before, in this slice: have everybody above know, once that is kept."""
         if self._actor.parent is not None:
             self._tell(self._own())
-            self._actor.handle("settle questions", self.settle)
+            self.settle_soon()
 
-    async def settle(self) -> None:
+    def settle_soon(self) -> None:
         """Have the index say what the agent waits for, if it says too much."""
+        root = self._tree.root
+        if self._actor.parent is not None and (root.busy_elsewhere or self._index.of(self._actor.address) is not None):
+            _, settled = self._actor.handle("settle questions", self._settle)
+            settled.add_done_callback(lambda settled: settled.cancelled() or settled.exception())
+
+    async def _settle(self) -> None:
         actor = self._actor
-        if actor.parent is None:
-            return
         await actor.leave()
         await until_free(actor.database, self._tree.root)
         if actor.detached or (known := self._index.of(actor.address)) is None:
@@ -152,7 +156,10 @@ class Questions:
         """Take an answer to what this agent itself asks."""
         served = self._actor.of(Served)
         await served.may_wake_above()
-        return served.worker.answer(id, answer)
+        is_taken = served.worker.answer(id, answer)
+        if not is_taken:
+            self.settle_soon()  # the process may have died before it was known above that this is not asked any more
+        return is_taken
 
     def greet(self, socket: Socket) -> None:
         """Tell a new client what is asked below."""

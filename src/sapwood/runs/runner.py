@@ -23,7 +23,7 @@ from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import InvalidArguments, Refused, Unavailable, UsageError
+from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
@@ -284,7 +284,7 @@ class Runs:
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._outcomes.row(row.id)
         if (followed := self._outcomes.followed.get(row.id)) is None:
-            self._following.launch(row.id)
+            self._following.launch_again(row.id)
         else:
             followed.wanted_again(self._actor.host.clock.now())
         return row
@@ -307,20 +307,21 @@ class Runs:
             self._actor.check_live()
 
     def cancel(self, id: str, reason: str) -> bool:
-        """Stop a run, for good; return whether there was one to stop."""
+        """Stop a run, for good; return whether there was one to stop. Why it was stopped first counts."""
         self._actor.check_use()
         row = self.registry.get(id)
         if row is None or row.status in HARD:
             return False
+        reason = row.cancelled or reason
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
         elif self._following.wake(id):
             pass  # it has to learn that it is not wanted
-        elif row.status == "interrupted":
+        elif row.status == "interrupted" and not self._outcomes.has_begun(id):
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
-            self._following.launch(id)  # it has to learn that it is not wanted
+            self._following.launch(id)  # it has to learn that it is not wanted, unless it has ended
         return True
 
     async def cancel_below(self, cls: type, name: str, reason: str) -> None:
@@ -358,6 +359,29 @@ class Runs:
             if followed.row.work == work and followed.row.detached is None:
                 followed.cut(reason)
 
+    def abort_child(self, cls: type, name: str, reason: object) -> None:
+        """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""
+        self._actor.of(Children).abort(cls, name, reason)
+        self._lose(cls, name, "aborted", reason=str(Aborted(reason)))
+
+    async def delete_child(self, cls: type, name: str) -> None:
+        """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
+        if self._actor.of(Children).has(cls, name):
+            self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
+        await self._actor.of(Children).delete(cls, name)
+
+    def _lose(self, cls: type, name: str, status: str, **news: Any) -> None:
+        """Note that the runs are over that rest with a sub-agent."""
+        kind, tree = known(cls), self._actor.home
+        assert isinstance(tree, Tree)
+        for row in self.registry.open():
+            if row.type in kind.type_ids and row.name == name and self._following.rests(row.id):
+                if row.work is not None:
+                    self._actor.of(Served).worker.wake(row.work)
+                self._outcomes.end(row, status, **news)
+                self._following.wake(row.id)
+                tree.questions.forget_below(self._actor.address.child(kind.type, name))
+
     def wake_work(self, work: str) -> None:
         """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
         for row in self.registry.open():
@@ -367,8 +391,7 @@ class Runs:
     def let_go(self, work: str, *, is_done: bool) -> None:
         """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
         for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
-            if row.detached is None:
-                self.registry.set(row.id, cancelled=CALLER_CANCELLED)
+            if row.detached is None and row.cancelled is None:
                 with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
                     self.cancel(row.id, CALLER_CANCELLED)
 

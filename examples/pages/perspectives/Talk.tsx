@@ -1,0 +1,88 @@
+// Somebody of the panel, opened: a chat with it, at its own address.
+import { useAgentChat } from "@cloudflare/ai-chat/react";
+import { useAgent } from "agents/react";
+import type { UIMessage } from "ai";
+import { type ReactNode, Suspense, useState } from "react";
+import { Alert, Badge, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who, textOf, useTurn } from "../design";
+import type { Lane } from "./panel";
+import { FACES } from "./Perspectives";
+import { Said } from "./Said";
+
+type Props = { user: string; run: string; lane?: Lane; onClose: () => void };
+
+export function Talk({ user, run, lane, onClose }: Props) {
+  const who = lane?.who ?? "Nobody";
+  const returnTo = () => [...document.querySelectorAll<HTMLElement>("main a[data-opens]")].find((link) => link.dataset.opens === run) ?? document.getElementById("said");
+  return (
+    <Drawer label={`Conversation with the ${who}`} onClose={onClose} returnTo={returnTo} data-testid="drill-in-panel">
+      <div className="drawer-head">
+        <div className="drawer-bar">
+          <div className="drawer-title">
+            <span className="run-icon">{FACES[who]?.icon ?? <Who />}</span>
+            <h2>{who}</h2>
+            {lane && <StatusBadge status={lane.status} />}
+          </div>
+          <span className="spacer" />
+          <button type="button" className="button is-quiet" aria-label="Close" title="Close (Esc)" onClick={onClose}><Cross /></button>
+        </div>
+      </div>
+      {lane ? (
+        <Suspense fallback={<div className="opening"><Thinking>Connecting to the {who}</Thinking></div>}>
+          <Chat user={user} lane={lane} />
+        </Suspense>
+      ) : (
+        <Nobody>There is nobody at this address any more.</Nobody>
+      )}
+    </Drawer>
+  );
+}
+
+function Chat({ user, lane }: { user: string; lane: Lane }) {
+  const [isConnected, setConnected] = useState(false);
+  const agent = useAgent({
+    agent: "Panel",
+    name: user,
+    sub: [{ agent: lane.who, name: lane.run }],
+    onOpen: () => setConnected(true),
+    onClose: () => setConnected(false),
+    maxReconnectionDelay: 2000,
+  });
+  const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
+  const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
+  const last = messages.at(-1);
+  if (agent.connectionError) return <Nobody>There is nobody at this address any more.</Nobody>;
+  return (
+    <div className="drawer-main">
+      <Log
+        label={`Conversation with the ${lane.who}`}
+        isBusy={isBusy}
+        foot={<Composer id="said-inside" isInside label={`Ask the ${lane.who}`} isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />}
+      >
+        {!isConnected && <Badge tone="warn" dot busy>connecting</Badge>}
+        {messages.map((message, number) => {
+          if (message.role !== "user") return <Message key={message.id} from={lane.who} kind="assistant" isBusy={isBusy && message === last}><Said parts={message.parts} isGrowing={isBusy && message === last} /></Message>;
+          if (number > 0) return <Message key={message.id} from="You" kind="user">{textOf(message)}</Message>;
+          return <Message key={message.id} from="Panel" kind="given"><span className="by" aria-hidden="true">The panel asked</span><Text text={textOf(message)} /></Message>;
+        })}
+        {isBusy && last?.role === "user" && <Thinking>{isCutOff ? "Connecting again" : "At work"}</Thinking>}
+        {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+      </Log>
+    </div>
+  );
+}
+
+const Nobody = ({ children }: { children: ReactNode }) => (
+  <div className="drawer-main"><div className="opening"><div className="nobody" role="alert"><strong>This was cleared</strong>{children}</div></div></div>
+);
+
+/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
+async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
+  const address = new URL(url!);
+  address.pathname += "/get-messages";
+  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
+    const answer = await fetch(address).catch(() => null);
+    if (answer?.ok) return answer.json();
+    if (answer && answer.status < 500) return []; // there is nobody; the socket is told so too
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
