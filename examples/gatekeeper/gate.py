@@ -41,7 +41,6 @@ MODEL = os.environ.get("MODEL")
 CHANGE = TypeAdapter(Change)
 
 
-# --8<-- [start:proposer]
 class Proposer(ChatAgent):
     """Has a model that may read the customers, and propose changes of them."""
 
@@ -75,7 +74,6 @@ class Proposer(ChatAgent):
         return await gate.verdict(proposal(self.address.steps[1:], context, change))
 
 
-# --8<-- [end:proposer]
 @dataclass(frozen=True)
 class Task:
     task: str
@@ -146,7 +144,6 @@ class Gatekeeper(Proposer):
     )
     tools = (agent_tool(Auditor, name="audit", input=Task),)
 
-    # --8<-- [start:gate]
     @expose
     async def waiting(self) -> list[Waiting]:
         """Return what was proposed, here and anywhere below, and is not decided."""
@@ -167,7 +164,6 @@ class Gatekeeper(Proposer):
         found, wish = await self._sealed(seal)
         return await self._decide(found, wish, reason=reason or "No.")
 
-    # --8<-- [end:gate]
     async def find(self, words: str) -> list[Customer]:
         """Return customers, for models to look at."""
         return await (await self._records()).find(words)
@@ -182,7 +178,6 @@ class Gatekeeper(Proposer):
         edited = ", with other values" if decision.verdict == "edited" else ""
         return f"Approved{edited}. Done: {decision.what}."
 
-    # --8<-- [start:sealed]
     async def _waiting(self) -> AsyncIterator[tuple[Waiting, Approval]]:
         records = await self._records()
         for wish, change in await self._proposals():
@@ -207,7 +202,6 @@ class Gatekeeper(Proposer):
                 return found, wish
         raise Refused("This was decided, or is not what you were shown. Look again.")
 
-    # --8<-- [end:sealed]
     async def _decide(
         self,
         found: Waiting,
@@ -263,7 +257,6 @@ class Gatekeeper(Proposer):
     async def _records(self) -> Records:
         return await self.sub_agent(Records, "customers")
 
-    # --8<-- [start:closed]
     async def on_before_sub_agent(
         self, request: HTTPConnection, child: Step
     ) -> Response | None:
@@ -274,8 +267,6 @@ class Gatekeeper(Proposer):
 
     def is_readonly(self, connection: Connection) -> bool:
         return True  # pages see the state, and change nothing but by the gate
-
-    # --8<-- [end:closed]
 
 
 def change_of(wish: Approval) -> Change:

@@ -16,7 +16,6 @@ const TELLING = /"type":"(?:sapwood_questions|cf_agent_state|cf_agent_chat_messa
 
 export type Gate = ReturnType<typeof useGate>;
 
-// --8<-- [start:hooks]
 /** The gate of an agent: what waits, and the two things to be done about it. */
 export function useGate(agent: ReturnType<typeof useAgent<State>>) {
   const [waiting, setWaiting] = useState<Waiting[]>();
@@ -62,4 +61,3 @@ export function useGate(agent: ReturnType<typeof useAgent<State>>) {
   const reject = (seal: string, reason: string) => decide(seal, agent.call<Decision>("reject", [seal, reason]));
   return { waiting, sent, problem, accept, reject };
 }
-// --8<-- [end:hooks]
