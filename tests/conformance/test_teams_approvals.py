@@ -283,8 +283,8 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
 
 
-async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so() -> None:
-    async with quiz() as one:
+async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level: str) -> None:
+    async with quiz(durability=level) as one:
         client = await asked(one)
         agent = await top(one)
         (question,) = await agent.pending_approvals()
