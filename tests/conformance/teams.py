@@ -39,6 +39,10 @@ class TeamDigger(Agent):
         finally:
             bench.now -= 1
 
+    async def ends(self) -> list[str]:
+        """Return how the runs stand that it does."""
+        return [status for (status,) in self._actor.database.execute("SELECT status FROM sapwood_served_runs")]
+
     async def _dig(self, input: str) -> str:
         kind = input.partition(" ")[0]
         if kind in self.deps.gates:
@@ -174,6 +178,7 @@ async def killed(policy: Plan, level: str, points: Iterable[int]) -> None:
             assert all(bench.log.count(entry) <= 2 for entry in bench.logged("dug"))
             assert all(bench.log.count(f"dug {one}") == 1 for one in kept if f"dug {one}" in done)
             assert [run.input for run in runs if run.ok and run.input == "wait"] == []
+            assert "caller-cancelled" not in {run.reason for run in runs}, nth
         if not was_killed:
             assert nth > 10
             return

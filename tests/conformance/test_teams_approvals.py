@@ -91,11 +91,15 @@ class QuizPair(Quizzed):
 class QuizTop(Quizzed):
     """Asks the one below."""
 
+    finished: list[str]
     model = ScriptedModel(call("quiz_first", id="c1", message="go"), text("all done"), each=True)
     tools = (agent_tool(QuizFirst, client_tools=True),)
 
     async def runs(self) -> list[Run]:
         return self.list_runs()
+
+    async def on_run_finish(self, run: Run) -> None:
+        QuizTop.finished.append(run.status)
 
     async def stop(self, run: str) -> bool:
         return self.cancel_run(run)
@@ -113,7 +117,7 @@ CHAIN: tuple[tuple[type[Any], str], ...] = ((QuizFirst, RUN), (QuizSecond, RUN),
 
 @pytest.fixture(autouse=True)
 def told() -> list[str]:
-    QuizDeep.told = []
+    QuizDeep.told, QuizTop.finished = [], []
     return QuizDeep.told
 
 
@@ -188,6 +192,7 @@ async def check_ended(one: Served, *, approved: bool) -> None:
     check_history(json.loads(await deep.seen_by_model()))
     assert ("the secret of it" in await deep.seen_by_model()) is approved
     assert QuizDeep.told == (["it"] if approved else [])
+    assert QuizTop.finished == ["completed"]
     assert await (await top(one)).pending_approvals() == []
     await asleep(one)
 
@@ -278,8 +283,8 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
 
 
-async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so() -> None:
-    async with quiz() as one:
+async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level: str) -> None:
+    async with quiz(durability=level) as one:
         client = await asked(one)
         agent = await top(one)
         (question,) = await agent.pending_approvals()
@@ -376,6 +381,7 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         assert (run.status, run.reason or run.error) == (
             ("aborted", "enough") if how == "aborted" else ("error", "QuizTop:t/QuizFirst:agent-tool%3Ac1 was deleted.")
         )
+        assert QuizTop.finished == [run.status]
         assert await agent.pending_approvals() == []
         if how == "aborted":
             assert not await (await below(one, 4)).approve("k")

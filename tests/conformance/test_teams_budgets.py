@@ -387,7 +387,7 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
     """A lead and three workers fit: who gives several together waits, and who gives one more is refused."""
     gate = asyncio.Event()
     model = ScriptedModel(text("one two", gate=gate))
-    async with growing(cls := crew(model, limits=Limits(runs_at_once=4))) as (world, agent):
+    async with growing(crew(model, limits=Limits(runs_at_once=4))) as (_, agent):
         giving = asyncio.create_task(agent.lead(1, 5))
         await until(lambda: asked(model), 3)
         refused = await agent.try_one()
@@ -397,8 +397,25 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         gate.set()
 
         assert await giving == [["completed"] * 5]
+        assert (await agent.try_one("other")).ok
+
+
+async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_those_at_once() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("one two", gate=gate))
+    async with growing(cls := crew(model, limits=Limits(runs_at_once=4))) as (world, agent):
+        giving = asyncio.create_task(agent.lead(1, 3))
+        await until(lambda: asked(model), 3)
         await world.crash()
+        await asyncio.gather(giving, return_exceptions=True)
         agent = await world.get_agent(cls, "b")
+
+        refused = await agent.try_one()
+
+        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert "4 runs are under way" in (refused.error or "")
+        gate.set()
+        await until(lambda: agent.count("completed"), 1)
         assert (await agent.try_one("other")).ok
 
 

@@ -23,6 +23,7 @@ from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, 
 
 from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
 from sapwood.runs.registry import Registry
+from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, fails, text
 
 SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
@@ -34,6 +35,16 @@ async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not until():
             await one.world.clock.advance(0.5)
+            await asyncio.sleep(0.001)
+    one.world.clock.settled = one.world.settled
+
+
+async def given_up(one: Any, agent: Any, run: str) -> None:
+    """Let so much time pass that a run is given up of which nothing was heard since a crash."""
+    one.world.clock.settled = None
+    await one.world.clock.advance(121)
+    async with asyncio.timeout(5):
+        while ("finish", run, "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
     one.world.clock.settled = one.world.settled
 
@@ -129,6 +140,24 @@ async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_los
         slow, failed, _ = [await over(agent, run.id) for run in await agent.runs()]
         assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
         await bench.seen("cut wait")
+
+
+async def test_why_a_run_was_stopped_first_is_what_is_kept() -> None:
+    async def plan(agent: Any) -> list[Run]:
+        winner = await agent.race(*branches("wait", "late", ids=["x", "y"]))
+        assert agent.cancel_run("x", "enough")  # it is to stop already
+        agent.deps.log.append(agent._actor.of(Runs).registry.get("x").cancelled)
+        return [winner]
+
+    _, doing = team(plan)
+    async with doing as (_, agent, bench):
+        asking = asyncio.create_task(agent.do())
+        await bench.seen("begun wait")
+        bench.gates["late"].set()
+        await asking
+
+        assert "lost-to y" in bench.log
+        assert ends([await over(agent, "x")]) == [("aborted", "lost-to y")]
 
 
 async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -> None:
@@ -265,13 +294,45 @@ async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> No
         agent = await again(one, cls)
         await bench.seen("begun wait", 2)
         await bench.seen("planning", 2)
-        await one.world.clock.advance(121)
-        assert ("finish", "x", "interrupted") in await agent.hooks()
+        await given_up(one, agent, "x")
         bench.go.set()
         await bench.seen("over")
 
         assert bench.logged("came to") == ["came to x wait!"]
         assert [run.id for run in await agent.runs()] == ["x"]
+
+
+async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_it_was_given_up() -> None:
+    async def plan(agent: Any) -> None:
+        await agent.run_agent(TeamDigger, "wait", run_id="x")
+
+    async def on_start(self: Any) -> None:
+        if (run := self.get_run("x")) is not None and run.status == "interrupted":
+            self.cancel_run("x", "enough")
+
+    ended: set[str] = set()
+    for nth in range(1, 5):
+        cls, doing = team(plan, attributes={"on_start": on_start})
+        async with doing as (one, agent, bench):
+            await agent.begin()
+            await bench.seen("begun wait")
+            await one.world.crash()
+            agent = await again(one, cls)
+            await bench.seen("begun wait", 2)
+            await given_up(one, agent, "x")
+            one.world.crash_at("committed", nth)
+            bench.go.set()
+            while not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.001)
+            await one.world.crash()
+            agent = await again(one, cls)
+
+            run = await over(agent, "x")
+
+            child = await one.world.get_agent(cls, "b", sub=[(TeamDigger, "x")])
+            assert await child.ends() == [run.status]
+            ended.add(run.status)
+    assert ended == {"completed", "aborted"}
 
 
 async def test_whoever_stops_waiting_stops_all_branches() -> None:
@@ -456,7 +517,7 @@ async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathere
 async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and_comes_to_the_same(
     policy: Plan, level: str
 ) -> None:
-    apart = 9 if level == "process" else 17  # at each of them: tests/faults
+    apart = 9 if level == "process" else 17  # more of them: tests/faults
     await killed(policy, level, range(1 + POLICIES.index(policy), 500, apart))
 
 

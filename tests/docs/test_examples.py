@@ -13,6 +13,15 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "analyst.py": (
+        [
+            "{'rye': 19, 'wheat': 30, 'oat': 4}",
+            "=> 'wheat'",
+            "not allowed here (line 1)",
+            "1 questions: May: 2 sales of rye",
+        ],
+        ["=> 'wheat'", "not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
+    ),
     "auction.py": (
         ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
         ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],

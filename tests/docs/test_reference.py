@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sapwood
 import sapwood.client
+import sapwood.sandbox
 import sapwood.testing
 from sapwood import errors
 from sapwood.errors import SapwoodError
@@ -86,6 +87,21 @@ RETURNED_NAMES = ["Rows", "SlowSlice"]
 CLIENT_NAMES = ["RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
 
+SANDBOX_NAMES = [
+    "Answer",
+    "Bubblewrap",
+    "CodeFailure",
+    "CodeLimits",
+    "CodeResult",
+    "Ended",
+    "Executor",
+    "Monty",
+    "Paused",
+    "Task",
+    "run_code",
+]
+"""What `sapwood.sandbox` exports; it has a page of its own."""
+
 TESTING_NAMES = [
     "POINTS",
     "CrashPoints",
@@ -146,6 +162,7 @@ def kinds_of_error() -> list[type[SapwoodError]]:
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
     assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
+    assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
 
 
@@ -156,14 +173,18 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
+    apart = [path for paths in documented("sandbox.md").values() for path in paths]
+    assert last_names(apart) == sorted(SANDBOX_NAMES)
 
 
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
     exported |= {name: getattr(sapwood.client, name) for name in CLIENT_NAMES}
+    exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
-    for path in (path for paths in documented("api.md").values() for path in paths):
+    shown_in = [*documented("api.md").values(), *documented("sandbox.md").values()]
+    for path in (path for paths in shown_in for path in paths):
         module, _, name = path.rpartition(".")
         shown = getattr(importlib.import_module(module), name)
         assert shown is exported.get(name, shown), path
@@ -172,6 +193,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
 def test_everything_public_has_a_docstring() -> None:
     named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
     named += [getattr(sapwood.client, name) for name in CLIENT_NAMES]
+    named += [getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES]
     own = [
         (owner, name, value)
         for owner in named

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults import chat_mutants, run_mutants, time_mutants
+from tests.faults import chat_mutants, run_mutants, team_mutants, time_mutants
 from tests.faults.disk import Disk, DiskFiles
 
 from sapwood.kernel.actor import Actor
@@ -122,6 +122,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     **time_mutants.MUTANTS,
     **chat_mutants.MUTANTS,
     **run_mutants.MUTANTS,
+    **team_mutants.MUTANTS,
 }
 
 

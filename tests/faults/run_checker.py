@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -18,6 +19,7 @@ from sapwood.chat.turns import ALL as ALL_TURNS
 from sapwood.chat.turns import ALL_CALLS, ToolCall
 from sapwood.chat.turns import Row as Turn
 from sapwood.kernel.node import TREES, roots_in
+from sapwood.kernel.spending import ALL_BELOW, Spent
 from sapwood.runs import kept, registry
 from sapwood.runs.kept import Row as Served
 from sapwood.runs.registry import HARD
@@ -52,6 +54,8 @@ class Left:
     """The callbacks that have come: run and status."""
     steps: set[str] = field(default_factory=set[str])
     """The steps that were completed, of work that goes on."""
+    account: dict[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
+    """At a root: what was used in the whole tree, by agent and run; with all below them, by agent and `*`."""
 
     @property
     def place(self) -> str:
@@ -92,6 +96,8 @@ class Left:
             return []
         if not row.delivered & TOLD_OVER:
             return [f"the detached run {row.id} is {row.status}, and that was not delivered"]
+        if detached["on_finish"] is None:
+            return []
         if not self.heard[row.id, row.status] and not self.queued[row.id, row.status]:
             return [f"the detached run {row.id} is {row.status}, and nobody will be told"]
         return []
@@ -113,15 +119,48 @@ class Left:
             found.append(f"the run {row.id} had {row.length} chunks, and {len(numbers)} are there")
         return found
 
+    def read(self, database: apsw.Connection) -> None:
+        """Read what is left."""
+        _read(database, self)
 
-def read_folder(data: Path) -> dict[str, Left]:
+
+def unaccounted(folder: Mapping[str, Left]) -> list[str]:
+    """Return where the account of a tree is not what its turns have used; of an open one by a request."""
+    found: list[str] = []
+    for left in folder.values():
+        root = folder[str(left.address.root)]
+        if left is root:
+            rows = [spent for (_, run), spent in root.account.items() if run != ALL_BELOW]
+            if _sum(rows) != root.account.get((root.place, ALL_BELOW), Spent()):
+                found.append(f"{root.place}: the account has {rows}, and the sum is another")
+        turns = {"": left.turns} if left is root else {turn.run or turn.id: [turn] for turn in left.turns}
+        for run, of_run in turns.items():
+            used = _sum([spent for turn in of_run for spent in turn.spent().values()])
+            known = root.account.get((left.place, run), Spent())
+            behind = used.requests - known.requests
+            if used != known and not (abs(behind) == 1 and left is not root and of_run[0].is_open):
+                found.append(f"{left.place}: {run or 'its turns'} used {used}, and the account has {known}")
+    return found
+
+
+def _sum(spent: Sequence[Spent]) -> Spent:
+    total = Spent()
+    for one in spent:
+        total = total.plus(one)
+    return total
+
+
+L = TypeVar("L", bound=Left)
+
+
+def read_folder(data: Path, kind: type[L]) -> dict[str, L]:
     """Return the agents of a data folder, by address. Reading changes files: give it a copy."""
-    found: dict[str, Left] = {}
+    found: dict[str, L] = {}
 
     def read(address: Address, stem: str, database: apsw.Connection | None) -> None:
-        left = found[str(address)] = Left(address)
+        left = found[str(address)] = kind(address)
         if database is not None:
-            _read(database, left)
+            left.read(database)
 
     for root in roots_in(data) if (data / TREES).exists() else ():
         walk(data, root, read)
@@ -146,11 +185,16 @@ def _read(database: apsw.Connection, left: Left) -> None:
         left.messages = [msgspec.json.decode(body) for (body,) in bodies]
         rows = list(database.execute("SELECT body FROM sapwood_model_messages ORDER BY position"))
         left.history = ModelMessagesTypeAdapter.validate_json(f"[{','.join(str(body) for (body,) in rows)}]")
+    if has(database, "sapwood_spending"):
+        columns = "path, run, requests, input_tokens, output_tokens, nanodollars, unpriced"
+        for path, run, *spent in database.execute(f"SELECT {columns} FROM sapwood_spending"):
+            before = left.account.get((str(path), str(run)), Spent())
+            left.account[str(path), str(run)] = before.plus(Spent(*spent))
     if has(database, "sapwood_fibers"):
         _read_fibers(database, left)
     if has(database, "sapwood_calls"):
         for method, arguments in database.execute("SELECT method, arguments FROM sapwood_calls"):
-            if method in ("heard", "heard_slowly"):
+            if method in ("heard", "heard_slowly", "on_child_finish"):
                 run = msgspec.msgpack.decode(arguments)["run"]
                 left.queued[run["id"], run["status"]] += 1
             else:
@@ -162,16 +206,17 @@ def _read(database: apsw.Connection, left: Left) -> None:
 
 
 def _read_fibers(database: apsw.Connection, left: Left) -> None:
-    works: dict[str, str] = {}
+    works: dict[str, tuple[str, Any]] = {}
     for number, method, arguments, due in database.execute(
         "SELECT number, method, arguments, due_at FROM sapwood_fibers"
     ):
         values = msgspec.msgpack.decode(arguments) if arguments is not None else {}
         about = values.get("run", values.get("number"))
-        works[f"fiber {number}"] = str(method)
+        works[f"fiber {number}"] = str(method), about
         if due is not None:
             left.fibers[str(method), about] += 1
     if has(database, "sapwood_steps"):
         for work, name in database.execute("SELECT work, name FROM sapwood_steps"):
-            if works.get(str(work)) == "serve_run":
-                left.steps.add(f"{left.place} {str(name).removeprefix('dig ')}")
+            method, run = works.get(str(work), ("", None))
+            if method == "serve_run":
+                left.steps.add(f"{left.place} {run} {str(name).removeprefix('dig ')}")

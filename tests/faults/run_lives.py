@@ -23,7 +23,7 @@ from tests.faults.calm_lives import PATIENCE, CalmRunner
 from tests.faults.lives import Place, main
 from tests.faults.run_checker import Left, read_folder
 from tests.faults.run_model import Model
-from tests.faults.run_workload import WORLD, Chief, Tab, sub_of, work
+from tests.faults.run_workload import WORLD, Chief, Person, Tab, sub_of, work
 from tests.faults.run_workload import Path as Where
 
 from sapwood import App, Settings
@@ -39,7 +39,8 @@ class RunRunner(CalmRunner):
     patience = 2.0
     nth: ClassVar = {"committed": 150, "create": 12, "sync": 150, "make_folder": 1}
     world = WORLD
-    root = Chief
+    root: type[Chief] = Chief
+    person: type[Person] = Person
     kinds = "btpPzqhhgGiDcCff"
     watched = 0.7
     more_commits = 2
@@ -47,8 +48,8 @@ class RunRunner(CalmRunner):
     async def warm_up(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             settings = Settings(data=Path(folder), slow_slice=10.0)
-            async with App(agents=[Chief], settings=settings) as app:
-                root, tab = await app.get_agent(Chief, "warm"), Tab(app, "warm")
+            async with App(agents=[self.root], settings=settings) as app:
+                root, tab = await app.get_agent(self.root, "warm"), Tab(app, "warm")
                 for kind in ("Digger", "Porter", "Clerk"):
                     await root.give(kind, f"warm-{kind}", None)
                 for _ in range(5):
@@ -63,7 +64,7 @@ class RunRunner(CalmRunner):
         return TREES[: 1 + (Random(place.home.name.rpartition("-")[0]).random() < 0.3)]
 
     def read(self, folder: Path) -> Mapping[str, Left]:
-        return read_folder(folder)
+        return read_folder(folder, Left)
 
     def where_in(self, left: Mapping[str, Left]) -> Sequence[str]:
         return sorted({one.address.root.name for one in left.values()})
@@ -83,7 +84,7 @@ class RunRunner(CalmRunner):
         return dataclasses.replace(super().calm_settings(place, image), run_silence=LONG)
 
     async def work(self, app: App, random: Random, where: Sequence[str]) -> None:
-        await work(app, random, where)
+        await work(app, random, where, self.person)
 
     async def run_out(self, app: App, where: Sequence[str]) -> list[str]:
         since, before = time.monotonic(), list[str]()
@@ -108,14 +109,14 @@ async def _open_ones(app: App, trees: Sequence[str]) -> tuple[list[str], list[tu
         while left:
             path = left.pop()
             try:
-                agent: Any = await app.get_agent(Chief, tree, sub=sub_of(path))
+                agent: Any = await app.get_agent(WORLD.root, tree, sub=sub_of(path))
             except NotFound:  # it was never begun, or will be soon
                 continue
             found += [f"{tree} {path}: {what}" for what in await agent.still_open()]
             given = await agent.given()
             if given:
-                givers.append((tree, path, {id for id, _, _ in given}))
-            left += [(*path, (kind, id)) for id, kind, _ in given]
+                givers.append((tree, path, {id for id, *_ in given}))
+            left += dict.fromkeys((*path, (kind, name)) for _, kind, name, _ in given)
     return found, givers
 
 

@@ -8,7 +8,7 @@ i  inside     place, run, status, output      code of an agent was: before the d
 D  sent off   place, run                      a client was told that a run nobody waits for has begun
 c  cancel     place, run or turn              just before it is cancelled
 C  cancelled  place, run or turn              that was acknowledged
-b  begun      place, part of                  first thing in `on_run`
+b  begun      place, run, part of                first thing in `on_run`
 p  step       key, part of                    first thing in a step
 P  stepped    key                             last thing in it
 q  asked      place, turn, step, part of      just before the model is asked
@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
-from tests.faults.run_checker import Left
+from tests.faults.run_checker import Left, unaccounted
 from tests.faults.run_workload import ONCE
 
-from sapwood.address import Address
 from sapwood.chat.turns import Row as Turn
 from sapwood.runs.kept import Row as Served
-from sapwood.runs.registry import HARD
+from sapwood.runs.registry import HARD, TERMINATED
 from sapwood.runs.registry import Row as Given
 
 KINDS = {"finished": "completed", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
@@ -69,13 +69,16 @@ class Tab:
 class Model:
     """Judges a folder."""
 
+    readers: ClassVar[dict[str, Any]]
+    """Who takes which lines of a journal."""
+
     def __init__(self) -> None:
         self._life = -1
         self._found: list[str] = []
         self._tabs: dict[str, Tab] = {}
         self._told: dict[tuple[str, str], Told] = defaultdict(Told)
-        self._begun: dict[str, list[int]] = defaultdict(list[int])
-        """By place: in which lives its work has begun."""
+        self._begun: dict[tuple[str, str], list[int]] = defaultdict(list[int])
+        """By place and run: in which lives it has begun."""
         self._ran: dict[str, list[int]] = defaultdict(list[int])
         """By tool call, or step: in which lives it has begun."""
         self._asked: set[tuple[int, str, str, int]] = set()
@@ -104,8 +107,8 @@ class Model:
         for kind, *rest in lines:
             if kind == "a":
                 replies += 1
-            elif kind in READERS:
-                READERS[kind](self, *rest)
+            elif kind in self.readers:
+                self.readers[kind](self, *rest)
         return replies
 
     def _error(self, text: str) -> None:
@@ -137,13 +140,14 @@ class Model:
             if "does not know" in one:
                 self._problem(f"{what}: {one}")
 
-    def _begins(self, place: str, part_of: list[str]) -> None:
-        if self._begun[place] and self._begun[place][-1] == self._life:
-            self._problem(f"{place} began its run twice in life {self._life}")
-        self._begun[place].append(self._life)
-        row = self._served.get((place, Address.parse(place).steps[-1].name))
+    def _begins(self, place: str, run: str, part_of: list[str]) -> None:
+        lives = self._begun[place, run]
+        if lives and lives[-1] == self._life:
+            self._problem(f"{place} began its run {run} twice in life {self._life}")
+        lives.append(self._life)
+        row = self._served.get((place, run))
         if row is not None and row.status != "running":
-            self._problem(f"{place} was over, and began its run again")
+            self._problem(f"{place}: {run} was over, and it began again")
         self._check_part(place, part_of)
 
     def _steps(self, key: str, part_of: list[str]) -> None:
@@ -219,7 +223,7 @@ class Model:
             self._problem(f"{tab.place}: the end of {run} has the number {seq}, and came after {tab.last[run]}")
         tab.over[run] = status
 
-    def check(self, folder: dict[str, Left], *, was_cut: bool = False, is_end: bool = False) -> list[str]:
+    def check(self, folder: Mapping[str, Left], *, was_cut: bool = False, is_end: bool = False) -> list[str]:
         """Return what is wrong with what a life left, and with what it did.
 
         After a loss of power only what somebody was told is sure to be there; what is, is as before.
@@ -240,11 +244,16 @@ class Model:
             self._check_parent(left, folder)
             if is_end:
                 self._check_end(left)
+            self._check_more(left, folder, is_end=is_end)
+        self._found += unaccounted(folder)
         self._check_told(folder)
         if is_end:
             self._check_last(folder)
         found, self._found = self._found, []
         return found
+
+    def _check_more(self, left: Left, folder: Mapping[str, Left], *, is_end: bool) -> None:
+        """Check what else there is."""
 
     def _check_rows(self, left: Left) -> None:
         """What was over stays as it was."""
@@ -298,7 +307,7 @@ class Model:
         if (row.status, row.output) != (theirs.status, theirs.output) or not used:
             self._problem(f"{where} {row.output} {row.usage}, to the child {theirs}")
 
-    def _check_parent(self, left: Left, folder: dict[str, Left]) -> None:
+    def _check_parent(self, left: Left, folder: Mapping[str, Left]) -> None:
         for id in left.served:
             parent = folder.get(left.place.rpartition("/")[0])
             if parent is None or id not in parent.given:
@@ -312,14 +321,17 @@ class Model:
                 self._known[call.id] = None
         for key, value in left.returned().items():
             self._known.setdefault(key, None)
-            row = left.given.get(f"agent-tool:{key}")
-            if row is not None:
-                if row.status != "completed" or _value(row.output) != value:
-                    self._problem(f"{left.place}: the model is told {value!r}, and {key} is {row.status, row.output}")
-            elif value not in self._values[key]:
-                self._problem(f"{left.place}: the model is told {value!r}, and {key} never returned that")
+            self._check_return(left, key, value)
 
-    def _check_told(self, folder: dict[str, Left]) -> None:
+    def _check_return(self, left: Left, key: str, value: Any) -> None:
+        row = left.given.get(f"agent-tool:{key}")
+        if row is not None:
+            if row.status != "completed" or _value(row.output) != value:
+                self._problem(f"{left.place}: the model is told {value!r}, and {key} is {row.status, row.output}")
+        elif value not in self._values[key]:
+            self._problem(f"{left.place}: the model is told {value!r}, and {key} never returned that")
+
+    def _check_told(self, folder: Mapping[str, Left]) -> None:
         """What clients were told is stored, as they were told it."""
         for (place, run), told in self._told.items():
             left = folder.get(place)
@@ -344,7 +356,7 @@ class Model:
                 self._problem(f"{place}: {row.id} is still {row.status} ({row.reason})")
             detached = msgspec.json.decode(row.options).get("detached")
             if detached is not None and row.status in HARD:
-                self._check_delivered(left, row, notify=detached["notify"])
+                self._check_delivered(left, row, notify=detached["notify"] and row.cancelled != TERMINATED)
         for turn in left.turns:
             if turn.is_open:
                 self._problem(f"{place}: the turn {turn.id} is still {turn.status}")
@@ -357,13 +369,14 @@ class Model:
     def _check_delivered(self, left: Left, row: Given, *, notify: bool) -> None:
         came = left.heard[row.id, row.status]
         lives = sum((place, run) == (left.place, row.id) for place, run, _, _ in self._heard)
-        if not came or (came > 1 and lives < 2):
+        is_told = row.detached is not None and row.detached["on_finish"] is not None
+        if (is_told and not came) or (came > 1 and lives < 2):
             self._problem(f"{left.place} was told {came} times that {row.id} is {row.status}")
         joined = sum(message["id"] == f"msg-{row.id}-{row.status}" for message in left.messages)
         if notify and joined != 1:
             self._problem(f"{left.place}: {row.id} joined the conversation {joined} times")
 
-    def _check_last(self, folder: dict[str, Left]) -> None:
+    def _check_last(self, folder: Mapping[str, Left]) -> None:
         """Whoever comes at the end is told of everything that anybody was ever told of, and no less than is stored."""
         for tab in self._tabs.values():
             left = folder.get(tab.place) if tab.is_last else None
@@ -399,7 +412,7 @@ def _value(output: str | None) -> Any:
     return None if output is None else msgspec.json.decode(output)
 
 
-READERS: dict[str, Any] = {
+Model.readers = {
     "o": Model._opened,
     "f": Model._frame,
     "G": Model._ended,

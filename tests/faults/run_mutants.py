@@ -11,7 +11,9 @@ import msgspec
 from sapwood.chat.accepting import Accepting
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.stream import ChatStream
+from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.spending import Spending, Spent
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import Registry, Row, Run
@@ -105,6 +107,19 @@ def twice() -> None:
     Runs._give_again = begin_again
 
 
+def account_later() -> None:
+    """The root is told a while later what a sub-agent has used."""
+    add = Spending.add
+
+    def add_later(self: Spending, actor: Actor, run: str, model: str, spent: Spent) -> None:
+        if actor.parent is None:
+            add(self, actor, run, model, spent)
+        elif self._slices.ended is None:
+            asyncio.get_running_loop().call_later(0.3, add, self, actor, run, model, spent)
+
+    Spending.add = add_later
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     "no-follower": no_follower,
     "row-later": row_later,
@@ -112,4 +127,5 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "chunks-gone": chunks_gone,
     "no-tombstones": no_tombstones,
     "twice": twice,
+    "account-later": account_later,
 }

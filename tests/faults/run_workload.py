@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
@@ -29,14 +29,14 @@ from sapwood.chat.record import Record
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.runs import kept
+from sapwood.runs.contract import doing
+from sapwood.runs.kept import SERVED
 from sapwood.runs.registry import Registry
 from sapwood.runs.runner import Runs
 from sapwood.wire import chat as wire
 from sapwood.wire import runs as runs_wire
 
 CLIENTS = 4
-MOST_ROUNDS = 2
-"""How often a model calls tools in one turn, at most."""
 MOST_TURNS = 3
 """How many turns may be open when somebody says something."""
 MOST_RUNS = 6
@@ -45,34 +45,41 @@ ONCE = ("once", "hand_on", "send_off")
 """Tools that may not be called again when nobody knows whether they were."""
 DETACHED = "d-"
 
-WORLD = World()
+
+class RunWorld(World):
+    """The same, with the class of the roots."""
+
+    root: type[Chief]
+    talks = False
+    """Whether people talk to it in this life, rather than share out its work."""
+
+
+WORLD = RunWorld()
 
 
 async def _takes_time() -> None:
     await asyncio.sleep(WORLD.random.choice((0.0, 0.005, 0.03)) * WORLD.random.random())
 
 
-def chain(actor: Actor) -> list[str]:
-    """Return all that an agent's work is part of: whoever cancels any of it cancels what the agent does."""
+def chain(actor: Actor, run: str | None) -> list[str]:
+    """Return all that a run an agent does is part of: whoever cancels any of it cancels what the agent does."""
     found: list[str] = []
-    while actor.parent is not None:
-        run, parent = actor.address.steps[-1].name, actor.parent
+    while actor.parent is not None and run is not None:
+        parent = actor.parent
         row = Registry(parent.database, actor.host.clock).get(run)
         if row is None:
             found.append(f"{parent.address} does not know {run}")
             break
         found.append(f"{parent.address} {run}")
-        if run.startswith(DETACHED):
-            break
-        if row.work is None:
+        if row.detached is not None or row.work is None:
             break
         found.append(f"{parent.address} {row.work}")
-        if row.work != parent.address.steps[-1].name:
+        served = kept.find(parent.database, row.work) if parent.database.has(SERVED) else None
+        if served is None:
             break  # it is part of something that the parent does by itself
-        served = kept.find(parent.database, row.work)
-        if row.status == "interrupted" and served is not None and served.status != "running":
+        if row.status == "interrupted" and served.status != "running":
             break  # the parent gave it up, and ended without it: it is part of nothing that could still be cancelled
-        actor = parent
+        actor, run = parent, row.work
     return found
 
 
@@ -102,9 +109,15 @@ class Hearing(Agent):
             detached=Detached(on_finish=self.heard_slowly if slowly else self.heard, notify=notify),
         )
 
-    async def given(self) -> list[tuple[str, str, str]]:
-        """Return the runs it has given: id, type and status."""
-        return [(row.id, row.type, row.status) for row in self._actor.of(Runs).registry.all()]
+    async def given(self) -> list[tuple[str, str, str, str]]:
+        """Return the runs it has given: id, type and name of who does it, and status."""
+        return [(row.id, row.type, row.name, row.status) for row in self._actor.of(Runs).registry.all()]
+
+    def _run(self) -> str:
+        """Return the run that this code belongs to."""
+        found = doing.get()
+        assert found is not None
+        return found[1]
 
     async def still_open(self) -> list[str]:
         """Return what is not over here."""
@@ -126,14 +139,14 @@ class Working(Hearing):
     """A plain agent, whose work is a method."""
 
     async def _begin(self, input: str) -> Random:
-        WORLD.note("b", str(self._actor.address), chain(self._actor))
+        WORLD.note("b", str(self._actor.address), self._run(), chain(self._actor, self._run()))
         await asyncio.sleep(0)
         return Random(input)
 
     async def _do(self, random: Random, input: str) -> None:
         """Do some steps, report of them, and perhaps have others do more."""
         for at in range(random.randint(0, 3)):
-            await self.step(f"dig {at}", self._dig, f"{self._actor.address} {at}")
+            await self.step(f"dig {at}", self._dig, f"{self._actor.address} {self._run()} {at}")
             if random.random() < 0.4:
                 self.report_progress(0.1 * at, f"dug {at}", milestone=f"m{at}" if random.random() < 0.5 else None)
         if len(self._actor.address.steps) < 4:
@@ -148,7 +161,7 @@ class Working(Hearing):
             raise ValueError(f"poor {input}")
 
     async def _dig(self, key: str) -> int:
-        WORLD.note("p", key, chain(self._actor))
+        WORLD.note("p", key, chain(self._actor, self._run()))
         await _takes_time()
         WORLD.note("P", key)
         return next(WORLD.numbers)
@@ -179,6 +192,8 @@ class Speaking(ChatAgent[str], Hearing):
     """A conversation, whose model makes it up."""
 
     max_steps = 12
+    most_rounds: ClassVar = 2
+    """How often the model calls tools in one turn, at most."""
 
     def get_model(self) -> Any:
         return FunctionModel(stream_function=self._say, model_name="made-up")
@@ -188,8 +203,8 @@ class Speaking(ChatAgent[str], Hearing):
 
     def _part_of(self, turn: str) -> list[str]:
         """Return all that a turn is part of, itself included."""
-        above = chain(self._actor) if turn == self._actor.address.steps[-1].name else []
-        return [f"{self._actor.address} {turn}", *above]
+        row = self._actor.of(Record).turns.get(turn)
+        return [f"{self._actor.address} {turn}", *chain(self._actor, None if row is None else row.run)]
 
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for problem in chat_rules.broken(messages, is_asked=True):
@@ -199,7 +214,7 @@ class Speaking(ChatAgent[str], Hearing):
         if draw < 0.02 and WORLD.journal is not None and not WORLD.calm:
             raise ValueError(f"the model has no answer {number}")
         deep = len(self._actor.address.steps) - 1
-        calling = rounds(messages) < MOST_ROUNDS and draw < (0.9, 0.75, 0.5, 0.5)[deep] and not WORLD.calm
+        calling = rounds(messages) < self.most_rounds and draw < (0.9, 0.75, 0.5, 0.5)[deep] and not WORLD.calm
         for word in range(random.choice((0, 2)) if calling else random.choice((1, 4, 10))):
             yield f"w{number}.{word} "
             if random.random() < 0.4:
@@ -207,9 +222,16 @@ class Speaking(ChatAgent[str], Hearing):
         if calling:
             names = [one.name for one in info.function_tools if deep < 3 or one.name in ("once", "again")]
             for at in range(random.choice((1, 1, 2, 3))):
-                id, name = f"c{number}-{at}", random.choice(names)
-                field = "key" if name in TOOLS else "message"
-                yield {at: DeltaToolCall(name=name, json_args=json.dumps({field: id}), tool_call_id=id)}
+                id, name = f"c{number}-{at}", self._choose(names)
+                yield {at: DeltaToolCall(name=name, json_args=json.dumps(self._arguments(name, id)), tool_call_id=id)}
+
+    def _choose(self, names: list[str]) -> str:
+        """Return the tool that the model calls."""
+        return WORLD.random.choice(names)
+
+    def _arguments(self, tool: str, id: str) -> dict[str, str]:
+        """Return what the model calls a tool with."""
+        return {"key" if tool in TOOLS else "message": id}
 
     def _begins(self, key: str, name: str) -> None:
         running = self._actor.of(Record).turns.running()
@@ -304,6 +326,7 @@ class Chief(Speaking):
         return [row.id for row in self._actor.of(Record).turns.all() if row.is_open]
 
 
+WORLD.root = Chief
 KINDS: dict[str, type[Agent[Any]]] = {one.__name__: one for one in (Digger, Porter, Clerk, Scout)}
 Path = tuple[tuple[str, str], ...]
 
@@ -317,7 +340,7 @@ def sub_of(path: Path) -> list[tuple[type[Agent[Any]], str]]:
 
 
 def place_of(tree: str, path: Path) -> str:
-    address = Address.root_of("Chief", tree)
+    address = Address.root_of(WORLD.root.__name__, tree)
     for kind, name in path:
         address = address.child(kind, name)
     return str(address)
@@ -334,7 +357,7 @@ class Tab(Line):
         """The runs that have come to an end, as far as this client knows."""
         self.done: set[str] = set()
         """The turns that have."""
-        where = app.path_to(Chief, tree, sub=sub_of(path))
+        where = app.path_to(WORLD.root, tree, sub=sub_of(path))
         scope = {"type": "websocket", "path": where, "raw_path": where.encode(), "query_string": b"", "headers": []}
         WORLD.note("o", self.name, place_of(tree, path), at_the_end)
         self._served = asyncio.ensure_future(app(scope, self.inbox.get, self.send))
@@ -379,13 +402,21 @@ class Tab(Line):
 class Person:
     """One user of the root."""
 
+    stops = 0.15
+    """How often it stops what it has asked for."""
+
     def __init__(self, app: App, random: Random, trees: Sequence[str], ids: list[str]) -> None:
         self._app = app
         self._random = random
         self._trees = trees
         self._ids = ids
         """The runs that were given from here, by any of us: some are given twice."""
-        acts: dict[Callable[[str], Awaitable[None]], int] = {
+        acts = self.acts()
+        self._acts, self._weights = list(acts), list(acts.values())
+
+    def acts(self) -> dict[Callable[[str], Awaitable[None]], int]:
+        """Return what it does, and how often."""
+        return {
             self.ask: 12,
             self.watch: 6,
             self.drill_in: 4,
@@ -397,7 +428,6 @@ class Person:
             self.sleep: 2,
             self.pause: 8,
         }
-        self._acts, self._weights = list(acts), list(acts.values())
 
     async def run(self) -> None:
         while True:
@@ -414,8 +444,8 @@ class Person:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is to be reported
                 WORLD.note("e", f"{act.__name__}: {error!r}{getattr(error, 'remote_traceback', '')}")
 
-    async def _root(self, tree: str) -> Chief:
-        return await self._app.get_agent(Chief, tree)
+    async def _root(self, tree: str) -> Any:
+        return await self._app.get_agent(WORLD.root, tree)
 
     async def ask(self, tree: str) -> None:
         """Say something, listen for a while, and leave."""
@@ -425,7 +455,7 @@ class Person:
         tab = Tab(self._app, tree)
         id = tab.speak()
         await tab.until(lambda: id in tab.done, self._random.choice((0.02, 0.1, 0.6)))
-        if self._random.random() < 0.15:
+        if self._random.random() < self.stops:
             await self._stop_turn(root, tree, id)
         await tab.close()
         return None
@@ -442,17 +472,17 @@ class Person:
         runs = await (await self._root(tree)).given()
         if not runs:
             return await self.pause(tree)
-        id, kind, _ = self._random.choice(runs[-6:])
-        path = ((kind, id),)
-        await self._app.get_agent(Chief, tree, sub=sub_of(path))
+        _, kind, name, _ = self._random.choice(runs[-6:])
+        path = ((kind, name),)
+        await self._app.get_agent(WORLD.root, tree, sub=sub_of(path))
         tab = Tab(self._app, tree, path)
         await tab.until(lambda: False, self._random.choice((0.01, 0.05, 0.2)))
         await tab.close()
         return None
 
-    async def _may_give(self, tree: str) -> Chief | None:
+    async def _may_give(self, tree: str) -> Any:
         root = await self._root(tree)
-        open_runs = [id for id, _, status in await root.given() if status in ("starting", "running")]
+        open_runs = [id for id, *_, status in await root.given() if status in ("starting", "running")]
         return root if len(open_runs) < MOST_RUNS else None
 
     async def give(self, tree: str) -> None:
@@ -487,7 +517,7 @@ class Person:
 
     async def stop_run(self, tree: str) -> None:
         root = await self._root(tree)
-        going_on = [id for id, _, status in await root.given() if status in ("starting", "running")]
+        going_on = [id for id, *_, status in await root.given() if status in ("starting", "running")]
         if going_on:
             id = self._random.choice(going_on)
             WORLD.note("c", place_of(tree, ()), id)
@@ -499,7 +529,7 @@ class Person:
         if turns := await root.open_turns():
             await self._stop_turn(root, tree, turns[0])
 
-    async def _stop_turn(self, root: Chief, tree: str, id: str) -> None:
+    async def _stop_turn(self, root: Any, tree: str, id: str) -> None:
         WORLD.note("c", place_of(tree, ()), id)
         if await root.cancel_turn(id):
             WORLD.note("C", place_of(tree, ()), id)
@@ -511,8 +541,8 @@ class Person:
         await asyncio.sleep(self._random.random() * 0.04)
 
 
-async def work(app: App, random: Random, trees: Sequence[str]) -> None:
+async def work(app: App, random: Random, trees: Sequence[str], person: type[Person] = Person) -> None:
     """Have people use the roots, for ever."""
     ids: list[str] = []
-    people = [Person(app, Random(random.random()), trees, ids) for _ in range(CLIENTS)]
+    people = [person(app, Random(random.random()), trees, ids) for _ in range(CLIENTS)]
     await asyncio.gather(*(person.run() for person in people))

@@ -1,7 +1,7 @@
 """Kills again and again, both levels side by side, and prints a line of JSON for every thousand lives.
 
-Of each level so many lives that write, as many that wait for the clock, as many that talk, and as many whose
-agents use agents.
+Of each level so many lives that write, as many that wait for the clock, as many that talk, as many whose
+agents use agents, and as many of teams.
 
 python -m tests.faults.soak --lives 5000
 """
@@ -19,7 +19,7 @@ from tests.faults.running import run_lives
 
 AT_ONCE = 1000
 LEVELS = ("process", "disk")
-KINDS = ("lives", "time_lives", "chat_lives", "run_lives")
+KINDS = ("lives", "time_lives", "chat_lives", "run_lives", "team_lives")
 
 
 def soak(level: str, lives: int, seed: str) -> list[dict[str, Any]]:

@@ -72,10 +72,25 @@ def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: st
         ("process", "chunks-gone", None, "is stored as None"),
         ("process", "no-tombstones", None, "which was cancelled, and goes on"),
         ("process", "twice", None, "turns do the run"),
+        ("process", "account-later", None, "and the account has"),
         ("disk", "sent-first", None, "is stored as None"),
     ],
 )
 def test_runs_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
     result = run_lives(level, LIVES, "mutants", of="run_lives", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
+
+
+@pytest.mark.parametrize(
+    ("level", "mutant", "only", "sentence"),
+    [
+        ("process", "losers-go-on", None, "are not to stop"),
+        ("process", "unowned", None, "which was cancelled, and goes on"),
+        ("process", "owed-apart", None, "was told"),
+    ],
+)
+def test_teams_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
+    result = run_lives(level, LIVES, "mutants", of="team_lives", mutant=mutant, only=only, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

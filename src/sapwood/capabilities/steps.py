@@ -148,6 +148,18 @@ class Steps:
             raise parked
         await sleep_until(self._actor.host.clock, when)
 
+    def place(self, what: str) -> Place | None:
+        """Return the next place for `what` in the work that runs now; None: it is not part of any."""
+        call = current.get()
+        if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
+            return None
+        work, number = call.work, 1
+        while f"{what} {number}" in work.names:
+            number += 1
+        name = f"{what} {number}"
+        work.names.add(name)
+        return Place(self._actor, work, name)
+
     def forget(self, work: str) -> None:
         """Forget what the steps of a work returned: it is over."""
         if self._db.has(STEPS):
@@ -189,6 +201,29 @@ class Steps:
                 if failed >= options.retry.attempts or self._actor.dropped is not None:
                     raise
             await asyncio.sleep(options.retry.wait(failed))
+
+
+class Place:
+    """Where something that takes long keeps how far it got: like the result of a step, but written again and again."""
+
+    def __init__(self, actor: Actor, work: Work, name: str) -> None:
+        self.actor = actor
+        self.work = work
+        self.name = name
+        self._db = actor.database
+
+    def read(self) -> bytes | None:
+        """Return what was written last, in this life or in one before."""
+        if not self._db.has(STEPS):
+            return None
+        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", self.work.id, self.name)
+        return rows[0][0] if rows else None
+
+    def write(self, packed: bytes) -> None:
+        """Keep this, in this slice, instead of what was kept before."""
+        self._db.ensure(STEPS)
+        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", self.work.id, self.name, packed)
+        self.work.progressed()
 
 
 def _checked(name: object) -> str:

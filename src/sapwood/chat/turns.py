@@ -43,7 +43,7 @@ class Turn:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """Its [code](errors.md), if it may pass, or if a limit was reached: `over_limit`."""
+    """The code of what went wrong, if it may pass, or a limit was reached: `over_limit`."""
     steps: int = 0
     """How often the model was asked."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -2,9 +2,8 @@
 
 What a request may use at most is reserved before it is sent, and exchanged for what it has
 used when that is known. Reservations are only in memory: requests die with the process. What
-was used is stored right after the agent has stored it of its turn, so the death of the process
-can leave the count here one request behind; whoever goes on with the turn puts it right. Only
-a power cut can take more, because files reach the disk each on its own.
+was used is stored right after the agent has stored it of its turn, and before that ends. So if
+the process died in between, whoever goes on with the turn puts it right.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import OverLimit, Path
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.ports import Gate
+from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -104,8 +105,10 @@ class Reservation:
 class Spending:
     """The account of one tree."""
 
-    def __init__(self, root: Database) -> None:
+    def __init__(self, root: Database, slices: Slices, gate: Gate) -> None:
         self.root = root
+        self._slices = slices
+        self._gate = gate
         self._reserved: set[Reservation] = set()
 
     def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
@@ -162,6 +165,7 @@ class Spending:
         """Count what was used, here and for everybody above."""
         if not any(spent):
             return
+        self.root.begin()  # first, because no limit refuses it: it is used already
         self.root.ensure(SPENDING)
         rows = [(actor.stem, run, model, str(actor.address), *spent)]
         rows += [(one.stem, ALL_BELOW, model, str(one.address), *spent) for one in actor.lineage()]
@@ -174,6 +178,9 @@ class Spending:
             " path = excluded.path",
             *(value for row in rows for value in row),
         )
+        if actor.parent is not None:
+            self._slices.commit()
+            self._gate.follows(actor.database, self.root)  # nobody puts it right once the turn is over
 
     def put_right(self, actor: Actor, run: str, by_model: Mapping[str, Spent]) -> None:
         """Have the count be what the agent itself has stored of a run: the process may have died in between."""

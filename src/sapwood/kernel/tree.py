@@ -81,8 +81,8 @@ class Tree:
         self.root = self.database(ROOT_STEM, host.settings.limits)
         self.root_registry = Registry(self.root, host.clock)
         self.ledger = Ledger(self.root, self._estimate, self._measure_all)
-        self.spending = Spending(self.root)
-        self.givers = Givers(self.root)
+        self.spending = Spending(self.root, self.slices, host.gate)
+        self.givers = Givers(self.root, self.slices, host.gate)
         self.alarms = TreeAlarms(address, self.root, self.slices, host.alarms, host.gate)
         self.questions = TreeQuestions(self.root, self.slices, host.gate)
         self.kept_awake: dict[object, Actor] = {}

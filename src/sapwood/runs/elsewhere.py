@@ -177,10 +177,11 @@ class RemoteRuns(MethodRuns):
 
     def _take(self, run: str, arrived: list[wire.Told]) -> wire.State | None:
         """Store, in this slice, what arrived at once; return how the run ended, if that is known now."""
-        served, chunks = self._actor.of(Served), list[msgspec.Raw]()
+        served, length, chunks = self._actor.of(Served), self._length(run), list[msgspec.Raw]()
         for told in arrived:
             if told.kind == "chunk":
-                if told.seq != self._length(run) + len(chunks) + 1:
+                length += 1
+                if told.seq != length:
                     raise Cut(f"The other server told the event {told.seq} out of turn.")
                 chunks.append(msgspec.Raw(told.body))
                 continue
@@ -189,7 +190,7 @@ class RemoteRuns(MethodRuns):
                 chunks.clear()
             if told.kind == "end":
                 state = msgspec.json.decode(told.body, type=wire.State)
-                if state.seq != self._length(run):
+                if state.seq != length:
                     raise Cut("The other server ended the run before all of it was told.")
                 return state
             self._take_aside(run, told)

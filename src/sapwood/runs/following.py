@@ -104,12 +104,12 @@ class Following:
         row = self._outcomes.registry.get(id)
         if id in self._outcomes.followed or row is None:
             return
-        if row.status in HARD:
-            if self._is_again():  # the process ended before it was told
-                await self._actor.tell(self._agent.on_run_finish, shown(row))
-            return
         call = current.get()
         rested = call is not None and isinstance(call.work, Work) and call.work.resumed
+        if row.status in HARD:
+            if self._is_again() or rested:  # the process ended before it was told, or nobody was there to tell
+                await self._actor.tell(self._agent.on_run_finish, shown(row))
+            return
         followed = self._outcomes.followed[id] = Followed(
             row,
             stop=self._actor.host.loop.create_future(),
@@ -165,19 +165,19 @@ class Following:
                 if not await self._begin(followed):
                     return
                 state = await self._result(followed)
+                await self._wake_work(followed)
                 self._check_followed(followed)
-                self._wake_work(followed)
                 self._outcomes.end_as(followed, state)
             except Cleared:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is how the run ended
                 self._actor.check_live()
+                await self._wake_work(followed)
                 self._check_followed(followed)
                 if isinstance(error, Unavailable):
                     failed += 1
                     await self._retry_later(followed, error, min(0.05 * 2 ** min(failed, 10), MOST_BACK_OFF))
                     continue
-                self._wake_work(followed)
                 self._outcomes.end_by(followed, error)
             break
         await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(id))
@@ -252,8 +252,9 @@ class Following:
 
     async def _not_begun(self, followed: Followed) -> bool:
         """Note that a run is over which its sub-agent has never taken, or cannot tell about."""
+        await self._wake_work(followed)
+        self._check_followed(followed)
         row = self._outcomes.row(followed.row.id)
-        self._wake_work(followed)
         if (state := self._outcomes.stored_end(row.id)) is not None:
             self._outcomes.end_as(followed, state)  # it had ended when the process did, and that counts
         elif followed.timed_out:
@@ -280,9 +281,9 @@ class Following:
         child, id = followed.child, followed.row.id
         assert child is not None
         served = child.of(Served)
-        served.when_resting[id] = followed.look_again
         if not served.worker.rests(id):
-            self._wake_work(followed)
+            await self._wake_work(followed)
+        served.when_resting[id] = followed.look_again
         call, reply = child.handle("follow run", served.result, id)
         try:
             await self._patience.while_not_due(followed, reply)
@@ -296,10 +297,16 @@ class Following:
         finally:
             served.when_resting.pop(id, None)
 
-    def _wake_work(self, followed: Followed) -> None:
+    async def _wake_work(self, followed: Followed) -> None:
         """Have what waits for a run go on, if it came to rest with it."""
-        if (followed.again or followed.rested) and followed.row.work is not None:
-            self._actor.of(Served).worker.wake(followed.row.work)
+        work, served = followed.row.work, self._actor.of(Served)
+        if work is None or not (followed.again or followed.rested):
+            return
+        await self._actor.free()
+        if served.worker.rests(work):
+            await served.may_wake_above()
+            self._actor.check_live()
+            served.worker.wake(work)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:
         """Give a sub-agent a while to stop by itself; then abort it."""

@@ -134,9 +134,10 @@ class RunsFromOutside:
                 bell.answer()  # before it is read: what happens meanwhile rings again
                 page = self._page(seq, milestones)
                 state = self._state()
-                for told in page:
-                    yield told.encoded()
-                    seq, milestones = (seq + 1, milestones) if told.kind == "chunk" else (seq, milestones + 1)
+                if page:
+                    chunks = sum(told.kind == "chunk" for told in page)
+                    seq, milestones = seq + chunks, milestones + len(page) - chunks
+                    yield b"".join(told.encoded() for told in page)
                 if bell.progress is not None and not state.is_over:
                     told, bell.progress = bell.progress, None
                     yield wire.Told("progress", told).encoded()

@@ -169,6 +169,13 @@ class Outcomes:
         database = self._clients.database_of(id)
         return None if database is None else kept.find(database, id)
 
+    def has_begun(self, id: str) -> bool:
+        """Return whether the sub-agent has taken a run, as far as anybody can tell."""
+        try:
+            return self.stored(id) is not None
+        except (StoredDataError, Unavailable):
+            return False
+
     def stored_end(self, id: str) -> RunState | None:
         """Return how a run has ended in the sub-agent; None if it has not, or nobody can tell."""
         try:

@@ -307,20 +307,21 @@ class Runs:
             self._actor.check_live()
 
     def cancel(self, id: str, reason: str) -> bool:
-        """Stop a run, for good; return whether there was one to stop."""
+        """Stop a run, for good; return whether there was one to stop. Why it was stopped first counts."""
         self._actor.check_use()
         row = self.registry.get(id)
         if row is None or row.status in HARD:
             return False
+        reason = row.cancelled or reason
         self.registry.set(id, cancelled=reason)
         if (followed := self._outcomes.followed.get(id)) is not None:
             followed.cut(reason)
         elif self._following.wake(id):
             pass  # it has to learn that it is not wanted
-        elif row.status == "interrupted":
+        elif row.status == "interrupted" and not self._outcomes.has_begun(id):
             self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
-            self._following.launch(id)  # it has to learn that it is not wanted
+            self._following.launch(id)  # it has to learn that it is not wanted, unless it has ended
         return True
 
     async def cancel_below(self, cls: type, name: str, reason: str) -> None:
@@ -390,8 +391,7 @@ class Runs:
     def let_go(self, work: str, *, is_done: bool) -> None:
         """Stop, for good, what is part of something that is over; what that has given up, only if it was not done."""
         for row in self.registry.open_in(work) if is_done else self.registry.not_over_in(work):
-            if row.detached is None:
-                self.registry.set(row.id, cancelled=CALLER_CANCELLED)
+            if row.detached is None and row.cancelled is None:
                 with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
                     self.cancel(row.id, CALLER_CANCELLED)
 

@@ -1,0 +1,255 @@
+"""Runs code in CPython behind Bubblewrap: for code that needs packages, and the whole language.
+
+The code has namespaces of its own: no network, no processes but its own, a file system of
+which it sees Python and the system's libraries, read-only, and an empty folder for itself.
+It shares the kernel with the host, which Monty's does not: prefer Monty where it will do.
+
+CPython cannot be written down in the middle. Each time a host function has answered, the code
+runs again from its beginning, and is given the answers there are: it has to do the same each
+time, and does the same work several times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import StoredDataError, UsageError
+from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
+from sapwood.sandbox.seccomp import filter_for
+
+INSIDE = Path(__file__).with_name("inside.py")
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OPENBLAS_NUM_THREADS": "1",  # each takes as much memory as there may be in all
+    "PATH": "/usr/bin:/bin",
+    "PYTHONHASHSEED": "0",
+}
+BEGINS_WITHIN = 10.0
+"""Seconds until Python is there."""
+ENDS_WITHIN = 5.0
+"""Seconds until the last of its processes is gone, after it was killed."""
+MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
+NOT_ALLOWED = (
+    "In a container, namespaces have to be allowed: with Docker, --security-opt seccomp=unconfined, or a profile that "
+    "lets processes unshare."
+)
+ASKED = """
+import json, os, sys
+links = [sys.executable]
+while os.path.islink(links[-1]):
+    links.append(os.path.join(os.path.dirname(links[-1]), os.readlink(links[-1])))
+print(json.dumps([{sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}, links], default=sorted))
+"""
+"""Says in which folders a Python lives, and which links lead to it."""
+
+
+class Call(msgspec.Struct, array_like=True):
+    """A call that code made, and what was answered."""
+
+    function: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    answer: tuple[Any, tuple[str, str] | None] | None = None
+
+
+class Said(msgspec.Struct):
+    """What came of a stretch of code, as it says itself."""
+
+    printed: str = ""
+    call: Call | None = None
+    value: Any = None
+    failure: CodeFailure | None = None
+
+
+class Bubblewrap:
+    """Runs code in a Python of this machine, behind Bubblewrap, which the system installs.
+
+    `python` is the one whose packages the code may import; by default the one that runs this.
+    """
+
+    def __init__(self, *, python: str | os.PathLike[str] = sys.executable) -> None:
+        self._python = os.fspath(python)
+        self._places: list[str] | None = None
+
+    async def start(self, task: Task) -> Paused | Ended:
+        """Run code from its beginning."""
+        return await self._run(task, [])
+
+    async def resume(self, task: Task, snapshot: bytes, answer: Answer) -> Paused | Ended:
+        """Run code from its beginning, with the answers there are."""
+        try:
+            calls = CALLS(snapshot)
+            calls[-1].answer = (answer.value, answer.error)
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise StoredDataError(f"What code had called when it was interrupted cannot be read: {error}") from None
+        return await self._run(task, calls)
+
+    async def _run(self, task: Task, calls: list[Call]) -> Paused | Ended:
+        command = await self._command(task)
+        given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
+        text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
+        told = await _told(command, self._python, text, task)
+        if isinstance(told, CodeFailure):
+            return Ended(failure=told)
+        try:
+            said = SAID(told)
+        except msgspec.MsgspecError as error:
+            return Ended(failure=CodeFailure("crashed", f"What came of it cannot be read: {error}"))
+        if said.call is None:
+            return Ended(said.value, said.failure, said.printed)
+        one = said.call
+        if one.function not in task.names:  # what stands for functions would not say so; the code did, past it
+            return Ended(failure=CodeFailure("unknown", f"NameError: name {one.function!r} is not defined"))
+        return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
+
+    async def _command(self, task: Task) -> list[str]:
+        found = shutil.which("bwrap")
+        if found is None:
+            raise UsageError(MISSING)
+        if self._places is None:
+            self._places = await _places(self._python)
+        return [
+            found,
+            *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"),
+            *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
+            *("--dev", "/dev", "--size", str(task.limits.memory_bytes), "--tmpfs", "/tmp"),
+            *(part for place in SYSTEM for part in _seen(place)),
+            *(part for place in self._places for part in ("--ro-bind", place, place)),
+            *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp"),
+        ]
+
+
+def _seen(place: str) -> Sequence[str]:
+    path = Path(place)
+    if path.is_symlink():
+        return ("--symlink", str(path.readlink()), place)
+    return ("--ro-bind", place, place) if path.exists() else ()
+
+
+async def _places(python: str) -> list[str]:
+    """Return what a Python needs to see beside the system's folders: its own, and the links that lead to it."""
+    try:
+        asked = await asyncio.create_subprocess_exec(python, "-I", "-c", ASKED, stdout=asyncio.subprocess.PIPE)
+        said, _ = await asked.communicate()
+        folders, links = msgspec.json.decode(said, type=tuple[list[str], list[str]])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"Bubblewrap(python={python!r}): that is no Python that runs: {error}") from None
+    seen = ["/usr", *sorted(one for one in folders if not one.startswith("/usr") and one != "/")]
+    seen += [link for link in links if not any(Path(link).is_relative_to(folder) for folder in seen)]
+    return seen[1:]
+
+
+async def _told(command: list[str], python: str, text: bytes, task: Task) -> bytes | CodeFailure:
+    """Run the command, and return what it says at its end."""
+    ours, theirs = os.pipe()
+    rules = _as_file(filter_for(platform.machine()))
+    reader = asyncio.StreamReader(limit=2**16)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb"))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *(() if rules is None else ("--seccomp", str(rules))),
+            *("--", python, "-s", "-c", INSIDE.read_text(), str(theirs)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(theirs,) if rules is None else (theirs, rules),
+        )
+    except BaseException:
+        transport.close()
+        raise
+    finally:
+        os.close(theirs)
+        if rules is not None:
+            os.close(rules)
+    assert process.stderr is not None
+    handle = os.pidfd_open(process.pid)
+    complaint = asyncio.create_task(_beginning(process.stderr))
+    try:
+        return await _heard(process, reader, complaint, text, task)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            # Not process.kill(): that takes the exit status away from whoever waits for it.
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+        transport.close()
+        await asyncio.shield(process.wait())
+        await asyncio.wait({complaint}, timeout=ENDS_WITHIN)
+        complaint.cancel()
+
+
+def _as_file(content: bytes | None) -> int | None:
+    """Return something to read this from."""
+    if content is None:
+        return None
+    read, write = os.pipe()  # it is small: a pipe holds all of it
+    os.write(write, content)
+    os.close(write)
+    return read
+
+
+async def _heard(
+    process: asyncio.subprocess.Process,
+    reader: asyncio.StreamReader,
+    complaint: asyncio.Task[str],
+    text: bytes,
+    task: Task,
+) -> bytes | CodeFailure:
+    assert process.stdin is not None
+    try:
+        async with asyncio.timeout(BEGINS_WITHIN):
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(text)
+                await process.stdin.drain()
+                process.stdin.close()
+            begun = await reader.read(1)
+            if not begun:
+                raise UsageError(_not_here((await complaint).strip()))
+    except TimeoutError:
+        return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
+    heard = bytearray()
+    try:
+        async with asyncio.timeout(task.limits.seconds):
+            while part := await reader.read(2**16):
+                heard += part
+                if len(heard) > task.limits.memory_bytes:
+                    return CodeFailure("limit", f"It said more than {task.limits.memory_bytes} bytes.")
+                if heard.endswith(b"\n"):
+                    return bytes(heard)
+    except TimeoutError:
+        return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
+    return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+
+
+def _not_here(said: str) -> str:
+    """Say why nothing runs here."""
+    hint = NOT_ALLOWED if "namespace" in said or "ermission" in said or "not permitted" in said else ""
+    return f"Bubblewrap cannot run code here: {said or 'it ended'}. {hint}".strip()
+
+
+async def _beginning(stream: asyncio.StreamReader) -> str:
+    """Return how a stream begins; read all of it, so that nobody waits who writes to it."""
+    said = bytearray()
+    while part := await stream.read(2**14):
+        said += part[: 2000 - len(said)]
+    return said.decode(errors="replace")
+
+
+CALLS = msgspec.json.Decoder(list[Call]).decode
+SAID = msgspec.json.Decoder(Said).decode

@@ -1,0 +1,274 @@
+"""What teams do while processes are killed: one shares out its work, keeps children, and follows what they show.
+
+As in `run_workload`, and of the same agents; but the roots fan out, in every way there is, by
+fibers and by tools, and their models keep children to whom they talk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from random import Random
+from typing import Any, cast
+
+import msgspec
+from tests.faults.run_workload import (
+    KINDS,
+    WORLD,
+    Chief,
+    Clerk,
+    Digger,
+    Hearing,
+    Person,
+    Porter,
+    Speaking,
+    Working,
+    place_of,
+)
+
+from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
+from sapwood.address import Step
+from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.fibers import OWNER
+from sapwood.runs.runner import Runs
+
+NOBODY = "nobody"
+GAUGES = ("north", "south")
+WAYS = ("settle", "fail-fast", "quorum", "race", "map")
+AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
+SHARED = "s-"
+"""What the work begins with that is shared out by code; by a tool, it is the id of the call."""
+COMPANIONS = {
+    "spawn_agent": 8,
+    "send_message": 8,
+    "wait_for_result": 3,
+    "terminate_child": 2,
+    "list_children": 1,
+    "get_child_status": 1,
+}
+"""What a model does with its children, and how often."""
+
+
+class Overworked(Unavailable):
+    """Has no time now."""
+
+    code = "overworked"
+
+
+class Hauler(Working):
+    """Hauls; some have no time at first."""
+
+    async def on_run(self, input: str) -> dict[str, Any]:
+        random = await self._begin(input)
+        await self._do(random, input)
+        if Random(f"{input} {self._run()}").random() < 0.5:
+            raise Overworked
+        return {"did": input, "number": next(WORLD.numbers)}
+
+
+class Mate(Speaking):
+    """Does what it is told, and is waited for."""
+
+
+class Rover(Speaking):
+    """Does what it is told, by itself, and its captain hears of it."""
+
+
+class Hand(Digger):
+    """Does what it is told, and cannot be told more meanwhile."""
+
+
+class Reading(msgspec.Struct):
+    """What a gauge shows."""
+
+    number: int = 0
+
+
+class Gauge(Agent[Reading]):
+    """Shows a number that grows."""
+
+    initial_state = Reading()
+
+    async def show(self, number: int) -> None:
+        if number > self.state.number:
+            self.set_state(Reading(number))
+
+    async def owes(self) -> bool:
+        """Return whether its captain is still to be told."""
+        calls = self._actor.of(Agenda).calls
+        return calls.exist and bool(calls.find(""))
+
+
+class SlowGauge(Gauge):
+    """The same, for one that takes its time with it."""
+
+
+def shares(key: str) -> tuple[str, list[Branch], dict[str, Any]]:
+    """Return how some work is shared out, always the same: the way, the branches, and how they are gathered."""
+    random = Random(f"share {key}")
+    way, count = random.choice(WAYS), random.randint(2, 5)
+    kinds = [random.choice((Digger, Porter, Clerk, Hauler, Hauler)) for _ in range(count)]
+    if way == "map":
+        kinds = [kinds[0]] * count
+    retry = random.choice((None, AGAIN))
+    branches = [Branch(kind, f"{key}.{at}", retry=retry) for at, kind in enumerate(kinds)]
+    how: dict[str, Any] = {"concurrency": random.choice((None, 1, 2))}
+    if way == "fail-fast":
+        how["fail_fast"] = True
+    if way == "quorum":
+        how["quorum"] = random.randint(1, count)
+    return way, branches, how
+
+
+class Captain(Chief):
+    """A root that has a team."""
+
+    migrations = (
+        *cast("tuple[str, ...]", Hearing.migrations),
+        "CREATE TABLE shown (gauge TEXT NOT NULL, number INTEGER NOT NULL) STRICT",
+    )
+    most_rounds = 4
+    tools = (
+        agent_tool(Digger),
+        persistent_agent(Mate),
+        persistent_agent(Rover, mode="non-blocking", notify=True),
+        persistent_agent(Hand, mode="non-blocking"),
+    )
+
+    async def share(self, key: str) -> str:
+        """Have some work shared out, whatever happens in between; return what its runs are part of."""
+        fiber = self.start_fiber(key, self.share_out, key)
+        rows = self._actor.database.execute("SELECT number FROM sapwood_fibers WHERE key = ?", fiber.key)
+        return f"{OWNER}{rows[0][0]}"
+
+    async def share_out(self, key: str) -> list[str]:
+        """Share out some work, and come to the same however often it is begun again."""
+        return await self._share_out(key)
+
+    async def _share_out(self, key: str) -> list[str]:
+        way, branches, how = shares(key)
+        if way == "race":
+            runs = [await self.race(*branches)]
+        elif way == "map":
+            inputs = [branch.input for branch in branches]
+            more = {"concurrency": how["concurrency"] or 10, "retry": branches[0].retry}
+            runs = await self.map(branches[0].cls, inputs, **more)
+        else:
+            runs = await self.gather(*branches, **how)
+        place = str(self._actor.address)
+        for run in runs:
+            WORLD.note("i", place, run.id, run.status, run.output)
+        stopped = [row.id for row in self._of(key) if row.is_open]
+        if any(self._actor.of(Runs).registry.get(id).cancelled is None for id in stopped):  # pyright: ignore[reportOptionalMemberAccess]
+            WORLD.note("e", f"{place}: {key} is decided, and {stopped} are not to stop")
+        await self.durable()
+        WORLD.note("w", place, key, [[run.id, run.status, run.input] for run in runs])
+        for id in stopped:
+            WORLD.note("C", place, id)
+        return [run.id for run in runs]
+
+    def _of(self, key: str) -> list[Any]:
+        """Return the runs that some work was shared out to."""
+        return [row for row in self._actor.of(Runs).registry.all() if row.input.startswith(f'"{key}.')]
+
+    async def sharing(self) -> list[tuple[str, str]]:
+        """Return the work that is shared out now, with what its runs are part of."""
+        if not self._actor.of(Agenda).fibers.exist:
+            return []
+        rows = self._actor.database.execute(
+            "SELECT key, number FROM sapwood_fibers WHERE method = 'share_out' AND due_at IS NOT NULL"
+        )
+        return [(str(key), f"{OWNER}{number}") for key, number in rows]
+
+    async def end_sharing(self, key: str) -> bool:
+        return self.cancel_fiber(key)
+
+    @tool(idempotent=True)
+    async def share_with_others(self, key: str) -> str:
+        """Share out some work."""
+        self._begins(key, "share_with_others")
+        await self._share_out(key)
+        return self._ends(key, "share_with_others")
+
+    def _choose(self, names: list[str]) -> str:
+        if WORLD.random.random() < 0.3:
+            return super()._choose(names)
+        (name,) = WORLD.random.choices([*COMPANIONS], [*COMPANIONS.values()])
+        return name
+
+    def _arguments(self, tool: str, id: str) -> dict[str, str]:
+        random = WORLD.random
+        known = [row.name for row in self._actor.of(Runs).registry.last_of_children()]
+        name = random.choice(known[-3:]) if known and random.random() < 0.9 else NOBODY
+        if tool == "spawn_agent":
+            new = name if random.random() < 0.1 else f"n{id}"
+            return {"agent": random.choice(("mate", "rover", "rover", "hand")), "name": new, "message": id}
+        if tool == "send_message":
+            return {"name": name, "message": id}
+        if tool == "list_children":
+            return {}
+        if tool in COMPANIONS:
+            return {"name": name}
+        return {"key": id} if tool == "share_with_others" else super()._arguments(tool, id)
+
+    async def on_child_finish(self, run: Run) -> None:
+        await self.heard(run)
+
+    async def show(self, name: str, number: int, slowly: bool) -> None:
+        gauge = await self.sub_agent(SlowGauge if slowly else Gauge, name)
+        await gauge.show(number)
+
+    @on_child_state(Gauge)
+    async def shown(self, child: Step, state: Reading) -> None:
+        """Hear what a gauge shows: in one slice, or in several."""
+        if child.type == "SlowGauge":
+            await self.durable()
+        self.sql("INSERT INTO shown VALUES (?, ?)", f"{child.type} {child.name}", state.number)
+
+    async def still_open(self) -> list[str]:
+        found = await super().still_open()
+        for child in self.list_sub_agents():
+            if child.type in ("Gauge", "SlowGauge"):
+                kind = SlowGauge if child.type == "SlowGauge" else Gauge
+                found += [f"{child.name} owes"] if await (await self.sub_agent(kind, child.name)).owes() else []
+        return found
+
+
+TEAM = {one.__name__: one for one in (Hauler, Mate, Rover, Hand)}
+KINDS |= TEAM
+
+
+class Owner(Person):
+    """One user of such a root."""
+
+    stops = 0.05
+
+    def acts(self) -> dict[Callable[[str], Awaitable[None]], int]:
+        common: dict[Callable[[str], Awaitable[None]], int] = {self.show: 3, self.watch: 2, self.sleep: 2}
+        if WORLD.talks:
+            return {self.ask: 24, **common, self.stop_turn: 1, self.pause: 24}
+        return {self.share: 12, self.ask: 1, **common, self.end_sharing: 1, self.stop_run: 1, self.drill_in: 2}
+
+    async def share(self, tree: str) -> None:
+        root = await self._may_give(tree)
+        if root is None:
+            return await self.pause(tree)
+        key = f"{SHARED}{next(WORLD.numbers)}"
+        await root.share(key)
+        WORLD.note("s", place_of(tree, ()), key)
+        return None
+
+    async def end_sharing(self, tree: str) -> None:
+        root = await self._root(tree)
+        if going_on := await root.sharing():
+            key, part_of = self._random.choice(going_on)
+            WORLD.note("c", place_of(tree, ()), key)
+            if await root.end_sharing(key):
+                WORLD.note("C", place_of(tree, ()), part_of)
+                WORLD.note("C", place_of(tree, ()), key)
+
+    async def show(self, tree: str) -> None:
+        root, name, slowly = await self._root(tree), self._random.choice(GAUGES), self._random.random() < 0.4
+        number = next(WORLD.numbers)
+        await root.show(name, number, slowly)
+        WORLD.note("n", place_of(tree, ()), f"{'SlowGauge' if slowly else 'Gauge'} {name}", number)
