@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,12 @@ class Example(Server):
     def rows(self, address: str, sql: str) -> list[list[Any]]:
         """Return what an agent has stored, as `sapwood sql` would."""
         return ask(str(self._data), "sql", address=address, sql=sql)["rows"]
+
+    def terminal(self, *words: str) -> str:
+        """Return what the command line says to somebody at the same machine."""
+        command = [sys.executable, "-m", "sapwood", *words, "--data", str(self._data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout + done.stderr
 
     def crash(self) -> None:
         """Kill the process where it stands, and start another."""
