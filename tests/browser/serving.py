@@ -75,6 +75,11 @@ class Accident:
         self._example = example
         self.has_happened = False
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether it is nothing that happens."""
+        return self._kind == "calm"
+
     def now(self) -> None:
         self.has_happened = True
         if self._kind == "killed":
