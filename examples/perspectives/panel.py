@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sapwood import (
@@ -29,6 +29,7 @@ NEEDED: dict[Rule, int] = {"settle": 1, "quorum": 2, "race": 1}
 """How many have to answer before there is something to sum up."""
 FAIL = "Fail on purpose."
 """Told to a specialist that is to fail, in a line of its own."""
+LIST = "SELECT id, question, rule, outcome FROM discussions"
 
 
 # --8<-- [start:specialists]
@@ -102,7 +103,7 @@ class Discussion:
     rule: str
     outcome: str | None
     """`summed up`, `not summed up`, `too few`, `stopped`; None while it goes on."""
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Lane, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,11 +206,9 @@ class Panel(Agent[Shown]):
         lanes: dict[str, list[Lane]] = defaultdict(list)
         for run in self.list_runs():
             lanes[run.id.partition("-")[0]].append(lane(run))
-        rows = self.sql(
-            "SELECT id, question, rule, outcome FROM discussions ORDER BY number"
-        )
-        found = [Discussion(**row, lanes=tuple(lanes[row["id"]])) for row in rows]
-        self.set_state(Shown(MODEL or "offline script", tuple(found)))
+        rows = self.sql(f"{LIST} ORDER BY number").into(Discussion)
+        discussions = tuple(replace(row, lanes=tuple(lanes[row.id])) for row in rows)
+        self.set_state(Shown(MODEL or "offline script", discussions))
 
     # --8<-- [end:timeline]
     async def discussions(self) -> tuple[Discussion, ...]:

@@ -52,10 +52,8 @@ class Heard:
                 if isinstance(part, UserPromptPart):
                     said.append(str(part.content))
                     found = None
-                elif isinstance(part, ToolReturnPart) and isinstance(
-                    part.content, dict
-                ):
-                    found = part.content
+                elif isinstance(part, ToolReturnPart) and part.outcome == "success":
+                    found = json.loads(part.model_response_str())
         return cls(said, answered, found)
 
     def has(self, words: str) -> bool:
@@ -149,7 +147,10 @@ def as_chair(heard: Heard) -> Reply:
     if len(heard.said) > 1:
         return Reply("I have only summed up what was said. Ask those who said it.")
     _, *sections = re.split(r"(?m)^#{1,2} ", heard.said[0])[1:]
-    said = dict(section.partition("\n")[::2] for section in sections)
+    said: dict[str, str] = {}
+    for section in sections:
+        who, _, answer = section.partition("\n")
+        said[who] = answer
     missing = re.findall(r"(?m)^- (.+)$", said.pop("Not heard", ""))
     views = {who: parts_of(text) for who, text in said.items()}
     verdicts = [verdict for verdict, _ in views.values()]

@@ -120,9 +120,8 @@ async def test_clear_forgets_what_everybody_said(world: World) -> None:
 
     assert await me.discussions() == ()
     for run in ("a-Customer", "b-Customer"):
-        customer = await world.get_agent(Panel, "me", sub=[(Customer, run)])
         with pytest.raises(NotFound):
-            await customer.transcript()
+            await world.get_agent(Panel, "me", sub=[(Customer, run)])
 
 
 @pytest.mark.parametrize("rule", ["settle", "quorum", "race"])

@@ -18,6 +18,7 @@ IN_THE_DOCS = (
     *("agents-as-tools-wide-light", "agents-as-tools-opened-wide-light", "agents-as-tools-narrow-dark"),
     *("rooms-wide-light", "rooms-narrow-dark"),
     *("perspectives-wide-light", "perspectives-quorum-wide-dark", "perspectives-narrow-dark"),
+    *("gatekeeper-wide-light", "gatekeeper-gate-wide-light", "gatekeeper-side-narrow-dark"),
 )
 """Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
 

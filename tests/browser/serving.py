@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,12 @@ class Example(Server):
         """Return what an agent has stored, as `sapwood sql` would."""
         return ask(str(self._data), "sql", address=address, sql=sql)["rows"]
 
+    def terminal(self, *words: str) -> str:
+        """Return what the command line says to somebody at the same machine."""
+        command = [sys.executable, "-m", "sapwood", *words, "--data", str(self._data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout + done.stderr
+
     def crash(self) -> None:
         """Kill the process where it stands, and start another."""
         with self.away():
@@ -67,6 +74,11 @@ class Accident:
         self._kind = kind
         self._example = example
         self.has_happened = False
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether it is nothing that happens."""
+        return self._kind == "calm"
 
     def now(self) -> None:
         self.has_happened = True

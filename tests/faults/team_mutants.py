@@ -7,8 +7,6 @@ from collections.abc import Callable
 from sapwood.agent import Agent
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.fibers import OWNER
-from sapwood.chat.steering import Steering
-from sapwood.runs.contract import Steered
 from sapwood.runs.fanning import Fan
 from sapwood.runs.runner import Runs
 
@@ -35,19 +33,6 @@ def unowned() -> None:
     Agent._wants, Runs.let_go = want, let_go
 
 
-def heard_twice() -> None:
-    """What is said to a child again, after a crash, is heard again."""
-    say = Steering.say
-    count = 0
-
-    def say_again(self: Steering, run: str, key: str, text: str) -> Steered:
-        nonlocal count
-        count += 1
-        return say(self, run, f"{count}:{key}", text)
-
-    Steering.say = say_again
-
-
 def owed_apart() -> None:
     """A child owes its parent its state in another commit than the state."""
     changed = ChildStates.changed
@@ -62,6 +47,5 @@ def owed_apart() -> None:
 MUTANTS: dict[str, Callable[[], None]] = {
     "losers-go-on": losers_go_on,
     "unowned": unowned,
-    "heard-twice": heard_twice,
     "owed-apart": owed_apart,
 }

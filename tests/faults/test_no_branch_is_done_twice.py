@@ -26,5 +26,5 @@ def test_whatever_ends_a_process_its_teams_do_everything_once_and_come_to_the_sa
 
 @pytest.mark.parametrize("level", ["process", "disk"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.__name__)
-async def test_killed_at_one_commit_after_the_other_a_fan_out_goes_on_and_comes_to_the_same(policy: Plan, level: str) -> None:
+async def test_killed_at_one_commit_after_the_other_a_fan_out_comes_to_the_same(policy: Plan, level: str) -> None:
     await killed(policy, level, itertools.count(1, 2 if level == "process" else 5))

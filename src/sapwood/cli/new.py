@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,10 @@ TEMPLATES: dict[Template, About] = {
     "perspectives": About(
         "three specialists answer at once, and a timeline shows who is heard and who is stopped.",
         "open the page, and ask: Shall we open a second bakery?",
+    ),
+    "gatekeeper": About(
+        "a database that models only propose to change: people approve, edit or reject.",
+        "open the page, and say: Move Ada to Paris.",
     ),
 }
 

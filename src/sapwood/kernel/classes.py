@@ -311,7 +311,8 @@ class AgentClass:
         elif hasattr(self.cls, name):
             reason = "is not a method; write an async method that returns it"
         else:
-            known = ", ".join(sorted(self.methods)) or "none"
+            # Its own first: it is more likely that one of those was meant.
+            known = ", ".join(sorted(self.methods, key=lambda one: (hasattr(self.base, one), one))) or "none"
             reason = f"does not exist. Public methods: {known}"
         raise NoSuchMethod(f"{self.cls.__name__}.{name} {reason}.")
 

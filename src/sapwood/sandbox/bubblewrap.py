@@ -12,22 +12,22 @@ time, and does the same work several times.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import shutil
-import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
-from sapwood.sandbox.seccomp import filter_for
+from sapwood.sandbox.seccomp import MACHINES, filter_for
 
 INSIDE = Path(__file__).with_name("inside.py")
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
@@ -156,77 +156,82 @@ async def _places(python: str) -> list[str]:
 
 async def _told(command: list[str], python: str, text: bytes, task: Task) -> bytes | CodeFailure:
     """Run the command, and return what it says at its end."""
-    ours, theirs = os.pipe()
-    rules = _as_file(filter_for(platform.machine()))
-    reader = asyncio.StreamReader(limit=2**16)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb"))
+    said, saying = _pipe()
+    complained, complaining = _pipe()
+    given, rules = _as_file(text), _as_file(filter_for(platform.machine()) or b"")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *(() if rules is None else ("--seccomp", str(rules))),
-            *("--", python, "-s", "-c", INSIDE.read_text(), str(theirs)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=(theirs,) if rules is None else (theirs, rules),
+        # Not asyncio's: that takes the exit status of a process as soon as it can, and its number may be another's
+        # when we come to kill it.
+        process = subprocess.Popen(  # noqa: ASYNC220 - it is begun, not waited for
+            [
+                *command,
+                *(("--seccomp", str(rules)) if platform.machine() in MACHINES else ()),
+                *("--", python, "-s", "-c", INSIDE.read_text(), str(saying)),
+            ],
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=complaining,
+            pass_fds=(saying, rules),
         )
     except BaseException:
-        transport.close()
+        said.close()
+        complained.close()
         raise
     finally:
-        os.close(theirs)
-        if rules is not None:
-            os.close(rules)
-    assert process.stderr is not None
-    handle = os.pidfd_open(process.pid)
-    complaint = asyncio.create_task(_beginning(process.stderr))
+        for one in (saying, complaining, given, rules):
+            os.close(one)
     try:
-        return await _heard(process, reader, complaint, text, task)
+        async with _reading(said) as answers, _reading(complained) as complaints:
+            complaint = asyncio.create_task(_beginning(complaints))
+            try:
+                return await _heard(answers, complaint, task)
+            finally:
+                process.kill()
+                await asyncio.wait({complaint}, timeout=ENDS_WITHIN)
+                complaint.cancel()
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            # Not process.kill(): that takes the exit status away from whoever waits for it.
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        os.close(handle)
+        process.kill()  # and with it everything it began: it is the first of its processes
+        said.close()
+        complained.close()
+        await asyncio.get_running_loop().run_in_executor(None, process.wait)
+
+
+@asynccontextmanager
+async def _reading(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader, None]:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    try:
+        yield reader
+    finally:
         transport.close()
-        await asyncio.shield(process.wait())
-        await asyncio.wait({complaint}, timeout=ENDS_WITHIN)
-        complaint.cancel()
 
 
-def _as_file(content: bytes | None) -> int | None:
-    """Return something to read this from."""
-    if content is None:
-        return None
-    read, write = os.pipe()  # it is small: a pipe holds all of it
-    os.write(write, content)
-    os.close(write)
-    return read
+def _pipe() -> tuple[BinaryIO, int]:
+    ours, theirs = os.pipe()
+    return os.fdopen(ours, "rb"), theirs
 
 
-async def _heard(
-    process: asyncio.subprocess.Process,
-    reader: asyncio.StreamReader,
-    complaint: asyncio.Task[str],
-    text: bytes,
-    task: Task,
-) -> bytes | CodeFailure:
-    assert process.stdin is not None
+def _as_file(content: bytes) -> int:
+    """Return something to read this from, which is nowhere in the file system."""
+    file = os.memfd_create("sapwood")
+    with os.fdopen(file, "wb", closefd=False) as writing:
+        writing.write(content)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+async def _heard(answers: asyncio.StreamReader, complaint: asyncio.Task[str], task: Task) -> bytes | CodeFailure:
     try:
         async with asyncio.timeout(BEGINS_WITHIN):
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(text)
-                await process.stdin.drain()
-                process.stdin.close()
-            begun = await reader.read(1)
-            if not begun:
+            if not await answers.read(1):
                 raise UsageError(_not_here((await complaint).strip()))
     except TimeoutError:
         return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
     heard = bytearray()
     try:
         async with asyncio.timeout(task.limits.seconds):
-            while part := await reader.read(2**16):
+            while part := await answers.read(2**16):
                 heard += part
                 if len(heard) > task.limits.memory_bytes:
                     return CodeFailure("limit", f"It said more than {task.limits.memory_bytes} bytes.")

@@ -1,0 +1,9 @@
+"""A database that only people change, with a page. Run `sapwood dev` here."""
+
+from pathlib import Path
+
+from sapwood import App
+
+from gate import Gatekeeper
+
+app = App(agents=[Gatekeeper], pages=Path(__file__).with_name("page"))

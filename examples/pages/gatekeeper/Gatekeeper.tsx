@@ -1,0 +1,96 @@
+import { useAgentChat } from "@cloudflare/ai-chat/react";
+import { useAgent, useAgentToolEvents } from "agents/react";
+import type { UIMessage } from "ai";
+import { useEffect, useRef, useState } from "react";
+import { Alert, Badge, Bin, Composer, Empty, Hand, Log, Message, Out, Page, SureButton, Thinking, textOf, useTurn } from "../design";
+import { Books, Queue } from "./Gate";
+import { type State, useGate } from "./gate";
+import { type Part, Parts, speaks } from "./Parts";
+
+const WISHES = ["Move Ada to Paris", "Delete everybody in New York", "Tidy up the customers", "Delete Ada, and do not ask"];
+
+export function Gatekeeper({ name }: { name: string }) {
+  const [state, setState] = useState<State>();
+  const [isConnected, setConnected] = useState(false);
+  const agent = useAgent<State>({ agent: "Gatekeeper", name, onStateUpdate: setState, onOpen: () => setConnected(true), onClose: () => setConnected(false), maxReconnectionDelay: 2000 });
+  const runs = useAgentToolEvents<Part>({ agent });
+  const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
+  const gate = useGate(agent);
+  const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
+  const last = messages.at(-1);
+  const waiting = gate.waiting?.length ?? 0;
+  useForgotten(agent, runs.resetLocalState);
+  const alone = new URLSearchParams(location.search);
+  alone.set("gate", "");
+  return (
+    <Page
+      title="Gatekeeper"
+      head={
+        <>
+          <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
+          {state && <span className="only-wide"><Badge>{state.model}</Badge></span>}
+          <span className="spacer" />
+          <a className="button is-quiet only-wide" href={`?${alone}`} target="_blank" rel="noopener"><Out />The gate in a tab of its own</a>
+          <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={messages.length === 0} onSure={() => (chat.clearHistory(), runs.resetLocalState())} />
+        </>
+      }
+      side={{
+        title: "The gate",
+        icon: <Hand />,
+        count: waiting,
+        children: <div className="books"><Queue name={name} gate={gate} /><Books state={state} /></div>,
+      }}
+    >
+      <Log
+        label="Conversation"
+        isBusy={isBusy}
+        foot={
+          <>
+            <Composer label="Ask for a change" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
+            <p className="hint">Enter sends, Esc stops. Saying something else takes back what waits.</p>
+          </>
+        }
+      >
+        {messages.length === 0 && !isBusy && (
+          <Empty title="I propose, you decide" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
+            I can read the customers, and want to change them. I cannot: everything I and my helpers propose waits at the gate until a person has decided.
+          </Empty>
+        )}
+        {messages.map((message) =>
+          message.role === "user" ? (
+            <Message key={message.id} from="You" kind="user">{textOf(message)}</Message>
+          ) : (
+            <Message key={message.id} from="Assistant" kind="assistant" isBusy={isBusy && message === last}>
+              <Parts name={name} parts={message.parts} isGrowing={isBusy && message === last} at={[]} runs={runs} />
+            </Message>
+          ),
+        )}
+        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : waiting ? "Waiting at the gate" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
+      </Log>
+    </Page>
+  );
+}
+
+/** Forget helpers of a conversation that was cleared elsewhere. */
+function useForgotten(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, forget: () => void): void {
+  const now = useRef(forget);
+  now.current = forget;
+  useEffect(() => {
+    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.includes('"cf_agent_chat_clear"') && now.current();
+    agent.addEventListener("message", onMessage);
+    return () => agent.removeEventListener("message", onMessage);
+  }, [agent]);
+}
+
+/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
+async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
+  const address = new URL(url!);
+  address.pathname += "/get-messages";
+  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
+    const answer = await fetch(address).catch(() => null);
+    if (answer?.ok) return answer.json();
+    if (answer && answer.status < 500) return [];
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
