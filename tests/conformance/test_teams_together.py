@@ -23,7 +23,10 @@ from sapwood import (
     tool,
 )
 from sapwood.chat.accepting import Accepting
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.gate import DiskGate
 from sapwood.runs.following import Following
+from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 RUN = "agent-tool:c1"
@@ -102,9 +105,9 @@ async def asleep(world: World) -> None:
 
 
 @asynccontextmanager
-async def resting(*, sleeps: bool = True) -> AsyncGenerator[World, None]:
+async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[World, None]:
     """Have a question wait two levels down, and everybody rest or sleep."""
-    async with asyncio.timeout(20), running(App(agents=[PactTop])) as world:
+    async with asyncio.timeout(20), running(App(agents=[PactTop]), **settings) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
         async with asyncio.timeout(5):
@@ -128,6 +131,26 @@ async def ended(world: World) -> Any:
                 return await (await world.get_agent(PactTop, "t")).turn("r1")
             except Unavailable:
                 await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", ["is stopped there", "is answered"])
+async def test_what_follows_is_durable_only_after_those_above_are_woken(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    order: list[tuple[str, str]] = []
+    follows = DiskGate.follows
+
+    def noted(self: DiskGate, database: Database, other: Database) -> None:
+        order.append((database.path.stem, other.path.stem))
+        follows(self, database, other)
+
+    async with resting(sleeps=False, durability="disk") as world:
+        monkeypatch.setattr(DiskGate, "follows", noted)
+        deep = await below(world, 2)
+        assert await (deep.cancel_turn(RUN) if how == "is stopped there" else deep.deny("k"))
+        assert (await ended(world)).status == "completed"
+    middle = child_stem("root", 1)
+    assert (child_stem(middle, 1), middle) in order
 
 
 async def busy(world: World, root: Any) -> asyncio.Task[None]:
