@@ -17,6 +17,7 @@ from sapwood import (
     Retention,
     Run,
     Step,
+    Turn,
     Unavailable,
     agent_tool,
     on_child_state,
@@ -38,6 +39,10 @@ class PactDeep(ChatAgent):
 
     model = ScriptedModel(call("sign", id="k"), text("signed"), each=True)
     signed: list[str]
+    may_ask: asyncio.Event
+
+    async def before_turn(self, turn: Turn) -> None:
+        await PactDeep.may_ask.wait()
 
     @tool(requires_approval=True)
     async def sign(self) -> str:
@@ -61,6 +66,15 @@ class PactMiddle(ChatAgent):
 
     async def forget_runs(self) -> int:
         return await self.clear_runs()
+
+    async def delegates(self) -> bool:
+        return bool(self.list_runs("running"))
+
+    async def rests(self) -> bool:
+        return self._actor.of(Following).rests(RUN)
+
+    async def count(self) -> None:
+        await self.long_sql(SLOW)
 
 
 class PactTop(ChatAgent):
@@ -91,7 +105,8 @@ CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
 
 @pytest.fixture(autouse=True)
 def signed() -> list[str]:
-    PactDeep.signed = []
+    PactDeep.signed, PactDeep.may_ask = [], asyncio.Event()
+    PactDeep.may_ask.set()
     return PactDeep.signed
 
 
@@ -153,10 +168,11 @@ async def test_what_follows_is_durable_only_after_those_above_are_woken(
     assert (child_stem(middle, 1), middle) in order
 
 
-async def busy(world: World, root: Any) -> asyncio.Task[None]:
-    """Have the root of the only tree be busy with long_sql."""
-    counting = asyncio.create_task(root.count())
-    while not any(tree.root.busy_elsewhere for tree in world.node.trees.values()):  # noqa: ASYNC110
+async def busy(world: World, agent: Any) -> asyncio.Task[None]:
+    """Have an agent of the only tree be busy with long_sql."""
+    counting = asyncio.create_task(agent.count())
+    trees = world.node.trees.values()
+    while not any(one.busy_elsewhere for tree in trees for one in tree.databases.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)
     return counting
 
@@ -187,6 +203,28 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth:
         assert (await ended(world)).status == "completed"
         assert (await agent.turn(RUN)).status == "aborted"
         assert PactDeep.signed == []
+
+
+async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rests_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    PactDeep.may_ask.clear()
+    async with asyncio.timeout(20), running(App(agents=[PactTop])) as world:
+        top = await world.get_agent(PactTop, "t")
+        await top.begin()
+        while not await top.runs():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        middle = await below(world, 1)
+        while not await middle.delegates():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        counting = await busy(world, middle)
+        PactDeep.may_ask.set()
+        while not await top.pending_approvals():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await counting
+        while not await middle.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -38,6 +38,9 @@ class Patience:
     async def while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
         """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
         while not reply.done() and followed.stopped is None:
+            if self._actor.database.busy_elsewhere:  # neither rest nor an end could be noted
+                await self._actor.free()
+                continue
             self._rest(followed)
             due = self._due(followed)
             await self.until(due, reply, followed.stop, followed.nudged())
