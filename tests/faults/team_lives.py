@@ -40,7 +40,7 @@ class TeamRunner(RunRunner):
 
     async def work(self, app: App, random: Random, where: Sequence[str]) -> None:
         draw = random.random()
-        WORLD.talks, WORLD.asks = draw < 0.65, draw < 0.3
+        WORLD.talks, WORLD.asks = draw < 0.7, draw < 0.35
         await super().work(app, random, where)
 
     async def run_out(self, app: App, where: Sequence[str]) -> list[str]:

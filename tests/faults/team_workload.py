@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 from tests.faults.run_workload import (
+    DETACHED,
     KINDS,
     WORLD,
     Chief,
@@ -31,7 +32,7 @@ from tests.faults.run_workload import (
 )
 from tests.faults.team_questions import LADDER, Reeve
 
-from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
+from sapwood import Agent, Branch, Detached, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fibers import OWNER
@@ -191,6 +192,11 @@ class Captain(Chief):
         )
         return [(str(key), f"{OWNER}{number}") for key, number in rows]
 
+    async def have_asked(self, key: str) -> str:
+        """Have somebody far down ask for approval, on behalf of nobody who waits."""
+        told = Detached(on_finish=self.heard)
+        return (await self.run_agent(Reeve, key, run_id=f"{DETACHED}{key}", detached=told)).id
+
     async def end_sharing(self, key: str) -> bool:
         return self.cancel_fiber(key)
 
@@ -262,11 +268,21 @@ class Owner(Person):
     def acts(self) -> dict[Callable[[str], Awaitable[None]], int]:
         common: dict[Callable[[str], Awaitable[None]], int] = {self.show: 3, self.watch: 2, self.sleep: 2}
         if WORLD.asks:
-            return {self.ask: 16, self.decide: 16, **common, self.stop_asking: 2, self.stop_turn: 1, self.pause: 12}
+            asked = {self.ask: 12, self.have_asked: 12, self.decide: 16, self.stop_asking: 2, self.stop_turn: 1}
+            return {**asked, self.watch: 1, self.sleep: 2, self.pause: 6}
         common[self.decide] = 3
         if WORLD.talks:
             return {self.ask: 24, **common, self.stop_turn: 1, self.pause: 24}
         return {self.share: 12, self.ask: 1, **common, self.end_sharing: 1, self.stop_run: 1, self.drill_in: 2}
+
+    async def have_asked(self, tree: str) -> None:
+        """Have somebody far down ask, and do not wait."""
+        root = await self._may_give(tree)
+        if root is None:
+            return await self.decide(tree)
+        id = await root.have_asked(f"{next(WORLD.numbers)}")
+        WORLD.note("D", place_of(tree, ()), id)
+        return None
 
     async def decide(self, tree: str) -> None:
         """Answer something that is asked far down: at the root, or at anybody on the way to who asks."""
