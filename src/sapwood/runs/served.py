@@ -163,6 +163,13 @@ class Served:
         if (parent := self._actor.parent) is not None:
             parent.of(Agenda).fibers.wake(following(run), FOLLOW)
 
+    async def ended_at_rest(self, run: str) -> None:
+        """A run is over that nobody drove to its end: have whoever follows it see that, if they rest."""
+        await self.may_wake_above()
+        self._actor.check_live()
+        self.wake_above(run)
+        await self._actor.leave()
+
     async def may_wake_above(self) -> None:
         """Return when all above can be written: each may be in long_sql()."""
         above: list[Database] = []
