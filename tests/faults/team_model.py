@@ -23,6 +23,7 @@ from tests.faults.team_questions import CAREFUL
 from tests.faults.team_workload import COMPANIONS, SHARED, shares
 
 from sapwood.address import Address
+from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP
 from sapwood.runs.registry import HARD, TERMINATED, Row
 
 BY_RULE = ("failed-with", "quorum-with", "no-quorum-after", "lost-to")
@@ -316,11 +317,12 @@ def _above(left: Left, folder: Mapping[str, Left]) -> list[tuple[str, Row]]:
 
 
 def _is_stopped(left: Left, folder: Mapping[str, Left]) -> bool:
-    """Return whether anything was cancelled that an agent works for."""
-    rows = _above(left, folder)
-    root = folder[str(left.address.root)]
+    """Return whether anything was cancelled that an agent works for, or was given up and ended without it."""
+    rows, root = _above(left, folder), folder[str(left.address.root)]
     turn = next((turn for turn in root.turns if rows and turn.id == rows[-1][1].work), None)
-    return any(row.cancelled is not None for _, row in rows) or (turn is not None and turn.status == "aborted")
+    if turn is not None and turn.status == "aborted":
+        return True
+    return any(row.cancelled is not None or row.delivered & HOOK_TOLD_GIVEN_UP for _, row in rows)
 
 
 def _rule(row: Row) -> str:
