@@ -141,7 +141,7 @@ class Agenda:
             await until_free(actor.home.root)
             self._to_settle = True
             return
-        late = due is not None and due <= actor.host.clock.now()
+        late = due is not None and due <= actor.host.clock.now() and self._due is not None and self._due <= due
         if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
             actor.home.alarms.exactly(actor.address, due, dead)
             self._due, self._dead = due, dead

@@ -223,20 +223,37 @@ class Fibers:
         found = self._find(key)
         if found is not None:
             return self._shown(found)
+        self._check_free()
         return self._shown(self._set_off(key, key, method, self._calls.pack(method, args, kwargs)))
 
-    def launch(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it."""
+    def launch(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        even_if_busy: bool = False,
+    ) -> None:
+        """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it.
+
+        Whoever stops something cannot wait until the root is free: then the alarm is set as soon as it is.
+        """
         self._actor.check_use()
         method = self._calls.method_of(function, "launch()")
+        if not even_if_busy:
+            self._check_free()
         self._set_off(name, None, method, self._calls.pack(method, args, kwargs))
 
     def _set_off(self, name: str, key: str | None, method: Method, arguments: bytes) -> Row:
-        self._check_free()
         row = self._insert(name, key, method, arguments)
         self._begin(row, self._go)
-        self._changed(row.due_at)
+        self._changed(row.due_at if self._alarm_can_be_set else None)
         return row
+
+    @property
+    def _alarm_can_be_set(self) -> bool:
+        return self._actor.parent is None or not self._actor.home.root.busy_elsewhere
 
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
@@ -285,8 +302,7 @@ class Fibers:
 
     def _progressed(self, number: int) -> None:
         """A fiber got further: the next recovery of it is the first again, and comes at once."""
-        actor, now = self._actor, self._actor.host.clock.now()
-        told = actor.parent is None or not actor.home.root.busy_elsewhere  # if not, it comes when it would have
+        now, told = self._actor.host.clock.now(), self._alarm_can_be_set  # if not, it comes when it would have
         moved = self._db.execute(
             "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = iif(?, ?, due_at)"
             " WHERE number = ? AND recoveries > 0 AND due_at IS NOT NULL RETURNING number",
@@ -440,15 +456,17 @@ class Fibers:
         return [row for row in rows if row.number not in self._alive]  # one that goes on says so a little later
 
     def wake(self, name: str, method: str) -> bool:
-        """Have a fiber go on that sleeps, whenever it was due; return whether there was one."""
-        rows = self._asleep(name, method)
+        """Have a fiber go on that sleeps, whenever it was due; return whether there was one.
+
+        If the root is busy the alarm is set as soon as it is free.
+        """
+        rows, actor = self._asleep(name, method), self._actor
         for row in rows:
-            self._check_free()
-            now = self._actor.host.clock.now()
+            now = actor.host.clock.now()
             self._db.execute("UPDATE sapwood_fibers SET due_at = ? WHERE number = ?", now, row.number)
-            if self._actor.ready:  # if not, it is woken by the alarm that this sets
+            if actor.ready:  # if not, it is woken by the alarm that this sets
                 self._begin(row, self._go)
-            self._changed(now)
+            self._changed(now if self._alarm_can_be_set else None)
         return bool(rows)
 
     async def _recover(self, row: Row, call: Call) -> None:

@@ -52,7 +52,7 @@ class Conversation:
         if row is not None and row.status == "running":
             self._ending.gave_up(row, error)
             self._accepting.begin_next()
-            self._record.launch(number)  # which only tells the agent that it is over
+            self._record.tell_end(number)
 
     def check_may_wait(self) -> None:
         """Raise if whoever calls is part of a turn, before anything is said that it would wait for."""

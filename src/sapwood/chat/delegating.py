@@ -60,11 +60,16 @@ class Delegating:
     def _given(self, row: Row, call: Called) -> str | None:
         tool = self._agents.get(call.name)
         if tool is not None:
-            return self._give(row, tool, call.id, call.input)
+            return self._give(row, tool, call.id, call.input, is_known=True)
         return self._companions.waited_for(row.id, call.id, call.name, msgspec.json.decode(call.input))
 
-    def _give(self, row: Row, tool: AgentTool, id: str, arguments: str, place: int = 0) -> str | None:
-        """Give a run for a tool call, or find it again; return its id. None: the arguments do not fit."""
+    def _give(
+        self, row: Row, tool: AgentTool, id: str, arguments: str, place: int = 0, *, is_known: bool = False
+    ) -> str | None:
+        """Give a run for a tool call, or find it again; return its id. None: the arguments do not fit.
+
+        One that `is_known`, and is no more, was cleared away: the turn fails, and does not begin it once more.
+        """
         try:
             given = tool.given(msgspec.json.decode(arguments))
         except (ValueError, msgspec.DecodeError) as error:
@@ -72,7 +77,10 @@ class Delegating:
             return None
         wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
         wish.client_tools = row.tools() if tool.client_tools else []
-        return self._actor.of(Runs).give(tool.cls, given, wish).id
+        runs = self._actor.of(Runs)
+        if is_known:
+            self._actor.of(Outcomes).row(runs.id_of(wish))
+        return runs.give(tool.cls, given, wish).id
 
     def answer(self, id: str, run_id: str) -> None:
         """Take what became of a run as the answer to a tool call."""

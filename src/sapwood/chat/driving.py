@@ -21,6 +21,7 @@ from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.questions import Questions
+from sapwood.runs.served import Served
 
 
 class FiberDriver:
@@ -36,14 +37,28 @@ class FiberDriver:
         """Drive a turn to its end, or to where somebody has to be asked."""
         self._actor.of(Questions).settle_soon()
         row = self._turns.of(number)
+        if row is not None and row.run is not None:
+            await self._wake_above(row, row.run)
+            row = self._turns.of(number)
         if row is not None and row.status == "running":
             doing.set((self._actor, row.id))
             with self._interrupts.turn():
                 await self._steps.take_up(row, again=self._is_again())
                 with self._span_of(row) as span:
                     await self._drive(number, span)
+        elif row is not None and row.run is not None and not row.is_open:
+            await self._actor.of(Served).ended_at_rest(row.run)
         # Also if the process died while it was told, or nobody had to drive it to its end.
         await self._steps.tell_end(number)
+
+    async def _wake_above(self, row: Row, run: str) -> None:
+        """Have those go on who rest with a turn that was woken, or ended otherwise while it waited for somebody."""
+        call, served = current.get(), self._actor.of(Served)
+        has_rested = call is not None and isinstance(call.work, Work) and call.work.resumed
+        if row.status != "running" or (has_rested and served.is_wanted(run)):  # if not, it was stopped from above
+            await served.may_wake_above()
+            self._actor.check_live()
+            served.wake_above(run)
 
     def _is_again(self) -> bool:
         """Return whether the fiber that runs now was interrupted before."""

@@ -166,7 +166,7 @@ class Ending:
         self._turns.end(waiting.number, status)
         self.end_run(waiting, status)
         self._tell_over(waiting.number)
-        self._record.launch(waiting.number)  # which only tells the agent that it is over
+        self._record.tell_end(waiting.number)
         self._actor.of(Questions).answered()
 
     def _leave_unanswered(self, row: Row) -> None:

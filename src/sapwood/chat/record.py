@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from sapwood.chat.said import ids_of
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import Row, Turn, Turns
-from sapwood.errors import Refused
+from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
@@ -101,6 +102,11 @@ class Record:
         """Have a turn driven, by a fiber of its own."""
         self._actor.of(Agenda).fibers.launch(_driving(number), self._agent.drive_turn, (number,), {})
 
+    def tell_end(self, number: int) -> None:
+        """Have the agent told, by a fiber, that a turn is over which nobody drives."""
+        fibers = self._actor.of(Agenda).fibers
+        fibers.launch(_driving(number), self._agent.drive_turn, (number,), {}, even_if_busy=True)
+
     def rests(self, number: int) -> bool:
         """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
         return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
@@ -108,7 +114,8 @@ class Record:
     def wake(self, row: Row) -> None:
         """Have a turn go on that rests; first whoever waits for it, so that none is left behind by a crash."""
         if row.run is not None:
-            self._actor.of(Served).wake_above(row.run)
+            with suppress(Unavailable):  # they are in long_sql(): then it wakes them itself
+                self._actor.of(Served).wake_above(row.run)
         self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
 
 

@@ -43,6 +43,10 @@ class TreeQuestions:
         rows = self._root.execute("SELECT body FROM sapwood_questions WHERE owner = ?", str(owner))
         return rows[0][0] if rows else None
 
+    def has(self, address: Address) -> bool:
+        """Return whether an agent, or one below it, waits for somebody."""
+        return self.of(address) is not None or bool(self.below(address))
+
     def forget(self, owner: Address) -> None:
         """An agent waits for nobody, and that is committed."""
         if self._root.has(QUESTIONS):

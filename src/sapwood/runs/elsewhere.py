@@ -89,7 +89,8 @@ class RemoteRuns(MethodRuns):
     def _stop(self, run: str, reason: str) -> None:
         super()._stop(run, reason)
         if (session := self._session(run)) is not None:
-            self._actor.of(Agenda).fibers.launch(f"stop {run}", self._actor.agent.stop_elsewhere, (session, reason), {})
+            stop, fibers = self._actor.agent.stop_elsewhere, self._actor.of(Agenda).fibers
+            fibers.launch(f"stop {run}", stop, (session, reason), {}, even_if_busy=True)
 
     async def _worked(self, run: str, input: str) -> dict[str, Any]:
         parent = self._actor.parent

@@ -141,7 +141,7 @@ class Runs:
         elif (work := self.work()) is not None:
             wish.work = work.owner
         wish.place = wish.order or 0
-        wish.id = self._id_of(wish)
+        wish.id = self.id_of(wish)
 
     def give(self, cls: type, input: Any, wish: Wish) -> Row:
         """Store a run, in this slice, and have it begin; one that is known goes on, or is what it became."""
@@ -151,7 +151,7 @@ class Runs:
         assert isinstance(tree, Tree)
         tree.kinds[kind.type] = kind
         text = text_of(input)
-        id = self._id_of(wish)
+        id = self.id_of(wish)
         row = self.registry.get(id)
         if row is not None:
             if row.type not in kind.type_ids:
@@ -181,12 +181,13 @@ class Runs:
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
         """Store a run that is not to begin any more."""
-        kind, id = known(cls), self._id_of(wish)
+        kind, id = known(cls), self.id_of(wish)
         if self.registry.get(id) is None:
             row = self._add(id, Step(kind.type, id), text_of(input), wish)
             self._outcomes.end(row, "aborted", reason=reason, cancelled=reason)
 
-    def _id_of(self, wish: Wish) -> str:
+    def id_of(self, wish: Wish) -> str:
+        """Return what a run is called by, asked for or not."""
         if wish.id is not None:
             return wish.id
         id = self._new_id(wish)
@@ -404,6 +405,8 @@ class Runs:
             for row in self.registry.all()
             if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
+        await self._actor.of(Served).may_wake_above()
+        self._actor.check_live()
         gone = self.clear(ids)
         if gone:
             await asyncio.shield(asyncio.gather(*gone))
@@ -421,6 +424,8 @@ class Runs:
                 continue
             if (followed := self._outcomes.followed.get(id)) is not None:
                 followed.cut(CLEARED)
+            elif row.is_open and row.work is not None:
+                self._actor.of(Served).worker.wake(row.work)  # what rests with it has to learn that it is no more
             self._following.forget(id)
             self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])

@@ -160,8 +160,18 @@ class Served:
 
     def wake_above(self, run: str) -> None:
         """Have whoever follows a run go on, if they rest; before the run itself does."""
-        if (parent := self._actor.parent) is not None:
-            parent.of(Agenda).fibers.wake(following(run), FOLLOW)
+        parent = self._actor.parent
+        if parent is not None and parent.of(Agenda).fibers.wake(following(run), FOLLOW):
+            # Also a loss of power keeps nothing of what this agent does from here on without that.
+            self._actor.home.slices.commit()
+            self._actor.host.gate.follows(self._actor.database, parent.database)
+
+    async def ended_at_rest(self, run: str) -> None:
+        """A run is over that nobody drove to its end: have whoever follows it see that, if they rest."""
+        await self.may_wake_above()
+        self._actor.check_live()
+        self.wake_above(run)
+        await self._actor.leave()
 
     async def may_wake_above(self) -> None:
         """Return when all above can be written: each may be in long_sql()."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.calls import CALLS
 from sapwood.capabilities.fibers import FIBERS
 from sapwood.capabilities.schedules import Schedules
 from sapwood.errors import StoredDataError, Unavailable, UsageError
@@ -39,6 +40,11 @@ LONGEST_PAUSE = 86400.0
 """Seconds until to look again, at the latest, at what has to go and is still needed."""
 TOGETHER = 50
 """How many runs are cleared before everybody else has a turn."""
+AT_WORK = {
+    FIBERS: "SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1",
+    CALLS: "SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL LIMIT 1",
+}
+"""What finds something that an agent has begun, or is about to; what it has scheduled may be for ever."""
 OVER = "status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned"
 """What may have to go: the index of such rows has all that is asked of them."""
 
@@ -214,12 +220,17 @@ class Sweeper:
         )
 
     def _is_at_work(self, row: Row) -> bool:
-        """Return whether the sub-agent of a run has more to do: a turn that somebody has with it, or a fiber."""
+        """Return whether the sub-agent of a run has more to do: a turn that somebody has with it, a fiber, a queue."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
         try:
+            types = self._actor.of(RunClients).types_of(row)
+            if any(tree.questions.has(self._actor.address.child(type_, row.name)) for type_ in types):
+                return True  # somebody is asked, and nothing of it is under way until they answer
             database = self._actor.of(RunClients).database_of(row.id)
-            if database is None or not database.has(FIBERS):
+            if database is None:
                 return False
-            return bool(database.execute("SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1"))
+            return any(database.has(schema) and database.execute(at_work) for schema, at_work in AT_WORK.items())
         except StoredDataError:  # nobody goes on with what cannot be read
             return False
         except Unavailable:  # it is busy with long_sql

@@ -1,0 +1,350 @@
+"""Where the parts of teams meet: what rests is stopped, cleared and kept like what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from sapwood import (
+    Agent,
+    App,
+    Branch,
+    ChatAgent,
+    Retention,
+    Run,
+    Step,
+    Unavailable,
+    agent_tool,
+    on_child_state,
+    tool,
+)
+from sapwood.chat.accepting import Accepting
+from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.gate import DiskGate
+from sapwood.runs.following import Following
+from sapwood.storage.database import Database
+from sapwood.testing import ScriptedModel, World, call, running, text
+
+RUN = "agent-tool:c1"
+SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
+
+
+class PactDeep(ChatAgent):
+    """Asks before it signs."""
+
+    model = ScriptedModel(call("sign", id="k"), text("signed"), each=True)
+    signed: list[str]
+
+    @tool(requires_approval=True)
+    async def sign(self) -> str:
+        """Sign it."""
+        PactDeep.signed.append("it")
+        return "a name"
+
+    async def wipe(self) -> None:
+        await self.clear()
+
+    async def hear(self, said: str) -> None:
+        message = {"id": "u9", "role": "user", "parts": [{"type": "text", "text": said}]}
+        self._actor.of(Accepting).ask([message], id="r9")
+
+
+class PactMiddle(ChatAgent):
+    """Asks the one below."""
+
+    model = ScriptedModel(call("pact_deep", id="c1", message="go"), text("middle done"), each=True)
+    tools = (agent_tool(PactDeep),)
+
+    async def forget_runs(self) -> int:
+        return await self.clear_runs()
+
+
+class PactTop(ChatAgent):
+    """Asks the one below."""
+
+    model = ScriptedModel(call("pact_middle", id="c1", message="go"), text("all done"), each=True)
+    tools = (agent_tool(PactMiddle),)
+
+    async def begin(self) -> None:
+        message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
+        self._actor.of(Accepting).ask([message], id="r1")
+
+    async def runs(self) -> list[Run]:
+        return self.list_runs()
+
+    async def forget_runs(self) -> int:
+        return await self.clear_runs()
+
+    async def rests(self) -> bool:
+        return self._actor.of(Following).rests(RUN)
+
+    async def count(self) -> None:
+        await self.long_sql(SLOW)
+
+
+CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
+
+
+@pytest.fixture(autouse=True)
+def signed() -> list[str]:
+    PactDeep.signed = []
+    return PactDeep.signed
+
+
+async def asleep(world: World) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            world.sleep()
+            if not world.node.trees:
+                return
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[World, None]:
+    """Have a question wait two levels down, and everybody rest or sleep."""
+    async with asyncio.timeout(20), running(App(agents=[PactTop]), **settings) as world:
+        top = await world.get_agent(PactTop, "t")
+        await top.begin()
+        async with asyncio.timeout(5):
+            while not await top.pending_approvals():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        while not await top.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        if sleeps:
+            await asleep(world)
+        yield world
+
+
+async def below(world: World, depth: int) -> Any:
+    return await world.get_agent(PactTop, "t", sub=CHAIN[:depth])
+
+
+async def ended(world: World) -> Any:
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                return await (await world.get_agent(PactTop, "t")).turn("r1")
+            except Unavailable:
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", ["is stopped there", "is answered"])
+async def test_what_follows_is_durable_only_after_those_above_are_woken(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    order: list[tuple[str, str]] = []
+    follows = DiskGate.follows
+
+    def noted(self: DiskGate, database: Database, other: Database) -> None:
+        order.append((database.path.stem, other.path.stem))
+        follows(self, database, other)
+
+    async with resting(sleeps=False, durability="disk") as world:
+        monkeypatch.setattr(DiskGate, "follows", noted)
+        deep = await below(world, 2)
+        assert await (deep.cancel_turn(RUN) if how == "is stopped there" else deep.deny("k"))
+        assert (await ended(world)).status == "completed"
+    middle = child_stem("root", 1)
+    assert (child_stem(middle, 1), middle) in order
+
+
+async def busy(world: World, root: Any) -> asyncio.Task[None]:
+    """Have the root of the only tree be busy with long_sql."""
+    counting = asyncio.create_task(root.count())
+    while not any(tree.root.busy_elsewhere for tree in world.node.trees.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return counting
+
+
+@pytest.mark.parametrize("how", ["is stopped there", "is told something else", "is cleared there"])
+async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> None:
+    async with resting() as world:
+        deep = await below(world, 2)
+        if how == "is stopped there":
+            assert await deep.cancel_turn(RUN)
+        elif how == "is cleared there":
+            await deep.wipe()
+        else:
+            await deep.hear("never mind")
+
+        assert (await ended(world)).status == "completed"
+        assert PactDeep.signed == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth: int) -> None:
+    async with resting(sleeps=False) as world:
+        agent = await below(world, depth)
+        counting = await busy(world, await world.get_agent(PactTop, "t"))
+        assert await agent.cancel_turn(RUN)
+        await counting
+
+        assert (await ended(world)).status == "completed"
+        assert (await agent.turn(RUN)).status == "aborted"
+        assert PactDeep.signed == []
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int) -> None:
+    async with resting() as world:
+        agent = await below(world, depth) if depth else await world.get_agent(PactTop, "t")
+        assert await agent.forget_runs() == 1
+
+        turn = await ended(world)
+        assert turn.status == ("completed" if depth else "error")
+        assert await (await world.get_agent(PactTop, "t")).pending_approvals() == []
+        await asleep(world)
+
+
+class PactKeeper(PactTop):
+    """Keeps none of the runs that are over."""
+
+    model = ScriptedModel(call("pact_talker", id="c1", message="go"), text("all done"), each=True)
+    keep_runs = Retention(count=0)
+
+
+class PactTalker(PactDeep):
+    """Does its run at once, and asks when somebody talks to it later."""
+
+    model = ScriptedModel(text("done"), call("sign", id="k"), text("signed"))
+
+
+PactKeeper.tools = (agent_tool(PactTalker),)
+
+
+async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_agent() -> None:
+    async with asyncio.timeout(20), running(App(agents=[PactKeeper])) as world:
+        keeper = await world.get_agent(PactKeeper, "t")
+        await keeper.begin()
+        assert (await keeper.turn("r1")).status == "completed"
+        talker = await world.get_agent(PactKeeper, "t", sub=((PactTalker, RUN),))
+        await talker.hear("one more thing")
+        while not await keeper.pending_approvals():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+        await world.clock.advance(61)
+        await world.settled()
+        (approval,) = await keeper.pending_approvals()
+        assert await keeper.answer_approval(approval, approved=True)
+        assert (await talker.turn("r9")).status == "completed"
+        assert PactDeep.signed == ["it"]
+
+        await world.clock.advance(300)
+        await world.settled()
+        assert await keeper.runs() == []
+
+
+class PactGauge(Agent[int]):
+    """Shows what it measured."""
+
+    initial_state = 0
+
+    async def on_run(self, input: int) -> int:
+        self.set_state(input)
+        return input
+
+
+class PactReader(Agent):
+    """Keeps no run, and is told of what they showed."""
+
+    keep_runs = Retention(count=0)
+    may_read: asyncio.Event
+    read: list[int]
+
+    async def measure(self, number: int) -> Run:
+        return await self.run_agent(PactGauge, number, run_id="r1")
+
+    async def runs(self) -> list[Run]:
+        return self.list_runs()
+
+    @on_child_state(PactGauge)
+    async def note(self, child: Step, state: int) -> None:
+        await PactReader.may_read.wait()
+        PactReader.read.append(state)
+
+
+async def test_a_run_is_kept_until_its_sub_agent_has_told_its_state() -> None:
+    PactReader.may_read, PactReader.read = asyncio.Event(), []
+    async with asyncio.timeout(20), running(App(agents=[PactReader])) as world:
+        reader = await world.get_agent(PactReader, "t")
+        assert (await reader.measure(7)).ok
+        await world.clock.advance(61)
+        assert [run.id for run in await reader.runs()] == ["r1"]
+
+        PactReader.may_read.set()
+        await world.clock.advance(300)
+        await world.settled()
+        assert await reader.runs() == []
+        assert PactReader.read == [7]
+
+
+class PactRunner(Agent):
+    """Arrives when it may."""
+
+    may_arrive: asyncio.Event
+
+    async def on_run(self, input: str) -> str:
+        await PactRunner.may_arrive.wait()
+        return input
+
+
+class PactRacer(Agent):
+    """Has one that asks race one that does not."""
+
+    async def start(self) -> None:
+        self.start_fiber("race", self.share_out)
+
+    async def share_out(self) -> str:
+        won = await self.race(Branch(PactDeep, "go", run_id="slow"), Branch(PactRunner, "first", run_id="fast"))
+        return won.output
+
+    async def rests(self) -> bool:
+        return self._actor.of(Following).rests("slow")
+
+    async def stop(self) -> bool:
+        return self.cancel_fiber("race")
+
+    async def ended(self) -> tuple[str, list[tuple[str, str | None]]]:
+        (fiber,) = self.list_fibers()
+        return fiber.status, [(run.status, run.reason) for run in self.list_runs()]
+
+
+class PactCounter(Agent):
+    """Counts while another one has to be stopped."""
+
+    async def make(self) -> None:
+        await self.sub_agent(PactRacer, "r")
+
+    async def count(self) -> None:
+        await self.long_sql(SLOW)
+
+
+STOPPED = [("aborted", "caller-cancelled")] * 2
+LOST = [("aborted", "lost-to fast"), ("completed", None)]
+
+
+@pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
+async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(how: str, end: Any) -> None:
+    PactRunner.may_arrive = asyncio.Event()
+    async with asyncio.timeout(20), running(App(agents=[PactCounter])) as world:
+        root = await world.get_agent(PactCounter, "t")
+        await root.make()
+        racer = await world.get_agent(PactCounter, "t", sub=((PactRacer, "r"),))
+        await racer.start()
+        while not await racer.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        counting = await busy(world, root)
+        if how == "loses":
+            PactRunner.may_arrive.set()
+        else:
+            assert await racer.stop()
+        await counting
+
+        async with asyncio.timeout(5):
+            while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
