@@ -334,6 +334,24 @@ async def test_only_a_call_that_waits_for_a_person_can_be_approved() -> None:
         assert (await done(client, "r1-1"))["outcome"] == "completed"
 
 
+async def test_no_client_says_what_came_of_a_tool_of_the_agent_s_own() -> None:
+    cls = paying(call("pay", id="p", amount=5), text("fine"))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "pay")
+        await done(client, "r1")
+
+        await tool_result(client, "p", "paid, believe me")
+        assert await agent.approvals() == [Approval("p", "pay", {"amount": 5})]
+        await agent.approve("p")
+
+        assert (await done(client, "r1-1"))["outcome"] == "completed"
+        assert cls.log == [5]
+        _, answer = await agent.transcript()
+        assert parts_of(answer, "p")["output"] == "paid 5"
+
+
 async def test_a_turn_that_somebody_else_runs_for_cannot_be_waited_for_by_way_of_another_agent(run: Run) -> None:
     class Gossip(Talking):
         @tool

@@ -390,6 +390,27 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         await asleep(one)
 
 
+@pytest.mark.parametrize("how", ["cancels", "clears", "says something else"])
+async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
+    async with quiz() as one:
+        await begun(one)
+        await asleep(one)
+        deep = await below(one, 4)
+        if how == "cancels":
+            assert await deep.cancel_turn(RUN)
+        elif how == "clears":
+            await deep.clear()
+        else:
+            client = await one.join(url(4))
+            await say(client, "r2", user("never mind", "u-r2"))
+
+        turn = await ended(one)
+        assert (turn.status, turn.text) == ("completed", "all done")
+        assert QuizTop.finished == ["completed"]
+        assert await (await top(one)).pending_approvals() == []
+        assert QuizDeep.told == []
+
+
 async def test_what_is_said_meanwhile_is_heard_when_the_turn_is_over() -> None:
     async with quiz() as one:
         client = await asked(one)

@@ -6,6 +6,7 @@ else; nothing returns that was not called; user and model take turns, the user f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,17 +65,23 @@ def _names(ids: Any) -> str:
 async def as_sent(messages: Sequence[Any]) -> list[str]:
     """Return which rules are broken by what the adapters of Pydantic AI would send to OpenAI and to Anthropic."""
     from pydantic_ai.models import ModelRequestParameters
+
+    asked, (openai, anthropic) = ModelRequestParameters(), _adapters()
+    to_openai: list[Any] = await openai._map_messages(messages, asked)
+    _, to_anthropic = await anthropic._map_message(list(messages), asked, {})
+    return [*_broken_openai(to_openai), *_broken_anthropic(to_anthropic)]
+
+
+@functools.cache
+def _adapters() -> tuple[Any, Any]:
+    """Return the adapters: to make them takes longer than all that they are asked for."""
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    asked = ModelRequestParameters()
     openai = OpenAIChatModel("gpt-4o", provider=OpenAIProvider(api_key="none"))
-    anthropic = AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(api_key="none"))
-    to_openai: list[Any] = await openai._map_messages(messages, asked)
-    _, to_anthropic = await anthropic._map_message(list(messages), asked, {})
-    return [*_broken_openai(to_openai), *_broken_anthropic(to_anthropic)]
+    return openai, AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(api_key="none"))
 
 
 def _broken_openai(messages: Sequence[Any]) -> list[str]:

@@ -52,12 +52,14 @@ class RunWorld(World):
     root: type[Chief]
     talks = False
     """Whether people talk to it in this life, rather than share out its work."""
+    asks = False
+    """Whether what its model does then is mostly to have somebody far down ask for approval."""
 
 
 WORLD = RunWorld()
 
 
-async def _takes_time() -> None:
+async def takes_time() -> None:
     await asyncio.sleep(WORLD.random.choice((0.0, 0.005, 0.03)) * WORLD.random.random())
 
 
@@ -96,7 +98,7 @@ class Hearing(Agent):
     async def heard_slowly(self, run: Run) -> None:
         """Hear of a run, in several."""
         WORLD.note("h", str(self._actor.address), run.id, run.status)
-        await _takes_time()
+        await takes_time()
         self.sql("INSERT INTO heard VALUES (?, ?)", run.id, run.status)
 
     async def _send_off(self, key: str, *, notify: bool = False) -> Run:
@@ -156,13 +158,13 @@ class Working(Hearing):
                 WORLD.note("i", str(self._actor.address), run.id, run.status, run.output)
             elif draw < 0.4:
                 await self._send_off(f"{input}.y")
-        await _takes_time()
+        await takes_time()
         if random.random() < 0.1:
             raise ValueError(f"poor {input}")
 
     async def _dig(self, key: str) -> int:
         WORLD.note("p", key, chain(self._actor, self._run()))
-        await _takes_time()
+        await takes_time()
         WORLD.note("P", key)
         return next(WORLD.numbers)
 
@@ -183,7 +185,7 @@ class Porter(Working):
         random = await self._begin(input)
         for word in range(random.randint(1, 4)):
             yield f"w{next(WORLD.numbers)}.{word} "
-            await _takes_time()
+            await takes_time()
         await self._do(random, input)
         yield f"did {input} {next(WORLD.numbers)}"
 
@@ -209,6 +211,11 @@ class Speaking(ChatAgent[str], Hearing):
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for problem in chat_rules.broken(messages, is_asked=True):
             WORLD.note("e", f"the model of {self._actor.address} was asked what no provider takes: {problem}")
+        async for said in self._answer(messages, info):
+            yield said
+
+    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        """Say what the model makes up."""
         number, random = next(WORLD.numbers), WORLD.random
         draw = random.random()
         if draw < 0.02 and WORLD.journal is not None and not WORLD.calm:
@@ -246,14 +253,14 @@ class Speaking(ChatAgent[str], Hearing):
     async def once(self, key: str) -> str:
         """Do it once."""
         self._begins(key, "once")
-        await _takes_time()
+        await takes_time()
         return self._ends(key, "once")
 
     @tool(idempotent=True)
     async def again(self, key: str) -> str:
         """Do it, perhaps again."""
         self._begins(key, "again")
-        await _takes_time()
+        await takes_time()
         return self._ends(key, "again")
 
     @tool
@@ -393,6 +400,12 @@ class Tab(Line):
         frame = {"id": f"r{number}", "init": {"method": "POST", "body": json.dumps(body)}, "type": wire.REQUEST}
         self.say(json.dumps(frame))
         return f"r{number}"
+
+    def approve(self, call: str, path: Sequence[tuple[str, str]], *, approved: bool) -> None:
+        """Answer what is asked by somebody further down."""
+        steps = [{"type": kind, "name": name} for kind, name in path]
+        frame = {"type": wire.TOOL_APPROVAL, "toolCallId": call, "approved": approved, "path": steps}
+        self.say(json.dumps(frame))
 
     async def close(self) -> None:
         self.leave()

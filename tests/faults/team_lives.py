@@ -2,11 +2,13 @@
 
     python -m tests.faults.team_lives --level process --lives 200 --seed 7
 
-As in `run_lives`; but the roots share out their work, keep children, and follow what these show.
+As in `run_lives`; but the roots share out their work, keep children, follow what these show, and
+have somebody far down ask for approval. In the calm life whoever asks is answered.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,15 +32,24 @@ class TeamRunner(RunRunner):
     patience = 1.0
     root = Captain
     person = Owner
-    kinds = "btpPzqwwwshhiicCnff"
+    kinds = "btpPzqwwwshhiicCnffrrR"
 
     def __init__(self, *how: Any) -> None:
         WORLD.root = Captain
         super().__init__(*how)
 
     async def work(self, app: App, random: Random, where: Sequence[str]) -> None:
-        WORLD.talks = random.random() < 0.6
+        draw = random.random()
+        WORLD.talks, WORLD.asks = draw < 0.7, draw < 0.35
         await super().work(app, random, where)
+
+    async def run_out(self, app: App, where: Sequence[str]) -> list[str]:
+        deciding = asyncio.ensure_future(Owner(app, Random(where[0] if where else ""), where, []).decide_all())
+        try:
+            return await super().run_out(app, where)
+        finally:
+            deciding.cancel()
+            await asyncio.wait({deciding})
 
     def model(self) -> TeamModel:
         return TeamModel()

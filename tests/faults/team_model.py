@@ -3,6 +3,8 @@
 s  shared     place, key                      a client was told that some work is shared out
 w  came to    place, key, runs                code of the agent was, and the disk has it: id, status and input of each
 n  shown      place, gauge, number            a client was told that a gauge shows this
+r  answer     tool call, kind                 just before somebody answers who was asked: approved or denied
+R  answered   tool call, kind, tool           that was acknowledged
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ import msgspec
 from tests.faults.reading import has
 from tests.faults.run_checker import Left
 from tests.faults.run_model import Model
+from tests.faults.team_questions import CAREFUL
 from tests.faults.team_workload import COMPANIONS, SHARED, shares
 
+from sapwood.address import Address
+from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP
 from sapwood.runs.registry import HARD, TERMINATED, Row
 
 BY_RULE = ("failed-with", "quorum-with", "no-quorum-after", "lost-to")
@@ -42,6 +47,13 @@ class TeamLeft(Left):
     """What it was told that its gauges show."""
     number: int | None = None
     """What it shows, if it is one."""
+    index: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """At a root: what everybody below it waits for, as far as it knows."""
+
+    def asks(self) -> set[str]:
+        """Return the tool calls that wait for a person."""
+        waiting = {turn.number for turn in self.turns if turn.status == "waiting"}
+        return {call.id for call in self.calls if call.turn in waiting and call.asked == "approval" and call.is_open}
 
     def read(self, database: apsw.Connection) -> None:
         Left.read(self, database)
@@ -54,6 +66,9 @@ class TeamLeft(Left):
         if has(database, "sapwood_state"):
             for (value,) in database.execute("SELECT value FROM sapwood_state"):
                 self.number = msgspec.json.decode(str(value))["number"]
+        if has(database, "sapwood_questions"):
+            for owner, body in database.execute("SELECT owner, body FROM sapwood_questions"):
+                self.index[str(owner)] = {question["id"] for question in msgspec.json.decode(str(body))}
 
     def companions(self) -> list[tuple[str, str, Any]]:
         """Return what the model was told of its children: the call, the tool, and what it returned."""
@@ -86,10 +101,31 @@ class TeamModel(Model):
         """By place, work and input: the run and its status that the work came to."""
         self._winners: dict[tuple[str, str], str] = {}
         self._numbers: dict[tuple[str, str], int] = {}
+        self._answers: dict[str, set[str]] = defaultdict(set[str])
+        """By tool call: what anybody has tried to answer."""
+        self._answered: dict[str, tuple[str, str]] = {}
+        """By tool call: what was answered, and the tool."""
+        self._waited: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
+        """By who asked when the last life ended: the tool calls, and the runs above it that went on."""
 
     def _tool(self, key: str, name: str, part_of: list[str]) -> None:
         self._tools[key] = name
-        super()._tool(key, name, part_of)
+        if name in CAREFUL and "approved" not in self._answers[key]:
+            self._problem(f"{key} ({name}) is called, and nobody has allowed it")
+        if name in CAREFUL and self._answered.get(key, ("",))[0] == "denied":
+            self._problem(f"{key} ({name}) was denied, and is called")
+        if name == CAREFUL[0]:
+            self._runs(key, name, part_of, once=True)
+        else:
+            super()._tool(key, name, part_of)
+
+    def _answers_for(self, key: str, kind: str) -> None:
+        self._answers[key].add(kind)
+
+    def _is_answered(self, key: str, kind: str, tool: str) -> None:
+        if key in self._answered:
+            self._problem(f"{key} was answered ({self._answered[key][0]}), and is again ({kind})")
+        self._answered[key] = (kind, tool)
 
     def _shares(self, place: str, key: str) -> None:
         self._shared.add((place, key))
@@ -117,8 +153,14 @@ class TeamModel(Model):
         if not any(call == key for call, _, _ in left.companions()):
             super()._check_return(left, key, value)
 
+    def check(self, folder: Mapping[str, Left], *, was_cut: bool = False, is_end: bool = False) -> list[str]:
+        if was_cut:
+            self._waited.clear()
+        return super().check(folder, was_cut=was_cut, is_end=is_end)
+
     def _check_more(self, left: Left, folder: Mapping[str, Left], *, is_end: bool) -> None:
         assert isinstance(left, TeamLeft)
+        self._check_asked(left, folder, is_end=is_end)
         for key, runs in left.shared(self._tools).items():
             self._check_shared(left.place, key, runs)
         self._check_shown(left, folder, is_end=is_end)
@@ -195,6 +237,45 @@ class TeamModel(Model):
             if is_end and left.shown[gauge][-1:] != [shown]:
                 self._problem(f"{place}: {gauge} shows {shown}, and {left.shown[gauge]} was told")
 
+    def _check_asked(self, left: TeamLeft, folder: Mapping[str, Left], *, is_end: bool) -> None:
+        """Who was answered does not wait, the root knows who does, and nobody gave them up meanwhile."""
+        asks, root = left.asks(), folder[str(left.address.root)]
+        assert isinstance(root, TeamLeft)
+        if answered := asks & self._answered.keys():
+            self._problem(f"{left.place}: {answered} are answered, and it still waits")
+        known = root.index.get(left.place, set[str]())
+        if left is not root and not asks <= known:
+            self._problem(f"{left.place}: it asks {asks}, and its root knows of {known}")
+        if is_end and left is not root and known - asks:
+            self._problem(f"{left.place}: it asks {asks}, and its root still knows of {known}")
+        above = _above(left, folder) if asks else []
+        before, going_on = self._waited.pop(left.place, (set[str](), set[tuple[str, str]]()))
+        for place, row in above:
+            if row.status == "interrupted" and before == asks and (place, row.id) in going_on:
+                self._problem(f"{place}: {row.id} is interrupted ({row.reason}), because {left.place} waits")
+        if asks:
+            self._waited[left.place] = asks, {(place, row.id) for place, row in above if row.status == "running"}
+        if is_end:
+            self._check_allowed(left, folder)
+
+    def _check_allowed(self, left: TeamLeft, folder: Mapping[str, Left]) -> None:
+        """What was allowed was done, unless somebody has stopped it."""
+        called = {
+            part.tool_call_id
+            for message in left.history
+            for part in message.parts
+            if part.part_kind == "tool-call" and part.tool_name in CAREFUL
+        }
+        if not called:
+            return
+        (turn,) = left.turns
+        if turn.status != "completed" and not _is_stopped(left, folder):
+            self._problem(f"{left.place}: {turn.id} is {turn.status} ({turn.error}), and nobody has stopped it")
+        for key in called:
+            kind, tool = self._answered.get(key, ("", ""))
+            if (kind, tool) == ("approved", CAREFUL[1]) and turn.status == "completed" and not self._ran[key]:
+                self._problem(f"{left.place}: {key} ({tool}) was approved, and was never called")
+
     def _check_companion(
         self, left: TeamLeft, folder: Mapping[str, Left], call: str, tool: str, value: Any, *, is_end: bool
     ) -> None:
@@ -222,6 +303,28 @@ class TeamModel(Model):
             self._problem(f"{where}, and its runs are {[(row.id, row.status, row.cancelled) for row in rows]}")
 
 
+def _above(left: Left, folder: Mapping[str, Left]) -> list[tuple[str, Row]]:
+    """Return the runs that an agent works for: who has given each, and the run."""
+    found: list[tuple[str, Row]] = []
+    address = left.address
+    while len(address.steps) > 1:
+        step, address = address.steps[-1], Address(address.steps[:-1])
+        row = folder[str(address)].given.get(step.name)
+        if row is None:
+            break
+        found.append((str(address), row))
+    return found
+
+
+def _is_stopped(left: Left, folder: Mapping[str, Left]) -> bool:
+    """Return whether anything was cancelled that an agent works for, or was given up and ended without it."""
+    rows, root = _above(left, folder), folder[str(left.address.root)]
+    turn = next((turn for turn in root.turns if rows and turn.id == rows[-1][1].work), None)
+    if turn is not None and turn.status == "aborted":
+        return True
+    return any(row.cancelled is not None or row.delivered & HOOK_TOLD_GIVEN_UP for _, row in rows)
+
+
 def _rule(row: Row) -> str:
     return (row.cancelled or "").partition(" ")[0]
 
@@ -237,4 +340,6 @@ TeamModel.readers = {
     "s": TeamModel._shares,
     "w": TeamModel._comes_to,
     "n": TeamModel._shows,
+    "r": TeamModel._answers_for,
+    "R": TeamModel._is_answered,
 }

@@ -1,11 +1,13 @@
 """What teams do while processes are killed: one shares out its work, keeps children, and follows what they show.
 
 As in `run_workload`, and of the same agents; but the roots fan out, in every way there is, by
-fibers and by tools, and their models keep children to whom they talk.
+fibers and by tools, their models keep children to whom they talk, and somebody far down asks
+for approval (`team_questions`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from random import Random
@@ -13,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 from tests.faults.run_workload import (
+    DETACHED,
     KINDS,
     WORLD,
     Chief,
@@ -22,14 +25,18 @@ from tests.faults.run_workload import (
     Person,
     Porter,
     Speaking,
+    Tab,
     Working,
     place_of,
+    sub_of,
 )
+from tests.faults.team_questions import LADDER, Reeve
 
-from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
+from sapwood import Agent, Branch, Detached, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fibers import OWNER
+from sapwood.errors import NotFound
 from sapwood.runs.runner import Runs
 
 NOBODY = "nobody"
@@ -39,10 +46,10 @@ AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
 SHARED = "s-"
 """What the work begins with that is shared out by code; by a tool, it is the id of the call."""
 COMPANIONS = {
-    "spawn_agent": 8,
-    "send_message": 8,
+    "spawn_agent": 10,
+    "send_message": 12,
     "wait_for_result": 3,
-    "terminate_child": 2,
+    "terminate_child": 5,
     "list_children": 1,
     "get_child_status": 1,
 }
@@ -71,7 +78,9 @@ class Mate(Speaking):
 
 
 class Rover(Speaking):
-    """Does what it is told, by itself, and its captain hears of it."""
+    """Does what it is told, by itself, and takes its time; its captain hears of it."""
+
+    most_rounds = 4
 
 
 class Hand(Digger):
@@ -108,6 +117,8 @@ def shares(key: str) -> tuple[str, list[Branch], dict[str, Any]]:
     random = Random(f"share {key}")
     way, count = random.choice(WAYS), random.randint(2, 5)
     kinds = [random.choice((Digger, Porter, Clerk, Hauler, Hauler)) for _ in range(count)]
+    if random.random() < 0.2:
+        kinds[random.randrange(count)] = Reeve
     if way == "map":
         kinds = [kinds[0]] * count
     retry = random.choice((None, AGAIN))
@@ -130,6 +141,7 @@ class Captain(Chief):
     most_rounds = 4
     tools = (
         agent_tool(Digger),
+        agent_tool(Reeve),
         persistent_agent(Mate),
         persistent_agent(Rover, mode="non-blocking", notify=True),
         persistent_agent(Hand, mode="non-blocking"),
@@ -180,6 +192,11 @@ class Captain(Chief):
         )
         return [(str(key), f"{OWNER}{number}") for key, number in rows]
 
+    async def have_asked(self, key: str) -> str:
+        """Have somebody far down ask for approval, on behalf of nobody who waits."""
+        told = Detached(on_finish=self.heard)
+        return (await self.run_agent(Reeve, key, run_id=f"{DETACHED}{key}", detached=told)).id
+
     async def end_sharing(self, key: str) -> bool:
         return self.cancel_fiber(key)
 
@@ -191,6 +208,8 @@ class Captain(Chief):
         return self._ends(key, "share_with_others")
 
     def _choose(self, names: list[str]) -> str:
+        if WORLD.asks and WORLD.random.random() < 0.6:
+            return "reeve"
         if WORLD.random.random() < 0.3:
             return super()._choose(names)
         (name,) = WORLD.random.choices([*COMPANIONS], [*COMPANIONS.values()])
@@ -198,8 +217,11 @@ class Captain(Chief):
 
     def _arguments(self, tool: str, id: str) -> dict[str, str]:
         random = WORLD.random
-        known = [row.name for row in self._actor.of(Runs).registry.last_of_children()]
-        name = random.choice(known[-3:]) if known and random.random() < 0.9 else NOBODY
+        children = self._actor.of(Runs).registry.last_of_children()
+        known, busy = [row.name for row in children][-3:], [row.name for row in children if row.is_open]
+        if busy and tool in ("send_message", "terminate_child") and random.random() < 0.8:
+            known = busy
+        name = random.choice(known) if known and random.random() < 0.9 else NOBODY
         if tool == "spawn_agent":
             new = name if random.random() < 0.1 else f"n{id}"
             return {"agent": random.choice(("mate", "rover", "rover", "hand")), "name": new, "message": id}
@@ -235,7 +257,7 @@ class Captain(Chief):
 
 
 TEAM = {one.__name__: one for one in (Hauler, Mate, Rover, Hand)}
-KINDS |= TEAM
+KINDS |= {**TEAM, **LADDER}
 
 
 class Owner(Person):
@@ -245,9 +267,70 @@ class Owner(Person):
 
     def acts(self) -> dict[Callable[[str], Awaitable[None]], int]:
         common: dict[Callable[[str], Awaitable[None]], int] = {self.show: 3, self.watch: 2, self.sleep: 2}
+        if WORLD.asks:
+            asked = {self.ask: 12, self.have_asked: 12, self.decide: 16, self.stop_asking: 2, self.stop_turn: 1}
+            return {**asked, self.watch: 1, self.sleep: 2, self.pause: 6}
+        common[self.decide] = 3
         if WORLD.talks:
             return {self.ask: 24, **common, self.stop_turn: 1, self.pause: 24}
         return {self.share: 12, self.ask: 1, **common, self.end_sharing: 1, self.stop_run: 1, self.drill_in: 2}
+
+    async def have_asked(self, tree: str) -> None:
+        """Have somebody far down ask, and do not wait."""
+        root = await self._may_give(tree)
+        if root is None:
+            return await self.decide(tree)
+        id = await root.have_asked(f"{next(WORLD.numbers)}")
+        WORLD.note("D", place_of(tree, ()), id)
+        return None
+
+    async def decide(self, tree: str) -> None:
+        """Answer something that is asked far down: at the root, or at anybody on the way to who asks."""
+        wishes = await (await self._root(tree)).pending_approvals()
+        if not wishes:
+            return await self.pause(tree)
+        wish = self._random.choice(wishes)
+        steps, depth = [(step.type, step.name) for step in wish.path], self._random.randint(0, len(wish.path))
+        above, approved = tuple(steps[:depth]), self._random.random() < 0.6
+        kind = "approved" if approved else "denied"
+        WORLD.note("r", wish.id, kind)
+        try:
+            if self._random.random() < 0.7:
+                agent: Any = await self._app.get_agent(WORLD.root, tree, sub=sub_of(above))
+                wish = dataclasses.replace(wish, path=wish.path[depth:])
+                if await agent.answer_approval(wish, approved=approved):
+                    WORLD.note("R", wish.id, kind, wish.tool)
+            else:
+                tab = Tab(self._app, tree, above)
+                tab.approve(wish.id, steps[depth:], approved=approved)
+                await tab.until(lambda: False, 0.02)
+                await tab.close()
+        except NotFound:  # power was lost between what the root knows and what was asked
+            return None
+        return None
+
+    async def stop_asking(self, tree: str) -> None:
+        """Stop somebody on the way to who asks."""
+        wishes = await (await self._root(tree)).pending_approvals()
+        if not wishes:
+            return await self.pause(tree)
+        steps = [(step.type, step.name) for step in self._random.choice(wishes).path]
+        depth = self._random.randrange(len(steps))
+        above, run = tuple(steps[:depth]), steps[depth][1]
+        try:
+            agent: Any = await self._app.get_agent(WORLD.root, tree, sub=sub_of(above))
+        except NotFound:
+            return None
+        WORLD.note("c", place_of(tree, above), run)
+        if await agent.stop(run):
+            WORLD.note("C", place_of(tree, above), run)
+        return None
+
+    async def decide_all(self) -> None:
+        """Answer whatever is asked, for ever."""
+        while True:
+            for tree in self._trees:
+                await self.decide(tree)
 
     async def share(self, tree: str) -> None:
         root = await self._may_give(tree)

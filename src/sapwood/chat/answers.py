@@ -62,7 +62,10 @@ class Answers:
         """Take the answer to a tool call that waits; the first counts. The turn goes on once all have theirs."""
         self._actor.check_use()
         call = self._turns.call(id)
-        if call is None or not call.is_open or (kind == "approved" and call.asked != "approval"):
+        if call is None or not call.is_open:
+            return False
+        # Nobody but the agent says what came of a tool of its own.
+        if (kind == "approved" and call.asked != "approval") or (kind == "done" and call.asked == "approval"):
             return False
         row = self._record.row(call.turn)
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):

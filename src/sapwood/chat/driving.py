@@ -46,6 +46,8 @@ class FiberDriver:
                 await self._steps.take_up(row, again=self._is_again())
                 with self._span_of(row) as span:
                     await self._drive(number, span)
+        elif row is not None and row.run is not None and not row.is_open:
+            await self._actor.of(Served).ended_at_rest(row.run)
         # Also if the process died while it was told, or nobody had to drive it to its end.
         await self._steps.tell_end(number)
 

@@ -166,6 +166,13 @@ class Served:
             self._actor.home.slices.commit()
             self._actor.host.gate.follows(self._actor.database, parent.database)
 
+    async def ended_at_rest(self, run: str) -> None:
+        """A run is over that nobody drove to its end: have whoever follows it see that, if they rest."""
+        await self.may_wake_above()
+        self._actor.check_live()
+        self.wake_above(run)
+        await self._actor.leave()
+
     async def may_wake_above(self) -> None:
         """Return when all above can be written: each may be in long_sql()."""
         above: list[Database] = []
