@@ -317,7 +317,13 @@ async def test_who_is_not_let_through_on_the_way_down_does_not_answer() -> None:
         await stranger.send({"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": True, "path": wired(0)})
         await stranger.until(lambda _: len(stranger.of_type(QUESTIONS)) == 2)
         assert len(stranger.of_type(QUESTIONS)[-1]["questions"]) == 1
-        for body in (b"{", b"{}", b'{"id":"k","path":[["QuizFirst","x"]]}'):
+        for body in (
+            b"{",
+            b"{}",
+            b'{"id":"k"}',
+            b'{"id":"k","aproved":true}',
+            b'{"id":"k","path":[["QuizFirst","x"]]}',
+        ):
             assert (await one.site.http(f"{TOP}/questions", method="POST", body=body)).status == 400
 
         assert QuizDeep.told == []

@@ -132,6 +132,11 @@ class Toolbox:
 
     def _of_function(self, function: Any) -> Any:
         options = options_of(function)
+        if isinstance(function, type):
+            raise UsageError(
+                f"{type(self._actor.agent).__name__}.tools has the class {function.__name__}: "
+                f"write agent_tool({function.__name__}), or persistent_agent({function.__name__})."
+            )
         name = getattr(function, "__name__", None)
         if name is None:
             return function  # a Tool of Pydantic AI's

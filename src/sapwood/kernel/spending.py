@@ -138,7 +138,8 @@ class Spending:
             if used + under_way + tokens > limits.tokens:
                 raise OverLimit(
                     f"{who}: that takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for {one.address} "
-                    f"and all below it {used} are used{f' and {under_way} reserved' if under_way else ''}.",
+                    f"and all below it {used} are used{f' and {under_way} reserved' if under_way else ''}. "
+                    "What is reserved for an answer is max_tokens of the model's settings, or 4096.",
                     path=one.address.steps,
                     limit="tokens",
                 )

@@ -368,6 +368,7 @@ class Fan:
 def _check(branch: Branch) -> None:
     """Refuse what could not be given, before anything is."""
     if not is_a(branch, Branch):
-        raise UsageError(f"{branch!r} is no Branch(…). What is under way already, asyncio.gather() waits for.")
+        hint = " Write gather(*branches)." if isinstance(branch, list | tuple) else ""
+        raise UsageError(f"{branch!r} is no Branch(…).{hint} What is under way already, asyncio.gather() waits for.")
     known(branch.cls)
     text_of(branch.input)

@@ -39,7 +39,7 @@ class Named(msgspec.Struct):
     name: str
 
 
-class Posted(msgspec.Struct):
+class Posted(msgspec.Struct, forbid_unknown_fields=True):
     """An answer, as it comes by HTTP."""
 
     id: str
@@ -47,13 +47,17 @@ class Posted(msgspec.Struct):
     approved: bool | None = None
     arguments: dict[str, Any] | None = None
     reason: str | None = None
-    output: Any = None
+    output: Any = msgspec.UNSET
     error: str | None = None
 
     def answer(self) -> Answer:
         if self.approved is not None:
             return approval(self.arguments, self.reason, approved=self.approved)
-        return Answer("failed", self.error) if self.error is not None else Answer("done", self.output)
+        if self.error is not None:
+            return Answer("failed", self.error)
+        if self.output is msgspec.UNSET:
+            raise InvalidArguments("An answer says approved, true or false; that of a client's tool, output or error.")
+        return Answer("done", self.output)
 
 
 _posted = msgspec.json.Decoder(Posted)

@@ -6,6 +6,7 @@ What a server answers is sorted by who acts. One that cannot be reached, or is o
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,6 +29,8 @@ SILENCE = 45.0
 LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 """What a server answers that may answer otherwise later."""
 NOT_LET_IN = frozenset({401, 403})
+NOT_THERE = frozenset({400, 404})
+"""With what a server answers that knows no such agent."""
 UPGRADE = 426
 UNSAID = ""
 """The code of an answer that has none: it is none of an agent."""
@@ -50,7 +53,8 @@ class Transport:
         except ImportError:
             raise UsageError("Agents of other servers need httpx2. Install sapwood[remote].") from None
         limits = httpx2.Timeout(SILENCE, connect=CONNECT)
-        self._client = await self._open.enter_async_context(httpx2.AsyncClient(verify=_trusted(), timeout=limits))
+        trusted = await asyncio.to_thread(_trusted)  # it takes a while, the first time
+        self._client = await self._open.enter_async_context(httpx2.AsyncClient(verify=trusted, timeout=limits))
         self._broken = httpx2.TransportError
         return self
 
@@ -125,6 +129,8 @@ class Transport:
             raise RemoteUnauthorized(f"{told} Look at the token, and at whom that server lets in.")
         if trouble.code == RemoteLost.code:
             raise RemoteLost(told)
+        if status in NOT_THERE and trouble.code == UNSAID:
+            told = f"{told} The url is that of a class, …/agents/researcher, which says run_by_url = True there."
         raise RemoteRefused(told)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
-
 from sapwood.errors import (
     Aborted,
     CallTooDeep,
@@ -55,6 +53,8 @@ INTERNAL_ERROR = 1011
 
 def status_of(error: BaseException) -> int:
     """Return the HTTP status for an error; Starlette's own `HTTPException` says it itself."""
+    from starlette.exceptions import HTTPException  # here: whoever serves nothing need not have it
+
     if isinstance(error, HTTPException):
         return error.status_code
     return next((status for kind, status in STATUS if isinstance(error, kind)), INTERNAL)

@@ -1,0 +1,40 @@
+"""Whoever has installed sapwood alone, without any extra, can use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+OPTIONAL = (
+    "starlette",
+    "uvicorn",
+    "websockets",
+    "cyclopts",
+    "pydantic",
+    "pydantic_ai",
+    "httpx2",
+    "jwt",
+    "pydantic_monty",
+)
+
+
+def test_the_package_is_imported_and_an_agent_runs_without_any_extra() -> None:
+    program = f"""
+import sys
+for name in {OPTIONAL!r}:
+    sys.modules[name] = None
+import asyncio
+from sapwood import Agent, App
+class Alone(Agent):
+    async def on_run(self, input):
+        return input + 1
+    async def add(self):
+        return (await self.run_agent(Alone, 1)).output
+async def main():
+    async with App(agents=[Alone]) as app:
+        print(await (await app.get_agent(Alone, "a")).add())
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
