@@ -190,12 +190,10 @@ class Porter(Working):
         yield f"did {input} {next(WORLD.numbers)}"
 
 
-class Speaking(ChatAgent[str], Hearing):
-    """A conversation, whose model makes it up."""
+class Conversing(ChatAgent[str], Hearing):
+    """A conversation, of which it is noted down when its model is asked, and when its tools run."""
 
     max_steps = 12
-    most_rounds: ClassVar = 2
-    """How often the model calls tools in one turn, at most."""
 
     def get_model(self) -> Any:
         return FunctionModel(stream_function=self._say, model_name="made-up")
@@ -214,8 +212,27 @@ class Speaking(ChatAgent[str], Hearing):
         async for said in self._answer(messages, info):
             yield said
 
+    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        """Say what the model says."""
+        raise NotImplementedError
+
+    def _begins(self, key: str, name: str) -> None:
+        running = self._actor.of(Record).turns.running()
+        WORLD.note("t", key, name, [] if running is None else self._part_of(running.id))
+
+    def _ends(self, key: str, name: str) -> str:
+        value = f"{name} {key} {next(WORLD.numbers)}"
+        WORLD.note("z", key, value)
+        return value
+
+
+class Speaking(Conversing):
+    """One whose model makes it up."""
+
+    most_rounds: ClassVar = 2
+    """How often the model calls tools in one turn, at most."""
+
     async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-        """Say what the model makes up."""
         number, random = next(WORLD.numbers), WORLD.random
         draw = random.random()
         if draw < 0.02 and WORLD.journal is not None and not WORLD.calm:
@@ -239,15 +256,6 @@ class Speaking(ChatAgent[str], Hearing):
     def _arguments(self, tool: str, id: str) -> dict[str, str]:
         """Return what the model calls a tool with."""
         return {"key" if tool in TOOLS else "message": id}
-
-    def _begins(self, key: str, name: str) -> None:
-        running = self._actor.of(Record).turns.running()
-        WORLD.note("t", key, name, [] if running is None else self._part_of(running.id))
-
-    def _ends(self, key: str, name: str) -> str:
-        value = f"{name} {key} {next(WORLD.numbers)}"
-        WORLD.note("z", key, value)
-        return value
 
     @tool
     async def once(self, key: str) -> str:

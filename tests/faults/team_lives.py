@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.faults.lives import main
+from tests.faults.lives import Death, main
 from tests.faults.run_checker import Left, read_folder
 from tests.faults.run_lives import RunRunner
 from tests.faults.run_workload import WORLD
@@ -23,6 +24,9 @@ from tests.faults.team_model import TeamLeft, TeamModel
 from tests.faults.team_workload import Captain, Owner
 
 from sapwood import App
+
+KINDS = "btpPzqwwwshhiicCnff"
+ASKED = "qqrrrRRttzhc"
 
 
 class TeamRunner(RunRunner):
@@ -32,16 +36,18 @@ class TeamRunner(RunRunner):
     patience = 1.0
     root = Captain
     person = Owner
-    kinds = "btpPzqwwwshhiicCnffrrR"
+    kinds = KINDS
 
     def __init__(self, *how: Any) -> None:
         WORLD.root = Captain
         super().__init__(*how)
 
-    async def work(self, app: App, random: Random, where: Sequence[str]) -> None:
-        draw = random.random()
+    def _death(self, life: int, random: Random) -> Death:
+        """Return how this life ends; what is asked far down takes its time, and so do lives in which much is."""
+        death, draw = super()._death(life, random), random.random()
         WORLD.talks, WORLD.asks = draw < 0.7, draw < 0.35
-        await super().work(app, random, where)
+        self.kinds = ASKED if WORLD.asks else KINDS
+        return replace(death, after=death.after * 2) if WORLD.asks else death
 
     async def run_out(self, app: App, where: Sequence[str]) -> list[str]:
         deciding = asyncio.ensure_future(Owner(app, Random(where[0] if where else ""), where, []).decide_all())

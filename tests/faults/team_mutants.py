@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from sapwood.address import Address
 from sapwood.agent import Agent
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.fibers import OWNER
+from sapwood.kernel.questions import TreeQuestions
 from sapwood.runs.fanning import Fan
 from sapwood.runs.runner import Runs
+from sapwood.runs.served import Served
+from sapwood.storage.database import Database
 
 
 def losers_go_on() -> None:
@@ -44,8 +49,29 @@ def owed_apart() -> None:
     ChildStates.changed = change_later
 
 
+def asked_apart() -> None:
+    """The root knows in another commit that somebody asks than the one in which it does."""
+    put = TreeQuestions.put
+
+    def put_later(self: TreeQuestions, owner: Address, database: Database, body: str) -> None:
+        asyncio.get_running_loop().call_later(0.05, lambda: self._slices.ended or put(self, owner, database, body))
+
+    TreeQuestions.put = put_later
+
+
+def above_asleep() -> None:
+    """Nobody wakes those above who rest, when somebody far down goes on."""
+
+    def stay_asleep(self: Served, run: str) -> None:
+        pass
+
+    Served.wake_above = stay_asleep
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     "losers-go-on": losers_go_on,
     "unowned": unowned,
     "owed-apart": owed_apart,
+    "asked-apart": asked_apart,
+    "above-asleep": above_asleep,
 }

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall
 from tests.faults.chat_workload import rounds
-from tests.faults.run_workload import WORLD, Speaking, takes_time
+from tests.faults.run_workload import WORLD, Conversing, takes_time
 
 from sapwood import agent_tool, tool
 
@@ -17,7 +17,7 @@ CAREFUL = ("careful", "careful_again")
 """Tools that are called only if somebody allows it; the second perhaps again."""
 
 
-class Rung(Speaking):
+class Rung(Conversing):
     """Has the next one below do it, and tells that it has."""
 
     below: ClassVar[tuple[str, ...]]

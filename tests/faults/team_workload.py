@@ -42,6 +42,8 @@ from sapwood.runs.runner import Runs
 NOBODY = "nobody"
 GAUGES = ("north", "south")
 WAYS = ("settle", "fail-fast", "quorum", "race", "map")
+MOST_ASKED = 2
+"""How many runs may be open when somebody has one begun that asks: each is five agents."""
 AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
 SHARED = "s-"
 """What the work begins with that is shared out by code; by a tool, it is the id of the call."""
@@ -268,8 +270,8 @@ class Owner(Person):
     def acts(self) -> dict[Callable[[str], Awaitable[None]], int]:
         common: dict[Callable[[str], Awaitable[None]], int] = {self.show: 3, self.watch: 2, self.sleep: 2}
         if WORLD.asks:
-            asked = {self.ask: 12, self.have_asked: 12, self.decide: 16, self.stop_asking: 2, self.stop_turn: 1}
-            return {**asked, self.watch: 1, self.sleep: 2, self.pause: 6}
+            asked = {self.ask: 4, self.have_asked: 12, self.decide: 16, self.stop_asking: 1, self.stop_turn: 1}
+            return {**asked, self.watch: 1, self.sleep: 2, self.pause: 24}
         common[self.decide] = 3
         if WORLD.talks:
             return {self.ask: 24, **common, self.stop_turn: 1, self.pause: 24}
@@ -277,9 +279,9 @@ class Owner(Person):
 
     async def have_asked(self, tree: str) -> None:
         """Have somebody far down ask, and do not wait."""
-        root = await self._may_give(tree)
-        if root is None:
-            return await self.decide(tree)
+        root = await self._root(tree)
+        if sum(status in ("starting", "running") for *_, status in await root.given()) >= MOST_ASKED:
+            return await self.pause(tree)
         id = await root.have_asked(f"{next(WORLD.numbers)}")
         WORLD.note("D", place_of(tree, ()), id)
         return None
