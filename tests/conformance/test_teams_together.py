@@ -23,9 +23,11 @@ from sapwood import (
     on_child_state,
     tool,
 )
+from sapwood.capabilities.children import Children
 from sapwood.chat.accepting import Accepting
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.gate import DiskGate
+from sapwood.kernel.spending import Spent
 from sapwood.runs.following import Following
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, running, text
@@ -386,3 +388,31 @@ async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(h
         async with asyncio.timeout(5):
             while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+class PactSpender(Agent):
+    """Is asked what its tree has used."""
+
+    async def lose(self, kept: dict[str, Spent]) -> dict[str, Any]:
+        """Count two models, and go on with what a loss of power has left of that in the agent that asked them."""
+        child = await self._actor.of(Children).get(PactRunner, "c")
+        spending = self._actor.home.spending  # pyright: ignore[reportAttributeAccessIssue]
+        for model in ("large", "small"):
+            spending.add(child, "r1", model, Spent(1, 50, 5))
+        spending.put_right(child, "r1", kept)
+        return {model: used["requests"] for model, used in (await self.usage()).items()}
+
+    async def lose_all(self) -> dict[str, Any]:
+        return await self.lose({})
+
+    async def lose_one(self) -> dict[str, Any]:
+        return await self.lose({"small": Spent(1, 50, 5)})
+
+
+@pytest.mark.parametrize(("what", "left"), [("all", {"large": 0, "small": 0}), ("one", {"large": 0, "small": 1})])
+async def test_what_a_loss_of_power_took_from_a_turn_is_not_counted_at_the_root(
+    what: str, left: dict[str, int]
+) -> None:
+    async with running(App(agents=[PactSpender])) as world:
+        spender = await world.get_agent(PactSpender, "t")
+        assert await (spender.lose_all() if what == "all" else spender.lose_one()) == left

@@ -184,14 +184,20 @@ class Spending:
             self._gate.follows(actor.database, self.root)  # nobody puts it right once the turn is over
 
     def put_right(self, actor: Actor, run: str, by_model: Mapping[str, Spent]) -> None:
-        """Have the count be what the agent itself has stored of a run: the process may have died in between."""
-        for model, spent in by_model.items():
-            self.add(
-                actor,
-                run,
-                model,
-                spent.plus(self._find("agent = ? AND run = ? AND model = ?", actor.stem, run, model), -1),
-            )
+        """Have the count be what the agent itself has stored of a run: the process may have died in between.
+
+        A loss of power may also have kept the count and lost what the agent had stored: then it is too much.
+        """
+        for model in {*by_model, *self._models(actor.stem, run)}:
+            counted = self._find("agent = ? AND run = ? AND model = ?", actor.stem, run, model)
+            self.add(actor, run, model, by_model.get(model, Spent()).plus(counted, -1))
+
+    def _models(self, stem: str, run: str) -> list[str]:
+        """Return the models that are counted for a run."""
+        if not self.root.has(SPENDING):
+            return []
+        rows = self.root.execute("SELECT model FROM sapwood_spending WHERE agent = ? AND run = ?", stem, run)
+        return [model for (model,) in rows]
 
     def of(self, stem: str) -> Spent:
         """Return what an agent and all below it have used."""
