@@ -48,14 +48,16 @@ AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
 SHARED = "s-"
 """What the work begins with that is shared out by code; by a tool, it is the id of the call."""
 COMPANIONS = {
-    "spawn_agent": 10,
-    "send_message": 12,
-    "wait_for_result": 3,
-    "terminate_child": 5,
+    "spawn_agent": 16,
+    "send_message": 4,
+    "wait_for_result": 2,
+    "terminate_child": 1,
     "list_children": 1,
     "get_child_status": 1,
 }
 """What a model does with its children, and how often."""
+WITH_BUSY = {"send_message": 12, "terminate_child": 4, "wait_for_result": 2, "spawn_agent": 2}
+"""The same, while one of them does something."""
 
 
 class Overworked(Unavailable):
@@ -118,7 +120,7 @@ def shares(key: str) -> tuple[str, list[Branch], dict[str, Any]]:
     """Return how some work is shared out, always the same: the way, the branches, and how they are gathered."""
     random = Random(f"share {key}")
     way, count = random.choice(WAYS), random.randint(2, 5)
-    kinds = [random.choice((Digger, Porter, Clerk, Hauler, Hauler)) for _ in range(count)]
+    kinds: list[type[Agent[Any]]] = [random.choice((Digger, Porter, Clerk, Hauler, Hauler)) for _ in range(count)]
     if random.random() < 0.2:
         kinds[random.randrange(count)] = Reeve
     if way == "map":
@@ -212,21 +214,25 @@ class Captain(Chief):
     def _choose(self, names: list[str]) -> str:
         if WORLD.asks and WORLD.random.random() < 0.6:
             return "reeve"
-        if WORLD.random.random() < 0.3:
+        if WORLD.random.random() < 0.2:
             return super()._choose(names)
-        (name,) = WORLD.random.choices([*COMPANIONS], [*COMPANIONS.values()])
+        tools = WITH_BUSY if self._busy() else COMPANIONS
+        (name,) = WORLD.random.choices([*tools], [*tools.values()])
         return name
+
+    def _busy(self) -> list[str]:
+        """Return the children that do something now."""
+        return [row.name for row in self._actor.of(Runs).registry.last_of_children() if row.is_open]
 
     def _arguments(self, tool: str, id: str) -> dict[str, str]:
         random = WORLD.random
-        children = self._actor.of(Runs).registry.last_of_children()
-        known, busy = [row.name for row in children][-3:], [row.name for row in children if row.is_open]
-        if busy and tool in ("send_message", "terminate_child") and random.random() < 0.8:
-            known = busy
+        known = [row.name for row in self._actor.of(Runs).registry.last_of_children()][-3:]
+        if tool in WITH_BUSY and tool != "spawn_agent" and random.random() < 0.8:
+            known = self._busy() or known
         name = random.choice(known) if known and random.random() < 0.9 else NOBODY
         if tool == "spawn_agent":
             new = name if random.random() < 0.1 else f"n{id}"
-            return {"agent": random.choice(("mate", "rover", "rover", "hand")), "name": new, "message": id}
+            return {"agent": random.choice(("mate", "rover", "rover", "rover", "hand")), "name": new, "message": id}
         if tool == "send_message":
             return {"name": name, "message": id}
         if tool == "list_children":
