@@ -4,6 +4,7 @@ That function is a method of the lab, which asks the database, a sub-agent: the 
 holds no stub of it. Where the code waits and what it called is shown on the page.
 """
 
+import asyncio
 import os
 import re
 from collections import defaultdict
@@ -60,7 +61,7 @@ class CodeRun:
     message: str = ""
     line: int | None = None
     status: str = "running"
-    """`running`, `paused` at a call, `done` or `refused`."""
+    """`running`, `paused` at a call, `done`, `refused`, or `stopped`."""
     calls: tuple[Call, ...] = ()
 
 
@@ -121,7 +122,12 @@ class Lab(ChatAgent[Shown]):
 
     async def _run(self, id: str, code: str) -> CodeResult:
         self._begin(id, code)
-        result = await run_code(code, {"customers": self._loopback(id)}, limits=LIMITS)
+        one = {"customers": self._loopback(id)}
+        try:
+            result = await run_code(code, one, limits=LIMITS)
+        except asyncio.CancelledError:
+            self._stand(id, "stopped")
+            raise
         self._end(id, result)
         return result
 
@@ -152,7 +158,7 @@ class Lab(ChatAgent[Shown]):
         insert = "INSERT OR IGNORE INTO code_runs (id, code) VALUES (?, ?)"
         self.sql(insert, id, code)
         self.sql("UPDATE code_runs SET begun = begun + 1 WHERE id = ?", id)
-        self._show()
+        self._stand(id, "running")
 
     def _note(self, id: str, city: str) -> None:
         """Note that code waits for a call, perhaps the same as before a crash."""

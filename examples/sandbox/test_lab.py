@@ -125,6 +125,20 @@ async def test_after_a_crash_code_goes_on_where_it_waited(
     ]
 
 
+async def test_code_is_stopped_with_the_turn_that_it_is_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_customers, "SLOW", 60)
+    lab = await world.get_agent(Lab, "me")
+    turn = asyncio.create_task(lab.send(QUESTION))
+    await until(lab, lambda run: run.status == "paused")
+
+    await lab.cancel_turn()
+
+    await until(lab, lambda run: run.status == "stopped")
+    await turn
+
+
 async def test_an_attempt_is_made_once_however_often_it_is_asked_for(
     world: World,
 ) -> None:
