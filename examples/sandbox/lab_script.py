@@ -22,6 +22,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 PAUSE = float(os.environ.get("PAUSE", "0.03"))
 """Seconds per word."""
 
+QUOTE = "'"
+
 PAYS = """\
 totals = {}
 for city in ["London", "Milan", "Rome"]:
@@ -105,9 +107,7 @@ def reply(said: str, came_out: list[str]) -> tuple[str, str]:
     last = came_out[-1]
     if code == MEDIAN and len(came_out) == 1:
         return "There is no such module here. I do without it.", MENDED
-    printed, arrow, value = last.rpartition("=> ")
+    _, arrow, value = last.rpartition("=> ")
     if not arrow:
         return f"I could not, and this is why:\n\n> {last.splitlines()[-1]}", ""
-    if printed:
-        return f"**{value}**\n\n```\n{printed.strip()}\n```", ""
-    return f"It came to **{value}**.", ""
+    return f"It came to **{value.strip(QUOTE)}**.", ""

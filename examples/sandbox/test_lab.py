@@ -29,7 +29,7 @@ async def test_code_of_the_model_asks_the_database_and_its_answer_is_shown(
 
     turn = await lab.send(QUESTION)
 
-    assert "'Rome'" in turn.text
+    assert turn.text == "It came to **Rome**."
     (run,) = (await lab.shown()).runs
     assert (run.status, run.value, run.begun) == ("done", "'Rome'", 1)
     assert run.printed == "London 40\nMilan 130\nRome 205\n"

@@ -28,7 +28,7 @@ export function CodeCard({ title, code, run, action }: Props) {
       <div className="card-body">
         <Lines code={code} run={run} />
         {run && run.calls.length > 0 && <Calls run={run} />}
-        {run && run.begun > 1 && <p className="went-on">The server was killed {times(run.begun - 1)} meanwhile. It went on from its snapshot.</p>}
+        {run && run.begun > 1 && <p className="went-on">The server went down {times(run.begun - 1)} meanwhile. It went on from its snapshot.</p>}
         {run && <Outcome run={run} />}
       </div>
     </article>

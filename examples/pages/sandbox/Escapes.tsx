@@ -28,7 +28,7 @@ export function Escapes({ name }: { name: string }) {
         <>
           <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
           <span className="spacer" />
-          <a className="button is-quiet" href={otherPage()}><Back />Conversation</a>
+          <a className="button is-quiet" href={otherPage()}><Back /><span className="unseen-narrow">Conversation</span></a>
         </>
       }
       side={{ title: "The sandbox", icon: <Hand />, count: state?.runs.length ?? 0, children: <Side state={state} /> }}
@@ -41,7 +41,7 @@ export function Escapes({ name }: { name: string }) {
         {problem && <div className="alert" role="alert"><p>{problem}</p></div>}
         {!state && <Thinking>Connecting</Thinking>}
         {state?.escapes.map(({ id, way, code }) => (
-          <CodeCard key={id} title={way} code={code} run={latest(id)} action={<button type="button" className="button" disabled={isOn(latest(id))} onClick={() => void attempt(id, code)}>Try<span className="unseen">: {way}</span></button>} />
+          <CodeCard key={id} title={way} code={code} run={latest(id)} action={<button type="button" className="button" aria-label={`Try: ${way}`} disabled={isOn(latest(id))} onClick={() => void attempt(id, code)}>Try</button>} />
         ))}
         {state && <Own run={latest("own")} onRun={(code) => void attempt("own", code)} />}
       </div>
