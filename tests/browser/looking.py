@@ -19,6 +19,7 @@ IN_THE_DOCS = (
     *("rooms-wide-light", "rooms-narrow-dark"),
     *("perspectives-wide-light", "perspectives-quorum-wide-dark", "perspectives-narrow-dark"),
     *("gatekeeper-wide-light", "gatekeeper-gate-wide-light", "gatekeeper-side-narrow-dark"),
+    *("sandbox-wide-light", "sandbox-escapes-wide-light", "sandbox-escapes-narrow-dark"),
 )
 """Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
 

@@ -34,7 +34,7 @@ sapwood dev
 ```
 """
 
-Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper"]
+Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper", "sandbox"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ TEMPLATES: dict[Template, About] = {
     "gatekeeper": About(
         "a database that models only propose to change: people approve, edit or reject.",
         "open the page, and say: Move Ada to Paris.",
+    ),
+    "sandbox": About(
+        "a model that answers with Python it writes, in a sandbox; and ten ways out, to be tried.",
+        "open the page, and ask: Which city pays most?",
+        extras="server,chat,sandbox",
     ),
 }
 

@@ -1,0 +1,76 @@
+import { type ReactNode } from "react";
+import { Badge, Gear } from "../design";
+import type { CodeRun } from "./lab";
+
+const KINDS: Record<string, string> = {
+  syntax: "This is not Python that can run here",
+  unknown: "There is no such thing here",
+  forbidden: "This is not allowed here",
+  limit: "A limit was reached",
+  binding: "A function it called failed",
+  raised: "It raised",
+  crashed: "The sandbox crashed",
+};
+const TONES = { running: "plain", paused: "warn", done: "good", refused: "bad", stopped: "plain" } as const;
+
+type Props = { title: string; code: string; run?: CodeRun; action?: ReactNode };
+
+/** Code: where it is, what it called, and what came of it. */
+export function CodeCard({ title, code, run, action }: Props) {
+  const status = run?.status;
+  return (
+    <article className="card code" aria-label={title}>
+      <div className="card-head">
+        <Gear /><h3 className="name">{title}</h3><span className="spacer" />
+        {status && <Badge tone={TONES[status]} dot busy={status === "running" || status === "paused"}>{status}</Badge>}
+        {action}
+      </div>
+      <div className="card-body">
+        <Lines code={code} run={run} />
+        {run && run.calls.length > 0 && <Calls run={run} />}
+        {run && run.begun > 1 && <p className="went-on">The server went down {times(run.begun - 1)} meanwhile. It went on from its snapshot.</p>}
+        {run && <Outcome run={run} />}
+      </div>
+    </article>
+  );
+}
+
+const times = (number: number) => (number === 1 ? "once" : `${number} times`);
+
+function Lines({ code, run }: { code: string; run?: CodeRun }) {
+  const where = run?.status === "paused" ? "it waits here" : "it ended here";
+  return (
+    <pre className="lines" tabIndex={0} aria-label="Code"><code>
+      {code.split("\n").map((line, number) => (
+        <span key={number} className={run?.line === number + 1 ? `line is-${run.status}` : "line"}>
+          {line || " "}{run?.line === number + 1 && <span className="unseen"> ({where})</span>}{"\n"}
+        </span>
+      ))}
+    </code></pre>
+  );
+}
+
+function Calls({ run }: { run: CodeRun }) {
+  return (
+    <ol className="calls" aria-label="Calls">
+      {run.calls.map(({ city, answer, made }, number) => (
+        <li key={number}>
+          <code>customers({JSON.stringify(city)})</code>
+          <span className={answer === null ? "answer is-waiting" : "answer"}>{answer ?? "paused: the database is asked"}{made > 1 && `, asked ${made} times`}</span>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function Outcome({ run }: { run: CodeRun }) {
+  const { printed, value, kind, message, line } = run;
+  const long = printed.length > 300 ? `${printed.slice(0, 300)}…` : printed;
+  return (
+    <div className="outcome" role="status">
+      {long && <pre tabIndex={0} aria-label="Printed">{long.trimEnd()}</pre>}
+      {run.status === "done" && <p><span className="unseen">Result: </span><code>=&gt; {value ?? "nothing"}</code></p>}
+      {kind && <p className="refusal"><Badge tone="bad">{kind}</Badge> {KINDS[kind]}{line !== null && ` (line ${line})`}: <code>{message}</code></p>}
+    </div>
+  );
+}

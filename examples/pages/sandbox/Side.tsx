@@ -1,0 +1,38 @@
+import type { Shown } from "./lab";
+
+/** What the code reaches, what it may take, and what keeps it in. */
+export function Side({ state }: { state?: Shown }) {
+  if (!state) return <p className="note">Connecting</p>;
+  const { limits, customers } = state;
+  return (
+    <div className="about">
+      <section aria-labelledby="layers-title">
+        <h2 id="layers-title">Three layers</h2>
+        <ol className="layers">
+          <li><strong>No network, no files.</strong> The sandbox has no code that could open either.</li>
+          <li><strong>One function.</strong> <code>customers(city)</code>, and what is passed has to fit.</li>
+          <li><strong>A sub-agent.</strong> The function asks the lab, the lab asks the database. The code never holds it.</li>
+        </ol>
+      </section>
+      <section aria-labelledby="limits-title">
+        <h2 id="limits-title">Limits of a run</h2>
+        <dl className="limits">
+          <dt>time</dt><dd>{limits.seconds} s</dd>
+          <dt>memory</dt><dd>{limits.memory_bytes / 1024 / 1024} MiB</dd>
+          <dt>depth</dt><dd>{limits.depth}</dd>
+          <dt>calls</dt><dd>{limits.calls}</dd>
+          <dt>output</dt><dd>{limits.output_bytes} bytes</dd>
+        </dl>
+      </section>
+      <section aria-labelledby="customers-title">
+        <h2 id="customers-title">The database</h2>
+        <div className="table" tabIndex={0} role="group" aria-label="Customers">
+          <table className="customers">
+            <thead><tr><th scope="col">Who</th><th scope="col">City</th><th scope="col">Plan</th><th scope="col">Pays</th></tr></thead>
+            <tbody>{customers.map(({ name, city, plan, pays }) => <tr key={name}><td>{name}</td><td>{city}</td><td>{plan}</td><td>{pays} €</td></tr>)}</tbody>
+          </table>
+        </div>
+      </section>
+    </div>
+  );
+}

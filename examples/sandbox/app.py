@@ -1,0 +1,9 @@
+"""Python that a model writes, in a sandbox, with a page. Run `sapwood dev` here."""
+
+from pathlib import Path
+
+from sapwood import App
+
+from lab import Lab
+
+app = App(agents=[Lab], pages=Path(__file__).with_name("page"))

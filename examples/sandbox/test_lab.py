@@ -1,0 +1,185 @@
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+from sapwood import App, Refused
+from sapwood.testing import World, running
+
+import lab_customers
+import lab_script
+from lab import CodeRun, Lab
+from lab_customers import CustomerDatabase
+from lab_escapes import ESCAPES, Escape
+
+QUESTION = "Which city pays most?"
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
+    monkeypatch.setattr(lab_customers, "SLOW", 0)
+    monkeypatch.setattr(lab_script, "PAUSE", 0)
+    async with running(App(agents=[Lab])) as world:
+        yield world
+
+
+async def test_code_of_the_model_asks_the_database_and_its_answer_is_shown(
+    world: World,
+) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    turn = await lab.send(QUESTION)
+
+    assert turn.text == "It came to **Rome**."
+    (run,) = (await lab.shown()).runs
+    assert (run.status, run.value, run.begun) == ("done", "'Rome'", 1)
+    assert run.printed == "London 40\nMilan 130\nRome 205\n"
+    assert [(call.city, call.answer, call.made) for call in run.calls] == [
+        ("London", "2 found", 1),
+        ("Milan", "1 found", 1),
+        ("Rome", "3 found", 1),
+    ]
+
+
+async def test_a_mistake_in_the_code_is_told_and_mended(world: World) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    turn = await lab.send("What is the median in Rome?")
+
+    assert "45" in turn.text
+    first, second = (await lab.shown()).runs
+    assert (first.kind, first.message) == (
+        "unknown",
+        "ModuleNotFoundError: No module named 'statistics'",
+    )
+    assert (second.status, second.value) == ("done", "45")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("Delete everybody in Rome", "no attribute 'erase'"),
+        ("Read the password file", "Permission denied: '/etc/passwd'"),
+    ],
+)
+async def test_a_model_that_wants_more_is_refused_and_says_so(
+    world: World, said: str, why: str
+) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    turn = await lab.send(said)
+
+    assert why in turn.text
+    assert len(await everybody(world)) == 6
+
+
+@pytest.mark.parametrize("escape", ESCAPES, ids=lambda one: one.id)
+async def test_every_way_out_is_refused_and_the_page_is_told_why(
+    world: World, escape: Escape
+) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    await lab.attempt("a", escape.code)
+
+    run = await until(lab, lambda run: run.status == "refused")
+    assert run.kind == escape.refusal
+    assert run.message
+    assert len(await everybody(world)) == 6
+
+
+def test_there_are_ten_ways_out() -> None:
+    assert len({escape.id for escape in ESCAPES}) == 10
+
+
+async def test_code_that_waits_says_where_and_for_what(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_customers, "SLOW", 60)
+    lab = await world.get_agent(Lab, "me")
+    await lab.attempt("a", lab_script.PAYS)
+
+    run = await until(lab, lambda run: run.status == "paused")
+
+    assert run.line == 3
+    assert [(call.city, call.answer) for call in run.calls] == [("London", None)]
+
+
+async def test_after_a_crash_code_goes_on_where_it_waited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_customers, "SLOW", 0.3)
+    lab = await world.get_agent(Lab, "me")
+    await lab.attempt("a", lab_script.PAYS)
+    for city in ("London", "Milan", "Rome"):
+        await until(lab, waits_for(city))
+        await world.crash()
+        lab = await world.get_agent(Lab, "me")
+
+    run = await until(lab, lambda run: run.status == "done")
+
+    assert (run.value, run.begun) == ("'Rome'", 4)
+    assert run.printed == "London 40\nMilan 130\nRome 205\n"
+    assert [(call.city, call.made) for call in run.calls] == [
+        ("London", 2),
+        ("Milan", 2),
+        ("Rome", 2),
+    ]
+
+
+async def test_code_is_stopped_with_the_turn_that_it_is_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_customers, "SLOW", 60)
+    lab = await world.get_agent(Lab, "me")
+    turn = asyncio.create_task(lab.send(QUESTION))
+    await until(lab, lambda run: run.status == "paused")
+
+    await lab.cancel_turn()
+
+    await until(lab, lambda run: run.status == "stopped")
+    await turn
+
+
+async def test_an_attempt_is_made_once_however_often_it_is_asked_for(
+    world: World,
+) -> None:
+    lab = await world.get_agent(Lab, "me")
+    for _ in range(3):
+        await lab.attempt("a", "customers('Rome')")
+
+    run = await until(lab, lambda run: run.status == "done")
+
+    assert (run.begun, len(run.calls)) == (1, 1)
+    assert len((await lab.shown()).runs) == 1
+
+
+@pytest.mark.parametrize("code", ["  ", "x" * 10_001])
+async def test_what_is_no_code_is_refused(world: World, code: str) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    with pytest.raises(Refused):
+        await lab.attempt("a", code)
+
+
+async def test_whoever_says_something_else_is_told_what_there_is(world: World) -> None:
+    lab = await world.get_agent(Lab, "me")
+
+    assert "no network" in (await lab.send("Hello")).text
+
+
+def waits_for(city: str) -> Callable[[CodeRun], bool]:
+    return lambda run: run.status == "paused" and run.calls[-1].city == city
+
+
+async def everybody(world: World) -> list[lab_customers.Customer]:
+    database = await world.get_agent(Lab, "me", sub=[(CustomerDatabase, "customers")])
+    return await database.everybody()
+
+
+async def until(lab: Lab, is_so: Callable[[CodeRun], bool]) -> CodeRun:
+    """Return the latest run as soon as it is like this."""
+    async with asyncio.timeout(20):
+        while True:
+            runs = (await lab.shown()).runs
+            if runs and is_so(runs[-1]):
+                return runs[-1]
+            await asyncio.sleep(0.005)
