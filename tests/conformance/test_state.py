@@ -217,6 +217,24 @@ class Careless(Agent[dict[str, int]]):
         return self.state["n"]
 
 
+@dataclass(frozen=True)
+class Level:
+    height: float = 0.0
+
+
+class Gauge(Agent[Level]):
+    initial_state = Level()
+
+    async def rise(self) -> float:
+        self.set_state(Level(1))
+        return self.state.height
+
+
+async def test_a_whole_number_where_the_class_says_a_fraction_is_no_change_in_place(run: Run) -> None:
+    async with run(Gauge) as world:
+        assert await (await world.get_agent(Gauge, "g")).rise() == 1.0
+
+
 @pytest.mark.parametrize("how", ["change_in_place", "change_then_read", "change_then_set"])
 async def test_changing_the_state_in_place_raises_in_tests_and_changes_nothing(run: Run, how: str) -> None:
     async with run(Careless) as world:

@@ -185,7 +185,9 @@ class State:
             text.decode(),
         )
         self._value = copy
-        self._written = text
+        if self._check:
+            # Not the text: of the copy, the same set or a whole number among fractions may be written otherwise.
+            self._written = self._encode(copy)
 
     def _forget_if_undone(self) -> None:
         if self._undone != self._actor.database.undone:
