@@ -15,11 +15,15 @@ type State = { model: string };
 // All hooks of a conversation are in one place: a component that waits for messages while its socket is open hears nothing.
 export function useConversation(user: string, at: Step[], onCleared: () => void) {
   const [isConnected, setConnected] = useState(false);
+  const connections = useRef(0);
   const agent = useAgent<State>({
     agent: "Assistant",
     name: user,
     ...(at.length > 0 && { sub: at }),
-    onOpen: () => setConnected(true),
+    onOpen: () => {
+      connections.current += 1;
+      setConnected(true);
+    },
     onClose: () => setConnected(false),
     maxReconnectionDelay: 2000,
   });
@@ -31,7 +35,7 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
     onCleared();
   };
   useFrames(agent, ({ type, connect, messages }) => {
-    const wasCleared = type === "cf_agent_chat_messages" && connect && messages?.length === 0 && chat.messages.length > 0; // while nobody could hear it
+    const wasCleared = type === "cf_agent_chat_messages" && connect && messages?.length === 0 && connections.current > 1; // while nobody could hear it
     if (type === "cf_agent_chat_clear" || wasCleared) forget();
   });
   const clear = () => {

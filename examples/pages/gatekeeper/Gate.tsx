@@ -9,20 +9,21 @@ const VERDICTS = { approved: "good", edited: "warn", rejected: "bad" } as const;
 export function Queue({ name, gate }: { name: string; gate: Gate }) {
   const { waiting, sent, problem } = gate;
   const box = useRef<HTMLDivElement>(null);
-  const decided = useRef(false);
+  const decided = useRef<string | null>(null);
   const seals = waiting?.map(({ seal }) => seal).join() ?? "";
   useEffect(() => {
     // What had the focus is gone, or was refused: what is next has it.
-    if (!decided.current || document.activeElement !== document.body) return;
-    decided.current = false;
+    if (decided.current === null || (!problem && seals.split(",").includes(decided.current))) return;
+    decided.current = null;
+    if (document.activeElement !== document.body) return;
     (box.current?.querySelector<HTMLElement>(".proposal .button:not(:disabled)") ?? box.current)?.focus();
   }, [seals, problem]);
   const accept = (seal: string, values?: Values) => {
-    decided.current = true;
+    decided.current = seal;
     void gate.accept(seal, values);
   };
   const reject = (seal: string, reason: string) => {
-    decided.current = true;
+    decided.current = seal;
     void gate.reject(seal, reason);
   };
   return (
