@@ -88,7 +88,7 @@ def test_runs_broken_on_purpose_are_found_out(level: str, mutant: str, only: str
         ("process", "losers-go-on", None, "are not to stop"),
         ("process", "unowned", None, "which was cancelled, and goes on"),
         ("process", "owed-apart", None, "was told"),
-        ("process", "asked-apart", None, "and its root knows of"),
+        ("process", "asked-apart", "committed", "and its root knows of"),
         ("process", "above-asleep", None, "does not come to an end"),
     ],
 )
