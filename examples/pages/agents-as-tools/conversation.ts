@@ -3,7 +3,7 @@ import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent, useAgentToolEvents } from "agents/react";
 import type { UIMessage } from "ai";
 import { useEffect, useRef, useState } from "react";
-import { useTurn } from "../design";
+import { messagesOf, useTurn } from "../design";
 import type { Step } from "./place";
 
 export type Part = UIMessage["parts"][number];
@@ -62,16 +62,4 @@ function useFrames(agent: Socket, onFrame: (frame: { type?: string; connect?: bo
     agent.addEventListener("message", onMessage);
     return () => agent.removeEventListener("message", onMessage);
   }, [agent]);
-}
-
-/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
-async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
-  const address = new URL(url!);
-  address.pathname += "/get-messages";
-  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
-    const answer = await fetch(address).catch(() => null);
-    if (answer?.ok) return answer.json();
-    if (answer && answer.status < 500) return []; // there is nobody; the socket is told so too
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
 }

@@ -5,6 +5,7 @@ export * from "./Confirm";
 export * from "./Conversation";
 export * from "./Drawer";
 export * from "./icons";
+export * from "./messages";
 export * from "./Page";
 export * from "./RunPanel";
 export * from "./Text";

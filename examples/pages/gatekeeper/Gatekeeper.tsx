@@ -1,8 +1,7 @@
 import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent, useAgentToolEvents } from "agents/react";
-import type { UIMessage } from "ai";
 import { useEffect, useRef, useState } from "react";
-import { Alert, Badge, Bin, Composer, Empty, Hand, Log, Message, Out, Page, SureButton, Thinking, textOf, useTurn } from "../design";
+import { Alert, Badge, Bin, Composer, Empty, Hand, Log, Message, Out, Page, SureButton, Thinking, messagesOf, textOf, useTurn } from "../design";
 import { Books, Queue } from "./Gate";
 import { type State, useGate } from "./gate";
 import { type Part, Parts, speaks } from "./Parts";
@@ -81,16 +80,4 @@ function useForgotten(agent: Pick<ReturnType<typeof useAgent>, "addEventListener
     agent.addEventListener("message", onMessage);
     return () => agent.removeEventListener("message", onMessage);
   }, [agent]);
-}
-
-/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
-async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
-  const address = new URL(url!);
-  address.pathname += "/get-messages";
-  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
-    const answer = await fetch(address).catch(() => null);
-    if (answer?.ok) return answer.json();
-    if (answer && answer.status < 500) return [];
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
 }

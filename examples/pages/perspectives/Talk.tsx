@@ -1,9 +1,8 @@
 // Somebody of the panel, opened: a chat with it, at its own address.
 import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
-import type { UIMessage } from "ai";
 import { type ReactNode, Suspense, useState } from "react";
-import { Alert, Badge, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who, textOf, useTurn } from "../design";
+import { Alert, Badge, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who, messagesOf, textOf, useTurn } from "../design";
 import type { Lane } from "./panel";
 import { FACES } from "./Perspectives";
 import { Said } from "./Said";
@@ -74,15 +73,3 @@ function Chat({ user, lane }: { user: string; lane: Lane }) {
 const Nobody = ({ children }: { children: ReactNode }) => (
   <div className="drawer-main"><div className="opening"><div className="nobody" role="alert"><strong>This was cleared</strong>{children}</div></div></div>
 );
-
-/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
-async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
-  const address = new URL(url!);
-  address.pathname += "/get-messages";
-  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
-    const answer = await fetch(address).catch(() => null);
-    if (answer?.ok) return answer.json();
-    if (answer && answer.status < 500) return []; // there is nobody; the socket is told so too
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
-}

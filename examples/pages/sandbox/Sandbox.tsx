@@ -1,6 +1,6 @@
 import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { type UIMessage, isToolUIPart } from "ai";
-import { Alert, Badge, Bin, Composer, Empty, Hand, Log, Message, Page, SureButton, Text, Thinking, textOf, useTurn } from "../design";
+import { Alert, Badge, Bin, Composer, Empty, Hand, Log, Message, Page, SureButton, Text, Thinking, messagesOf, textOf, useTurn } from "../design";
 import { CodeCard } from "./CodeCard";
 import { type CodeRun, otherPage, useLab } from "./lab";
 import { Side } from "./Side";
@@ -71,15 +71,3 @@ function Parts({ message, isGrowing, runs }: { message: UIMessage; isGrowing: bo
 }
 
 const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";
-
-/** Fetch what was said. While the server cannot be reached, ask again: it may be starting. */
-async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
-  const address = new URL(url!);
-  address.pathname += "/get-messages";
-  for (let pause = 250; ; pause = Math.min(2 * pause, 2000)) {
-    const answer = await fetch(address).catch(() => null);
-    if (answer?.ok) return answer.json();
-    if (answer && answer.status < 500) return [];
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
-}
