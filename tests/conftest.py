@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runtime", default="local", help="where agents live in tests/conformance: local or workers")
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     """Agents run on asyncio; anyio's tests would run on every backend it finds."""

@@ -24,6 +24,7 @@ from sapwood.kernel.node import Node, roots_in
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
+from sapwood.web.carrying import answer_carried
 from sapwood.wire.routing import path_to
 
 if TYPE_CHECKING:
@@ -117,12 +118,16 @@ class App:
             tracing.begin()
             node = await self._runtime.start(deps)
             stack.callback(self._runtime.release)
+            stack.push_async_callback(self._runtime.hang_up)
             stack.push_async_callback(node.stop)
             roots = tuple(known(cls) for cls in self.agents)
             for root in roots:
                 node.check_deps(root)
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
+            if node.far is not None:
+                answer_carried(node.far.transport, self._opened_door)
+            await self._runtime.listen()
             self._stack = stack.pop_all()
         return self
 

@@ -6,11 +6,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.conformance import runtimes
+from tests.conformance.runtimes import running
 from tests.conformance.works import Bench
 from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, App
-from sapwood.testing import World, running
+from sapwood.testing import World
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    runtimes.chosen = config.getoption("--runtime")
 
 
 @pytest.fixture(params=["process", "disk"])

@@ -13,11 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 import uvicorn
+from tests.conformance.runtimes import running
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Agent, App
-from sapwood.testing import World, running
+from sapwood.testing import World
 
 
 class _Server(uvicorn.Server):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, until
 
 from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
-from sapwood.testing import World, running
+from sapwood.testing import World
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, happens, until
 
 from sapwood import Agent, App, NotFound, Settings, Unavailable, UsageError
 from sapwood.kernel import backup
 from sapwood.kernel.node import RESTORED, roots_in, tree_folder
 from sapwood.storage.copies import Order, copy_elsewhere
-from sapwood.testing import World, running
+from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from tests.conformance.runtimes import running
 
 from sapwood import Agent, App, TimedOut, current_agent, deadline
 from sapwood.kernel.context import current
-from sapwood.testing import running
 
 
 class Echo(Agent):

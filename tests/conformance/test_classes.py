@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, App, Limits, UsageError, expose
 from sapwood.agent import HOOKS, SETTINGS
-from sapwood.testing import running
 
 
 @pytest.fixture

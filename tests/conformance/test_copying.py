@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast
 import msgspec
 import pydantic
 import pytest
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, App, Limits, OverLimit, Refused, UsageError
 from sapwood.errors import InvalidArguments, InvalidResult
-from sapwood.testing import running
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, App, UsageError
-from sapwood.testing import running
 
 
 @pytest.fixture

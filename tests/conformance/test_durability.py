@@ -9,11 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.conformance.runtimes import running
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable
 from sapwood.storage.database import Database
-from sapwood.testing import World, running
+from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 
 SYNC, COMMIT = CountingFiles.sync_descriptor, Database.commit

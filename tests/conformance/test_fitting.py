@@ -14,6 +14,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.conformance.runtimes import running
 
 from sapwood import After, Agent, App, Cron, Every, Retry, agent
 from sapwood.address import Address
@@ -24,7 +25,6 @@ from sapwood.kernel.classes import known
 from sapwood.kernel.fitting import Misfit
 from sapwood.kernel.node import tree_folder
 from sapwood.storage.files import FolderLock, held_still
-from sapwood.testing import running
 
 NOTES = "CREATE TABLE notes (text TEXT NOT NULL) STRICT; INSERT INTO notes VALUES ('a'), ('a')"
 FAR = timedelta(days=30)

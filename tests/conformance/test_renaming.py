@@ -7,11 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.conformance.runtimes import running
 from tests.conformance.worlds import Branch, Run
 
 from sapwood import Agent, App, UsageError, agent
 from sapwood.errors import UnknownAgent
-from sapwood.testing import running
 
 
 class Ledger(Agent):

@@ -12,10 +12,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.conformance.runtimes import running
 from tests.conformance.serving import door
 
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
-from sapwood.testing import ScriptedModel, call, running, text
+from sapwood.testing import ScriptedModel, call, text
 
 EXPORTER = InMemorySpanExporter()
 

@@ -39,13 +39,16 @@ LARGEST = 1 << 40
 FOREVER = float("inf")
 
 
+def alarms_file(part: str) -> str:
+    """Return the name of the file that a node keeps its index in, by the part of the trees it runs; "": all."""
+    return FILE.replace(".", f"{part}.")
+
+
 class Alarms:
     """Rings for every tree when it is due; kept in a file of the node's own."""
 
-    def __init__(
-        self, folder: Path, *, files: Files, gate: Gate, clock: Clock, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        path = folder / FILE
+    def __init__(self, path: Path, *, files: Files, gate: Gate, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._name = path.name
         self._gate = gate
         self._clock = clock
         self._loop = loop
@@ -256,7 +259,9 @@ class Alarms:
                 look(root)
             self._set_timer()
         except SapwoodError:
-            log.exception("the node's index of alarms cannot be read; if this goes on, stop it and remove %s", FILE)
+            log.exception(
+                "the node's index of alarms cannot be read; if this goes on, stop it and remove %s", self._name
+            )
             self._set_timer(self._clock.now() + TROUBLED)
 
     def _due(self, now: float) -> list[Address]:

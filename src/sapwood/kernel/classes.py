@@ -49,6 +49,8 @@ class Signature:
         self._required = sum(p.default is p.empty for p in positional)
         self._most = len(positional) if len(positional) == len(parameters) else -1
         """How many arguments may be given by position, where none can come otherwise."""
+        self._further = next((self._copiers[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        self._other = next((self._copiers[p.name] for p in parameters if p.kind is p.VAR_KEYWORD), None)
         returned = hints.get("return", Any)
         self.streams = inspect.isasyncgenfunction(function)
         if typing.get_origin(returned) in STREAMS:
@@ -75,6 +77,16 @@ class Signature:
             else:
                 copied[at] = self._positional[at].copy(value, limit)
         return copied, kwargs
+
+    def copier(self, place: int | str) -> Copier:
+        """Return what copies the argument at this place, or of this name, in what `copy_arguments` returns."""
+        if isinstance(place, int):
+            found = self._positional[place] if place < len(self._positional) else self._further
+        else:
+            found = self._copiers.get(place, self._other)
+        if found is None:
+            raise InvalidArguments(f"{self._name}() has no argument {place!r}.")
+        return found
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
         """Return arguments as they are stored, by the names of the parameters; refuse what would not fit later."""
@@ -329,10 +341,19 @@ def _public_functions(cls: type, base: type, shown: frozenset[str]) -> list[tupl
 
 
 _by_class: weakref.WeakKeyDictionary[type, AgentClass] = weakref.WeakKeyDictionary()
+_by_name: dict[tuple[str, str], weakref.ref[type]] = {}
 
 
 def learn(cls: type, known: AgentClass) -> None:
     _by_class[cls] = known
+    _by_name[cls.__module__, cls.__qualname__] = weakref.ref(cls)
+
+
+def named(module: str, qualname: str) -> AgentClass | None:
+    """Return the newest agent class of this name; None if there is none."""
+    found = _by_name.get((module, qualname))
+    cls = found() if found is not None else None
+    return None if cls is None else _by_class.get(cls)
 
 
 def all_classes() -> list[AgentClass]:

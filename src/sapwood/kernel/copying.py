@@ -165,6 +165,20 @@ class Copier:
         except NotImplementedError:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
 
+    def packed(self, value: Any, limit: int) -> bytes:
+        """Return `value` as it crosses to another process, where `unpack` makes the copy; it may have `limit` bytes."""
+        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+        self._refuse_subclass(kind)
+        try:
+            packed = _pack(value)
+        except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+            raise NotCopyable(f"{self._what} cannot be copied to another agent: {error}") from None
+        if len(packed) > limit:
+            if kind not in SIZED:
+                raise self._too_large(len(packed), limit)
+            self._check_size(value, limit)
+        return packed
+
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""
         kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]

@@ -37,7 +37,7 @@ def _crossing(error: BaseException, path: Path, limit: int) -> Exception:
                 copy.add_note(note)
         copy.__cause__ = _cause(error, limit, MAX_CAUSES)
         return copy
-    copy = _copied(_crashed(type(error)), error, limit)
+    copy = _copied(crashed_of(type(error)), error, limit)
     assert isinstance(copy, Crashed)
     copy.path = path
     copy.remote_traceback = "".join(traceback.format_exception(error))
@@ -72,8 +72,14 @@ def _cause(error: BaseException, limit: int, left: int) -> BaseException | None:
     return copy
 
 
+def own_type(type_: type[BaseException]) -> type[BaseException]:
+    """Return the type an exception had before `crashed_of` made it `Crashed` as well."""
+    bases = type_.__bases__
+    return bases[1] if len(bases) == 2 and bases[0] is Crashed and crashed_of(bases[1]) is type_ else type_
+
+
 @functools.cache
-def _crashed(type_: type[BaseException]) -> type[BaseException]:
+def crashed_of(type_: type[BaseException]) -> type[BaseException]:
     """Return a class that is both `Crashed` and the exception's own type, where Python can make one."""
     try:
         return type(type_.__name__, (Crashed, type_), {"__module__": type_.__module__, "__doc__": type_.__doc__})
@@ -87,24 +93,35 @@ def _copied(type_: type[BaseException], error: BaseException, limit: int) -> Any
     group = cast("BaseExceptionGroup[BaseException]", error) if issubclass(type(error), BaseExceptionGroup) else None
     if group is not None:
         arguments = (str(group.message), [_copied(type(one), one, limit) for one in group.exceptions])
-    try:
-        # Not type_(…): nobody knows what an exception's __init__ wants. Those of Python itself are known.
-        copy = type_.__new__(type_, *arguments)
-        copy.args = arguments
-        if isinstance(error, OSError | UnicodeError | SyntaxError):
-            base = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
-            if isinstance(error, OSError):  # its args leave out the file names
-                arguments = tuple(_value(argument, limit) for argument in cast(Any, OSError.__reduce__(error))[1])
-            base.__init__(cast(Any, copy), *arguments)
-    except Exception:  # noqa: BLE001 - the exception's own code may raise anything
-        text = describe(error)
-        copy = Crashed(text)
+    elif isinstance(error, OSError):
+        arguments = tuple(_value(argument, limit) for argument in reduced(error))
+    copy = rebuilt(type_, arguments, error)
     vars(copy).update({name: _value(value, limit) for name, value in vars(error).items() if name != "__notes__"})
     return copy
 
 
+def reduced(error: BaseException) -> tuple[Any, ...]:
+    """Return what an exception can be made of anew."""
+    # The args of an OSError leave out the file names.
+    return cast(Any, OSError.__reduce__(error))[1] if isinstance(error, OSError) else error.args
+
+
+def rebuilt(type_: type[BaseException], arguments: tuple[Any, ...], like: BaseException | str) -> BaseException:
+    """Return an exception of this type; one that says the same, if its own code does not let us. Never fails."""
+    try:
+        # Not type_(…): nobody knows what an exception's __init__ wants. Those of Python itself are known.
+        made = type_.__new__(type_, *arguments)
+        made.args = arguments[:2] if isinstance(made, OSError) else arguments
+        if isinstance(made, OSError | UnicodeError | SyntaxError):
+            base = next(base for base in own_type(type_).__mro__ if base.__module__ == "builtins")
+            base.__init__(cast(Any, made), *arguments)
+    except Exception:  # noqa: BLE001 - the exception's own code may raise anything
+        made = Crashed(like if isinstance(like, str) else describe(like))
+    return made
+
+
 def _value(value: object, limit: int) -> object:
-    if _is_path(value):
+    if is_path(value):
         return value
     try:
         return ARGUMENT.copy(value, limit)
@@ -116,7 +133,7 @@ def _value(value: object, limit: int) -> object:
         return f"<{type(value).__name__}>"
 
 
-def _is_path(value: object) -> bool:
+def is_path(value: object) -> bool:
     """Return whether this is the path of an agent: nothing in it can change."""
     return isinstance(value, tuple) and all(
         isinstance(step, tuple) and all(isinstance(part, str) for part in cast("tuple[object, ...]", step))

@@ -30,9 +30,10 @@ from sapwood.errors import (
     WrongThread,
 )
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.alarms import Alarms
+from sapwood.kernel.alarms import Alarms, alarms_file
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
+from sapwood.kernel.far import Far
 from sapwood.kernel.offload import Offload
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
@@ -73,6 +74,8 @@ class Node:
         gate: Gate,
         deps: object,
         open_databases: int,
+        far: Far | None = None,
+        part: str = "",
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -80,6 +83,8 @@ class Node:
         self.files = files
         self.gate = gate
         self.deps = deps
+        self.far = far
+        """The way to the nodes that run other trees of the same folder; None: there are none."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -91,9 +96,10 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.born = clock.now()
-        self.after_crash = not (folder / STOPPED).exists()
-        files.remove(folder / STOPPED)
-        self.alarms = Alarms(folder, files=files, gate=gate, clock=clock, loop=self.loop)
+        self._stopped_mark = folder / f"{STOPPED}{part}"
+        self.after_crash = not self._stopped_mark.exists()
+        files.remove(self._stopped_mark)
+        self.alarms = Alarms(folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
@@ -136,7 +142,7 @@ class Node:
         self.begin_due = begin_due
         self._woke = when_started
         if not self.alarms.is_whole:
-            known = list(roots_in(self.folder))
+            known = [root for root in roots_in(self.folder) if self.owns(root)]
             if known:
                 self._in_background(self._index(known))
             else:
@@ -229,6 +235,8 @@ class Node:
         root = address.root
         tree = self.trees.get(root)
         if tree is None:
+            if not self.owns(root):
+                raise Unavailable(f"{root} is run by another process.")
             if self.strikes.quarantined(root):
                 raise Quarantined(
                     f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
@@ -255,6 +263,10 @@ class Node:
                     break
         return folder
 
+    def owns(self, root: Address) -> bool:
+        """Return whether the tree is run here."""
+        return self.far is None or self.far.directory.is_here(root)
+
     async def stub(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
         """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
         (root, name), *below = path
@@ -265,6 +277,10 @@ class Node:
                 f"Roots: {roots}."
             )
         address = Address.root_of(root.type, name)
+        if self.far is not None and not self.far.directory.is_here(address):
+            for kind, child in below:
+                address = address.child(kind.type, child)
+            return await self.far.stub(path, address, caller)
         kinds = self.tree(address, root).kinds
         kinds[root.type] = root
         for kind, child in below:
@@ -437,7 +453,7 @@ class Node:
                         "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
                     )
                     tree.die(self._stopped)
-            self.files.close(self.files.create(self.folder / STOPPED, b""))
+            self.files.close(self.files.create(self._stopped_mark, b""))
         finally:
             # Also when it was cancelled: nothing may write once the folder is let go.
             self._stopped = self._stopped or Unavailable("The app is not running.")

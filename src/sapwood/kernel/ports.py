@@ -3,12 +3,15 @@
 The gate is where durability levels differ: one process, its disk, later a replicated
 log. It is told of every commit of a tree in the order of the writes, with the frames
 the commit added to the write-ahead log.
+
+The directory and the transport are where a single process and many differ: who runs a
+tree, and how to speak with them.
 """
 
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -73,6 +76,89 @@ class Gate(Protocol):
 
     def close(self) -> None:
         """Flush what is left, and stop."""
+        ...
+
+
+class Directory(Protocol):
+    """Knows which node runs a tree."""
+
+    @property
+    def here(self) -> str:
+        """The name of this node."""
+        ...
+
+    def is_here(self, root: Address) -> bool:
+        """Return whether this node may run the tree. Whoever is told so is the only one."""
+        ...
+
+    async def owner(self, root: Address) -> str:
+        """Return the node that runs the tree; `Unavailable` if nobody does for too long."""
+        ...
+
+    async def everybody(self) -> Iterable[str]:
+        """Return all nodes, this one included."""
+        ...
+
+
+class Exchange(Protocol):
+    """One conversation with another node, seen from one of its ends.
+
+    Messages arrive in order, each once, or the conversation fails as a whole. Whoever opened it may say several
+    things after the first; whoever answers has the last word.
+    """
+
+    def send(self, message: bytes) -> Awaitable[None] | None:
+        """Send a message; return what to await before the next one, None: nothing.
+
+        The other end grants credit as it takes messages, so nobody is sent more than it takes.
+        """
+        ...
+
+    async def receive(self) -> bytes | None:
+        """Return the next message; None: that was the last one. Raises what the other end failed with.
+
+        `Unavailable` if the other node is gone.
+        """
+        ...
+
+    def end(self, message: bytes | None = None) -> None:
+        """Say the last message, if any, and no more."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Have the other end raise this error instead of receiving more; it keeps its type."""
+        ...
+
+    def drop(self) -> None:
+        """Ask the other end to stop what it does for us, and listen to nothing it still says."""
+        ...
+
+    async def stop(self) -> None:
+        """Ask the other end to stop what it does for us, and return when it has."""
+        ...
+
+    def when_stopped(self, act: Callable[[], object]) -> None:
+        """Act when the other end asks us to stop, or is gone; at once if it has."""
+        ...
+
+
+Answer = Callable[[bytes, Exchange], None]
+"""Takes the first message of an exchange that another node opened. It has to end the exchange sooner or later."""
+
+
+class Transport(Protocol):
+    """Carries exchanges between nodes."""
+
+    async def open(self, node: str, verb: str, message: bytes, *, items: int = 0) -> Exchange:
+        """Begin an exchange with a node: say what it is about, and the first message.
+
+        `items`: how many messages the other end may send before the first is taken; 0: as many as fit into a number of
+        bytes. `Unavailable` if the node cannot be reached for too long.
+        """
+        ...
+
+    def answer(self, verb: str, answer: Answer) -> None:
+        """Have exchanges about this answered here."""
         ...
 
 

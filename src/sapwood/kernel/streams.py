@@ -12,7 +12,7 @@ import contextlib
 from asyncio import CancelledError, Future, Task
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, again
@@ -63,7 +63,7 @@ class Channel:
                     copied = copy(item)
                     if (waiting := actor.to_leave()) is not None:
                         await waiting
-                    await self._put(copied)
+                    await self.put(copied)
                 if (waiting := actor.to_leave()) is not None:
                     await waiting
             finally:
@@ -91,7 +91,8 @@ class Channel:
         if not self.end.done():
             self.end.set_exception(crossing(error, actor.address.steps, actor.limits.payload_bytes))
 
-    async def _put(self, item: Any) -> None:
+    async def put(self, item: Any) -> None:
+        """Take an item; wait while there is no room for it."""
         while len(self.items) >= BUFFER:
             self._room = self.loop.create_future()
             await self._room
@@ -125,13 +126,31 @@ class Channel:
         return actor.cancel(call)
 
 
+class Readable(Protocol):
+    """Where a stream is read from."""
+
+    loop: asyncio.AbstractEventLoop
+    end: Future[object]
+    closed: bool
+
+    @property
+    def is_being_read(self) -> bool: ...
+
+    async def next(self) -> Any: ...
+
+    def close(self) -> Task[None] | None: ...
+
+
+R = TypeVar("R", bound=Readable)
+
+
 class Stream(AsyncIterator[Any]):
     """What a stub returns for an async generator: read it with ``async for``."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, begin: Callable[[Channel], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, channel: R, begin: Callable[[R], Coroutine[Any, Any, None]]) -> None:
         # The generator's task knows the channel, never this object: so letting go of it can be noticed.
-        self._channel = Channel(loop)
-        self._begin: Callable[[Channel], Coroutine[Any, Any, None]] | None = begin
+        self._channel: Readable = channel
+        self._begin: Callable[[Any], Coroutine[Any, Any, None]] | None = begin
 
     def __await__(self) -> Generator[Any, None, None]:
         raise UsageError("This method streams: read it with `async for`, without await.")

@@ -16,12 +16,23 @@ from sapwood.kernel.context import Call, current, in_time
 from sapwood.kernel.streams import Channel, Stream
 
 
-class Directory(Protocol):
+class Finder(Protocol):
     """Finds agents by their address."""
 
     loop: asyncio.AbstractEventLoop
 
     async def reach(self, address: Address, kind: AgentClass, caller: Call | None) -> Actor: ...
+
+
+class Way(Protocol):
+    """How the calls of a stub get to its agent."""
+
+    address: Address
+    kind: AgentClass
+
+    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Stub:
@@ -31,9 +42,9 @@ class Stub:
     or restarts. After an abort it raises `Aborted`, after a deletion `NotFound`.
     """
 
-    _line: Line
+    _line: Way
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Way) -> None:
         self.__dict__["_line"] = line
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -72,12 +83,12 @@ class Stub:
 class Line:
     """The way from a stub to its agent."""
 
-    __slots__ = ("_actor", "_directory", "_limit", "address", "kind")
+    __slots__ = ("_actor", "_finder", "_limit", "address", "kind")
 
-    def __init__(self, directory: Directory, actor: Actor) -> None:
+    def __init__(self, finder: Finder, actor: Actor) -> None:
         self.address = actor.address
         self.kind = actor.kind
-        self._directory = directory
+        self._finder = finder
         self._actor = actor
         self._limit = actor.limits.payload_bytes
 
@@ -124,7 +135,7 @@ class Line:
         if self._actor.ready:
             return
         async with in_time(call.deadline, self.address):
-            self._actor = await self._directory.reach(self.address, self.kind, call.caller)
+            self._actor = await self._finder.reach(self.address, self.kind, call.caller)
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         limit, signature = self._limit, method.signature
@@ -142,4 +153,4 @@ class Line:
                 lambda item: signature.result.copy(item, limit),
             )
 
-        return Stream(self._directory.loop, begin)
+        return Stream(Channel(self._finder.loop), begin)

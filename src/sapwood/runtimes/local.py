@@ -1,14 +1,20 @@
-"""One process, one data folder: enough for most, and what every test runs on."""
+"""One process, one data folder: enough for most, and what every test runs on.
+
+Where several processes share a folder, each is such a runtime with a share in it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Protocol
 
 from sapwood.clock import Clock, SystemClock
+from sapwood.kernel.answering import Answering
+from sapwood.kernel.far import Far
 from sapwood.kernel.gate import DiskGate, ProcessGate
 from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Directory, Gate, Transport
 from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
 
@@ -18,25 +24,69 @@ FILES_TO_SYNC = 2
 OTHER_FILES = 512
 
 
-class LocalRuntime:
-    """Holds the data folder and the node that runs on it."""
+class Lock(Protocol):
+    """Keeps others from running on what is held."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    def release(self) -> None: ...
+
+
+class Share(Protocol):
+    """What one of several processes on a data folder has of it, and its way to the others."""
+
+    directory: Directory
+    transport: Transport
+
+    @property
+    def part(self) -> str:
+        """What its own files in the folder are called by, beside their name."""
+        ...
+
+    def hold(self, folder: Path) -> Lock:
+        """Keep everybody else from running on this share."""
+        ...
+
+    async def listen(self) -> None:
+        """Answer the others from now on."""
+        ...
+
+    async def hang_up(self) -> None:
+        """Answer nobody any more, and ask nobody."""
+        ...
+
+
+class LocalRuntime:
+    """Holds the data folder, or a share of it, and the node that runs on it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        share: Share | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._files = files or Files()
-        self._lock: FolderLock | None = None
+        self._share = share
+        self._lock: Lock | None = None
 
     async def start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
         gate = self.make_gate()
         fitting = _databases_that_fit(self._settings.connections, synced=gate.synced)
         try:
-            self._lock = FolderLock(folder)
+            self._lock = FolderLock(folder) if self._share is None else self._share.hold(folder)
         except BaseException:
             gate.close()
             raise
-        return Node(
+        share = self._share
+        far = (
+            None
+            if share is None
+            else Far(share.directory, share.transport, asyncio.get_running_loop(), self._settings.limits)
+        )
+        node = Node(
             self._settings,
             folder,
             clock=self._clock,
@@ -44,7 +94,22 @@ class LocalRuntime:
             gate=gate,
             deps=deps,
             open_databases=self._settings.open_databases or fitting,
+            far=far,
+            part="" if share is None else share.part,
         )
+        if far is not None:
+            Answering(node, far)
+        return node
+
+    async def listen(self) -> None:
+        """Answer the other processes, if there are any: the node has taken up work."""
+        if self._share is not None:
+            await self._share.listen()
+
+    async def hang_up(self) -> None:
+        """Answer them no more."""
+        if self._share is not None:
+            await self._share.hang_up()
 
     def make_gate(self) -> Gate:
         if self._settings.durability == Durability.DISK:

@@ -88,11 +88,11 @@ class FolderLock:
     sentence a second process is refused with.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "lock") -> None:
         import fcntl
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / "lock").open("a+")
+        self._file = (folder / name).open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -106,6 +106,11 @@ class FolderLock:
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
+
+    @property
+    def descriptor(self) -> int:
+        """The open file that holds the lock: whoever inherits it holds it too."""
+        return self._file.fileno()
 
     def release(self) -> None:
         self._file.close()

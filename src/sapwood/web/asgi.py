@@ -40,6 +40,7 @@ async def serve(
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
+    from sapwood.web.carrying import carry
     from sapwood.web.door import Place, Refusal, raw_path
     from sapwood.web.errors import close_code
     from sapwood.wire.routing import as_sent
@@ -48,6 +49,9 @@ async def serve(
     try:
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
+            if (away := door.away(found)) is not None:
+                await carry(*away, found, scope, receive, send)
+                return
             await (door.http if is_http else door.websocket)(found, scope, receive, send)
             return
         response = (await door.about(scope) or await door.page(scope)) if is_http else None

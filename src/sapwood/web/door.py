@@ -30,6 +30,7 @@ from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, resolve
+from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
@@ -137,6 +138,21 @@ class Door:
         if kind is None:
             raise refusal(400, "Invalid request")
         return Place(kind, found.name, found.rest)
+
+    def away(self, place: Place) -> tuple[Far, Address] | None:
+        """Return the way to a root that another node runs; None: it is run here, or cannot exist."""
+        far = self._node.far
+        if far is None:
+            return None
+        try:
+            address = Address.root_of(place.root.type, place.name)
+        except InvalidName:
+            return None
+        return None if far.directory.is_here(address) else (far, address)
+
+    def place(self, type: str, name: str, rest: str) -> Place:
+        """Return the place that another node found a URL to lead to."""
+        return Place(resolve(type, self._node.roots), name, rest)
 
     async def about(self, scope: Scope) -> Response | None:
         """Answer what a load balancer or a monitoring system asks; None if it is something else."""

@@ -1,0 +1,223 @@
+"""What other nodes ask of the agents here: it is done as if the caller were here, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Future
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.address import Address
+from sapwood.errors import SapwoodError, Unavailable, UsageError
+from sapwood.kernel.actor import CANCELLED_INSIDE, Actor
+from sapwood.kernel.classes import AgentClass, Method, Signature, named, resolve
+from sapwood.kernel.context import Call, Running, current, in_time
+from sapwood.kernel.copying import Copier
+from sapwood.kernel.crossing import crossing
+from sapwood.kernel.far import CALL, CALL_BACK, REACH, STREAM, Far, FarFunction, FarObject
+from sapwood.kernel.node import Node
+from sapwood.kernel.parcels import (
+    Asked,
+    CalledBack,
+    Cause,
+    address_of,
+    caller_of,
+    pack,
+    read_asked,
+    read_called_back,
+    read_sought,
+    value_of,
+)
+from sapwood.kernel.ports import Exchange
+from sapwood.kernel.streams import Channel
+
+
+class Answering:
+    """Answers the other nodes for one node."""
+
+    def __init__(self, node: Node, far: Far) -> None:
+        self._node = node
+        self._far = far
+        self._tasks: set[asyncio.Task[None]] = set()
+        far.transport.answer(REACH, self._reach)
+        far.transport.answer(CALL, self._call)
+        far.transport.answer(STREAM, self._stream)
+        far.transport.answer(CALL_BACK, self._call_back)
+
+    def _reach(self, message: bytes, exchange: Exchange) -> None:
+        sought = read_sought(message)
+
+        async def work() -> None:
+            path = [
+                (self._kind(type_, module, qualname, is_root=not at), name)
+                for at, (type_, name, module, qualname) in enumerate(sought.path)
+            ]
+            await self._node.stub(path, self._caller(sought.cause))
+            exchange.end(b"")
+
+        self._spawn(exchange, Address.root_of(*sought.path[0][:2]), work())
+
+    def _kind(self, type_: str, module: str, qualname: str, *, is_root: bool) -> AgentClass:
+        if is_root:
+            return resolve(type_, self._node.roots)
+        return named(module, qualname) or resolve(type_)
+
+    def _call(self, message: bytes, exchange: Exchange) -> None:
+        self._when_awake(read_asked(message), exchange, self._serve)
+
+    def _stream(self, message: bytes, exchange: Exchange) -> None:
+        self._when_awake(read_asked(message), exchange, self._pour)
+
+    def _when_awake(self, asked: Asked, exchange: Exchange, act: Any) -> None:
+        """Have the agent do what it is asked; without a task of its own if it is awake."""
+        address = address_of(asked.steps)
+        tree = self._node.trees.get(address.root)
+        actor = tree.actors.get(address) if tree is not None and tree.destroyed is None else None
+        if actor is not None and actor.ready:
+            try:
+                caller = self._caller(asked.cause)
+                act(actor, asked, caller, self._until(asked.cause), exchange)
+            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
+                exchange.fail(_told(error, address, actor.limits.payload_bytes))
+            return
+
+        async def work() -> None:
+            caller, until = self._caller(asked.cause), self._until(asked.cause)
+            async with in_time(until, address):
+                kind = named(asked.module, asked.qualname) if len(address.steps) > 1 else None
+                kind = kind or self._kind(address.type, asked.module, asked.qualname, is_root=len(address.steps) == 1)
+                actor = await self._node.reach(address, kind, caller)
+            act(actor, asked, caller, until, exchange)
+
+        self._spawn(exchange, address, work())
+
+    def _until(self, cause: Cause) -> float | None:
+        return None if cause.seconds is None else self._node.loop.time() + cause.seconds
+
+    def _caller(self, cause: Cause) -> Call | None:
+        live: dict[Address, Running] = {}
+        for above in cause.chain:
+            if above.is_start:
+                # A call that descends from its start must not wait for it.
+                address = address_of(above.steps)
+                tree = self._node.trees.get(address.root)
+                actor = tree.actors.get(address) if tree is not None else None
+                if actor is not None and actor.is_starting:
+                    live[address] = actor
+        caller = caller_of(cause, live)
+        if caller is not None:
+            caller.deadline = self._until(cause)
+        return caller
+
+    def _prepare(
+        self, actor: Actor, asked: Asked, caller: Call | None, until: float | None
+    ) -> tuple[Call, Method, list[Any], dict[str, Any]]:
+        method = actor.kind.method(asked.method)
+        call = Call(actor, method.name, caller)
+        call.deadline = until
+        call.trace = tracing.context_of(asked.cause.trace)
+        signature = method.signature
+        lent = {
+            loan.place: (FarObject if loan.is_object else FarFunction)(self._far, asked.node, loan)
+            for loan in asked.loans
+        }
+        arguments = [_argument(signature, place, raw, lent) for place, raw in enumerate(asked.arguments)]
+        given = {name: _argument(signature, name, raw, lent) for name, raw in asked.named.items()}
+        return call, method, arguments, given
+
+    def _serve(self, actor: Actor, asked: Asked, caller: Call | None, until: float | None, exchange: Exchange) -> None:
+        call, method, arguments, given = self._prepare(actor, asked, caller, until)
+        arguments.insert(0, actor.agent)
+        result = Packing(method.signature.result)
+        reply = actor.serve(call, method.function, arguments, given, method.is_async, result)
+        reply.add_done_callback(partial(_answer, exchange))
+        if caller is None:  # wanted by an agent, it goes on
+            exchange.when_stopped(lambda: actor.cancel(call))
+
+    def _pour(self, actor: Actor, asked: Asked, caller: Call | None, until: float | None, exchange: Exchange) -> None:
+        call, method, arguments, given = self._prepare(actor, asked, caller, until)
+        limit, result = actor.limits.payload_bytes, method.signature.result
+        channel = Poured(self._node.loop, exchange)
+        channel.start(
+            actor, call, method.function(actor.agent, *arguments, **given), lambda item: result.packed(item, limit)
+        )
+        channel.end.add_done_callback(partial(_answer, exchange))
+        exchange.when_stopped(channel.close)
+
+    def _call_back(self, message: bytes, exchange: Exchange) -> None:
+        asked = read_called_back(message)
+        self._spawn(exchange, None, self._called_back(asked, exchange))
+
+    async def _called_back(self, asked: CalledBack, exchange: Exchange) -> None:
+        lent: Any = self._far.lent.get(asked.id)
+        if lent is None:
+            raise UsageError(f"The callback {asked.name!r} was used after the call it was passed to had ended.")
+        current.set(self._caller(asked.cause))
+        function = lent if asked.method is None else getattr(lent, asked.method)
+        arguments = [msgspec.msgpack.decode(raw) for raw in asked.arguments]
+        given = {name: msgspec.msgpack.decode(raw) for name, raw in asked.named.items()}
+        exchange.end(pack(value_of(await function(*arguments, **given))))
+
+    def _spawn(self, exchange: Exchange, address: Address | None, work: Coroutine[Any, Any, None]) -> None:
+        async def answered() -> None:
+            try:
+                await work
+            except CancelledError:
+                exchange.fail(Unavailable(CANCELLED_INSIDE))
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
+                exchange.fail(
+                    error if address is None else _told(error, address, self._node.settings.limits.payload_bytes)
+                )
+
+        task = self._node.loop.create_task(answered(), context=self._node.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        exchange.when_stopped(task.cancel)
+
+
+class Packing:
+    """Makes of a result what crosses to another process."""
+
+    __slots__ = ("_copier",)
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+
+    def copy(self, value: Any, limit: int) -> bytes:
+        return self._copier.packed(value, limit)
+
+
+class Poured(Channel):
+    """A generator whose reader is at another node: what it yields is sent on as fast as that reads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
+        super().__init__(loop)
+        self._exchange = exchange
+        self._until_room: Any = None
+
+    async def put(self, item: Any) -> None:
+        if self._until_room is not None:
+            await self._until_room
+        self._until_room = self._exchange.send(item)
+
+
+def _argument(signature: Signature, place: int | str, raw: msgspec.Raw, lent: dict[int | str, Any]) -> Any:
+    return lent[place] if place in lent else signature.copier(place).unpack(raw)
+
+
+def _answer(exchange: Exchange, reply: Future[Any]) -> None:
+    if reply.cancelled():
+        exchange.fail(Unavailable(CANCELLED_INSIDE))
+    elif (error := reply.exception()) is not None:
+        exchange.fail(error if isinstance(error, Exception) else Unavailable(str(error)))
+    else:
+        exchange.end(reply.result())
+
+
+def _told(error: Exception, address: Address, limit: int) -> Exception:
+    return error if isinstance(error, SapwoodError) else crossing(error, address.steps, limit)

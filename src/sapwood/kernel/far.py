@@ -1,0 +1,315 @@
+"""Agents that another node runs: their stubs, and the callbacks that go there with a call.
+
+A call leaves as one message and its result comes back as one; a stream is read as it is
+filled. Whoever calls cannot tell, but by the time it takes, and by `Unavailable` if the other
+node ends meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from asyncio import AbstractEventLoop, CancelledError, Future, Task
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.errors import TimedOut
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, refuse
+from sapwood.kernel.classes import AgentClass, Callback, Method, is_callback
+from sapwood.kernel.context import Call, current, deadline_of, in_time
+from sapwood.kernel.copying import Copier
+from sapwood.kernel.parcels import (
+    ANYTHING,
+    Asked,
+    CalledBack,
+    FarAgent,
+    Loan,
+    Sought,
+    Steps,
+    Value,
+    cause_of,
+    kind_named,
+    pack,
+    packed,
+    value_from,
+)
+from sapwood.kernel.ports import Directory, Exchange, Transport
+from sapwood.kernel.streams import BUFFER, Stream
+from sapwood.kernel.stub import Stub
+from sapwood.settings import Limits
+
+CALL = "call"
+STREAM = "stream"
+REACH = "reach"
+CALL_BACK = "call back"
+GRACE = 1.0
+"""Seconds after a deadline that the other node, which keeps it, is given to say so."""
+NOTHING = msgspec.Raw(b"\xc0")
+
+_read_value = msgspec.msgpack.Decoder(Value).decode
+
+
+class Far:
+    """The way to agents of other nodes."""
+
+    def __init__(self, directory: Directory, transport: Transport, loop: AbstractEventLoop, limits: Limits) -> None:
+        self.directory = directory
+        self.transport = transport
+        self.loop = loop
+        self.lent: dict[int, CallbackFunction | CallbackObject] = {}
+        """The callbacks that agents of other nodes may call now."""
+        self._limits = limits
+        self._ids = itertools.count(1)
+
+    async def stub(self, path: Sequence[tuple[AgentClass, str]], address: Address, caller: Call | None) -> Stub:
+        """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
+        limits = self._limits
+        for kind, _ in path:
+            limits = limits if kind.limits is None else kind.limits.within(limits)
+        deadline = deadline_of(caller)
+        async with in_time(deadline, address):
+            sought = [(kind.type, name, *kind_named(kind)) for kind, name in path]
+            exchange = await self.open(REACH, address, pack(Sought(sought, cause_of(caller, deadline))))
+            await exchange.receive()
+        return Stub(FarLine(self, address, path[-1][0], limits.payload_bytes))
+
+    async def open(self, verb: str, address: Address, message: bytes, *, items: int = 0) -> Exchange:
+        """Begin an exchange with whoever runs an agent."""
+        return await self.transport.open(await self.directory.owner(address.root), verb, message, items=items)
+
+    def give(self, lending: Lending) -> int:
+        """Let a callback be called from elsewhere until it is taken back."""
+        id_ = next(self._ids)
+        self.lent[id_] = lending.lent
+        return id_
+
+    def take_back(self, loans: Sequence[Loan]) -> None:
+        for loan in loans:
+            self.lent.pop(loan.id, None)
+
+
+class Lending:
+    """A callback on its way to another node."""
+
+    __slots__ = ("is_object", "lent", "name")
+
+    def __init__(self, target: Any, call: Call, limit: int) -> None:
+        self.lent: CallbackFunction | CallbackObject = lend(target, call, limit)
+        self.is_object = isinstance(self.lent, CallbackObject)
+        self.name = self.lent.name if isinstance(self.lent, CallbackFunction) else type(target).__name__
+
+
+class FarLine:
+    """The line from a stub to an agent of another node."""
+
+    __slots__ = ("_far", "_limit", "_names", "_steps", "address", "kind")
+
+    def __init__(self, far: Far, address: Address, kind: AgentClass, limit: int) -> None:
+        self.address = address
+        self.kind = kind
+        self._far = far
+        self._limit = limit
+        self._steps = cast("Steps", list(address.steps))
+        self._names = kind_named(kind)
+
+    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
+        # Copied now, not when it is awaited: what the caller changes in between must not show.
+        call = Call(FarAgent(self.address), method.name, current.get())
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
+        work = self._call(call, method, arguments, named)
+        work.__qualname__ = method.full_name  # what Python says when it was never awaited
+        return work
+
+    async def _call(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+        call.tighten()
+        loans: list[Loan] = []
+        try:
+            await _leave(call.caller)
+            exchange = await self._begin(CALL, call, arguments, named, loans)
+            answer = await self._answer(exchange, call)
+        finally:
+            call.ended = True
+            self._far.take_back(loans)
+        return method.signature.result.unpack(answer)
+
+    async def _answer(self, exchange: Exchange, call: Call) -> bytes:
+        try:
+            if call.deadline is None:
+                answer = await exchange.receive()
+            else:
+                async with asyncio.timeout_at(call.deadline + GRACE):
+                    answer = await exchange.receive()
+        except CancelledError:
+            # Wanted by an agent, it goes on, and its result is dropped: nobody here is above it.
+            if call.caller is None:
+                await exchange.stop()
+            raise
+        except TimeoutError as error:
+            if not isinstance(error, TimedOut):
+                raise _too_late(self.address, call) from None
+            raise
+        assert answer is not None
+        return answer
+
+    async def _begin(
+        self,
+        verb: str,
+        call: Call,
+        arguments: list[Any],
+        named: dict[str, Any],
+        loans: list[Loan],
+        items: int = 0,
+    ) -> Exchange:
+        far = self._far
+
+        def parcel(place: int | str, value: Any) -> msgspec.Raw:
+            if not isinstance(value, Lending):
+                return packed(value)
+            loans.append(Loan(place, far.give(value), value.name, value.is_object))
+            return NOTHING
+
+        message = pack(
+            Asked(
+                self._steps,
+                *self._names,
+                call.method,
+                [parcel(place, value) for place, value in enumerate(arguments)],
+                {name: parcel(name, value) for name, value in named.items()},
+                loans,
+                far.directory.here,
+                cause_of(call.caller, call.deadline),
+            )
+        )
+        if call.deadline is None:
+            return await far.open(verb, self.address, message, items=items)
+        async with in_time(call.deadline, self.address):
+            return await far.open(verb, self.address, message, items=items)
+
+    def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
+        call = Call(FarAgent(self.address), method.name, current.get())
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
+
+        async def begin(channel: FarChannel) -> None:
+            call.tighten()
+            loans: list[Loan] = []
+
+            def ended(_: object) -> None:
+                call.ended = True
+                self._far.take_back(loans)
+
+            channel.end.add_done_callback(ended)
+            await _leave(call.caller)
+            channel.exchange = await self._begin(STREAM, call, arguments, named, loans, items=BUFFER)
+
+        return Stream(FarChannel(self._far.loop, method.signature.result), begin)
+
+
+def _too_late(address: Address, call: Call) -> TimedOut:
+    return TimedOut(f"{address}.{call.method} did not answer before its deadline.", path=address.steps)
+
+
+async def _leave(caller: Call | None) -> None:
+    """Return when the caller may be seen by others: it passes the gate."""
+    if caller is not None and isinstance(caller.actor, Actor):
+        caller.actor.check_live()
+        await caller.actor.leave()
+
+
+class FarChannel:
+    """The reading side of a generator that another node runs."""
+
+    def __init__(self, loop: AbstractEventLoop, items: Copier) -> None:
+        self.loop = loop
+        self.end: Future[object] = loop.create_future()
+        self.closed = False
+        self.is_being_read = False
+        self.exchange: Exchange | None = None
+        self._items = items
+
+    async def next(self) -> Any:
+        assert self.exchange is not None
+        self.is_being_read = True
+        try:
+            item = await self.exchange.receive()
+            if item is not None:
+                return self._items.unpack(item)
+        except Exception:
+            self._ended()
+            raise
+        finally:
+            self.is_being_read = False
+        self._ended()
+        raise StopAsyncIteration
+
+    def _ended(self) -> None:
+        if not self.end.done():
+            self.end.set_result(None)
+
+    def close(self) -> Task[None] | None:
+        """Stop the generator; return what is done when it has unwound."""
+        was_open, self.closed = not self.closed and not self.end.done(), True
+        if self.exchange is None or not was_open:
+            self._ended()
+            return None
+        stopping = self.loop.create_task(self.exchange.stop())
+        stopping.add_done_callback(lambda _: self._ended())
+        return stopping
+
+
+class FarFunction(Callback):
+    """Calls a function at the node it was passed from; may itself be passed on."""
+
+    __slots__ = ("_far", "_id", "_method", "_node", "name")
+
+    def __init__(self, far: Far, node: str, loan: Loan, method: str | None = None) -> None:
+        self.name = loan.name if method is None else f"{loan.name}.{method}"
+        self._far = far
+        self._node = node
+        self._id = loan.id
+        self._method = method
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        caller = current.get()
+        for value in (*args, *kwargs.values()):
+            if is_callback(value):
+                refuse(value, cast(Any, caller), 0)
+        message = pack(
+            CalledBack(
+                self._id,
+                self.name,
+                self._method,
+                [_packed(value) for value in args],
+                {name: _packed(value) for name, value in kwargs.items()},
+                cause_of(caller, deadline_of(caller)),
+            )
+        )
+        if caller is not None and isinstance(caller.actor, Actor):
+            await caller.actor.leave()
+        exchange = await self._far.transport.open(self._node, CALL_BACK, message)
+        answer = await exchange.receive()
+        assert answer is not None
+        return value_from(_read_value(answer))
+
+
+def _packed(value: object) -> msgspec.Raw:
+    return msgspec.Raw(ANYTHING.packed(value, 1 << 30))
+
+
+class FarObject(Callback):
+    """Calls the public methods of an object at the node it was passed from; may itself be passed on."""
+
+    __slots__ = ("_far", "_loan", "_node")
+
+    def __init__(self, far: Far, node: str, loan: Loan) -> None:
+        self._far = far
+        self._node = node
+        self._loan = loan
+
+    def __getattr__(self, name: str) -> FarFunction:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return FarFunction(self._far, self._node, self._loan, name)

@@ -1,0 +1,272 @@
+"""A call as it travels to another node: what is asked, by whom, until when; and what comes back.
+
+Arguments travel packed, one by one, and are unpacked by the callee's annotations, as they are
+where caller and callee share a process. An error keeps its type where the other node
+knows it, and its text everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib
+import sys
+from dataclasses import is_dataclass
+from typing import Any, cast
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.address import Address, Step
+from sapwood.errors import Crashed, NotCopyable
+from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.context import Call, Running
+from sapwood.kernel.copying import Copier, pack_hook, unpack_hook
+from sapwood.kernel.crossing import crashed_of, describe, is_path, own_type, rebuilt, reduced
+
+ANYTHING = Copier(Any, "A value")
+Steps = list[tuple[str, str]]
+
+
+class Above(msgspec.Struct, array_like=True):
+    """One of the calls that led to this one."""
+
+    steps: Steps
+    method: str
+    is_start: bool
+
+
+class Cause(msgspec.Struct, array_like=True):
+    """Who asks, and until when."""
+
+    chain: list[Above]
+    """Oldest first."""
+    seconds: float | None
+    """How much time is left."""
+    trace: str | None
+
+
+class Loan(msgspec.Struct, array_like=True):
+    """A callback among the arguments."""
+
+    place: int | str
+    id: int
+    name: str
+    is_object: bool
+
+
+class Asked(msgspec.Struct, array_like=True):
+    """A call, or a stream to be begun."""
+
+    steps: Steps
+    module: str
+    qualname: str
+    """Which class the caller means by the last step."""
+    method: str
+    arguments: list[msgspec.Raw]
+    named: dict[str, msgspec.Raw]
+    loans: list[Loan]
+    node: str
+    """Where the callbacks are."""
+    cause: Cause
+
+
+class Sought(msgspec.Struct, array_like=True):
+    """An agent to be woken."""
+
+    path: list[tuple[str, str, str, str]]
+    """Type, name, and the module and the name of the class, of each step."""
+    cause: Cause
+
+
+class CalledBack(msgspec.Struct, array_like=True):
+    """A callback that is to be called."""
+
+    id: int
+    name: str
+    method: str | None
+    """Which one of an object's."""
+    arguments: list[msgspec.Raw]
+    named: dict[str, msgspec.Raw]
+    cause: Cause
+
+
+pack = msgspec.msgpack.Encoder(enc_hook=pack_hook).encode
+read_asked = msgspec.msgpack.Decoder(Asked).decode
+read_sought = msgspec.msgpack.Decoder(Sought).decode
+read_called_back = msgspec.msgpack.Decoder(CalledBack).decode
+
+
+def packed(value: object) -> msgspec.Raw:
+    """Return a value that was copied once already."""
+    try:
+        return msgspec.Raw(pack(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotCopyable(f"A value cannot be sent to another process: {error}") from None
+
+
+class FarAgent:
+    """Stands for an agent of another node in the chain of calls."""
+
+    __slots__ = ("address", "agent")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.agent = None
+
+    def check_live(self) -> None:
+        """Whether it lives is not known here."""
+
+
+def cause_of(caller: Call | None, deadline: float | None) -> Cause:
+    """Return what the other node has to know of whoever asks."""
+    chain: list[Above] = []
+    one = caller
+    while one is not None:
+        chain.append(Above(cast("Steps", list(one.actor.address.steps)), one.method, one.is_start))
+        one = one.caller
+    chain.reverse()
+    left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
+    return Cause(chain, left, tracing.text())
+
+
+def address_of(steps: Steps) -> Address:
+    return Address(tuple(Step(*step) for step in steps))
+
+
+def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
+    """Return whoever asks, as calls made here know their callers; `live` are those of them that run here."""
+    call: Call | None = None
+    for above in cause.chain:
+        address = address_of(above.steps)
+        call = Call(live.get(address) or FarAgent(address), above.method, call)
+        call.is_start = above.is_start
+    return call
+
+
+class Value(msgspec.Struct, array_like=True):
+    """A value that knows its own type."""
+
+    module: str | None
+    qualname: str
+    content: msgspec.Raw
+
+
+PATH = "path"
+"""In place of a module: the path of an agent."""
+_read_value = msgspec.msgpack.Decoder(Value).decode
+_read_path = msgspec.msgpack.Decoder(tuple[Step, ...]).decode
+
+
+def value_of(value: object) -> Value:
+    """Return a value with its type, where that can be named; `NotCopyable` if it cannot be packed."""
+    if is_path(value):
+        return Value(PATH, "", packed(value))
+    kind = type(value)
+    named = is_dataclass(kind) or issubclass(kind, msgspec.Struct | enum.Enum) or hasattr(kind, "model_dump")
+    content = packed(value)
+    return Value(kind.__module__, kind.__qualname__, content) if named else Value(None, "", content)
+
+
+def value_from(value: Value) -> Any:
+    """Return what `value_of` was given: a copy."""
+    if value.module == PATH:
+        return _read_path(value.content)
+    kind = find(value.module, value.qualname) if value.module is not None else None
+    if kind is None:
+        return msgspec.msgpack.decode(value.content)
+    return msgspec.msgpack.decode(value.content, type=kind, dec_hook=unpack_hook)
+
+
+def find(module: str, qualname: str) -> Any:
+    """Return the class of this name; None if there is none here."""
+    found: Any = sys.modules.get(module)
+    if found is None:
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return None
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) else None
+
+
+def kind_named(kind: AgentClass) -> tuple[str, str]:
+    return kind.cls.__module__, kind.cls.__qualname__
+
+
+class Failure(msgspec.Struct, array_like=True):
+    """An error."""
+
+    module: str
+    qualname: str
+    is_crash: bool
+    """Whether it is `Crashed` beside its own type."""
+    text: str
+    arguments: list[Value]
+    attributes: dict[str, Value]
+    notes: list[str]
+    cause: Failure | None
+    parts: list[Failure] | None
+    """What a group holds."""
+
+
+_read_failure = msgspec.msgpack.Decoder(Failure).decode
+
+
+def pack_error(error: BaseException) -> bytes:
+    """Return an error as it travels. Never fails: somebody waits for it."""
+    return pack(_failure(error))
+
+
+def _failure(error: BaseException) -> Failure:
+    kind = own_type(type(error))
+    group = cast("BaseExceptionGroup[BaseException]", error) if issubclass(type(error), BaseExceptionGroup) else None
+    return Failure(
+        kind.__module__,
+        kind.__qualname__,
+        kind is not type(error),
+        describe(error),
+        [_told(value) for value in ((group.message,) if group is not None else reduced(error))],
+        {name: _told(value) for name, value in vars(error).items() if name != "__notes__"},
+        [str(note) for note in getattr(error, "__notes__", ())],
+        None if error.__cause__ is None else _failure(error.__cause__),
+        None if group is None else [_failure(one) for one in group.exceptions],
+    )
+
+
+def _told(value: object) -> Value:
+    try:
+        return value_of(value)
+    except (NotCopyable, NotImplementedError):
+        return Value(None, "", packed(describe_value(value)))
+
+
+def describe_value(value: object) -> str:
+    try:
+        return str(value).encode("utf-8", "replace").decode()
+    except Exception:  # noqa: BLE001 - the value's own code may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def unpack_error(packed: bytes) -> Exception:
+    """Return the error that `pack_error` was given, or what can be known of it."""
+    error = _error(_read_failure(packed))
+    return error if isinstance(error, Exception) else Crashed(describe(error))
+
+
+def _error(failure: Failure) -> BaseException:
+    kind = find(failure.module, failure.qualname)
+    if kind is None or not issubclass(kind, BaseException):
+        error: BaseException = Crashed(failure.text)
+    else:
+        arguments = tuple(value_from(value) for value in failure.arguments)
+        if failure.parts is not None:
+            arguments = (*arguments, [_error(one) for one in failure.parts])
+        error = rebuilt(crashed_of(kind) if failure.is_crash else kind, arguments, failure.text)
+    known = {name: value_from(value) for name, value in failure.attributes.items()}
+    vars(error).update(known)
+    for note in failure.notes:
+        error.add_note(note)
+    error.__cause__ = None if failure.cause is None else _error(failure.cause)
+    return error

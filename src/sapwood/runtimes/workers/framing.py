@@ -1,0 +1,86 @@
+"""Frames between two workers: a length, then msgpack; each has the number that follows the last one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+LENGTH = 4
+LARGEST = 1 << 30
+"""No frame is longer. What claims to be is no frame of ours."""
+
+
+class Kind(IntEnum):
+    """What a frame does to its exchange."""
+
+    OPEN = 0
+    """Begins it: what it is about, how many items may come unasked, and the first message."""
+    MESSAGE = 1
+    CREDIT = 2
+    """So much more may be sent."""
+    END = 3
+    """The last message, or none."""
+    FAIL = 4
+    """The error in place of a last message."""
+    STOP = 5
+    """Whoever opened it wants no more of it."""
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    number: int
+    """Counts the frames of one connection in one direction, from 1."""
+    exchange: int
+    kind: int
+    content: Any
+
+
+class Gap(Exception):
+    """A frame is missing, or what came is no frame."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, int, int, Any]).decode
+
+
+def framed(number: int, exchange: int, kind: int, content: object) -> bytes:
+    """Return a frame as bytes."""
+    body = _encode((number, exchange, kind, content))
+    return len(body).to_bytes(LENGTH, "big") + body
+
+
+class Reader:
+    """Makes frames of bytes, however they were cut."""
+
+    __slots__ = ("_expected", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._expected = 1
+
+    def read(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that are complete by now; raises `Gap` if one is missing."""
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        while end - at >= LENGTH:
+            length = int.from_bytes(data[at : at + LENGTH], "big")
+            if length > LARGEST:
+                raise Gap(f"A frame of {length} bytes was announced.")
+            if end - at - LENGTH < length:
+                break
+            at += LENGTH
+            try:
+                frame = Frame(*_decode(memoryview(data)[at : at + length]))
+            except msgspec.MsgspecError as error:
+                raise Gap(f"A frame cannot be read: {error}.") from None
+            at += length
+            if frame.number != self._expected:
+                raise Gap(f"Frame {self._expected} was expected, and {frame.number} came.")
+            self._expected += 1
+            yield frame
+        self._rest = data[at:]

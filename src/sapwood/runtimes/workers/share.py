@@ -1,0 +1,44 @@
+"""One worker's share of a data folder: which trees it runs, what keeps others away, how it reaches them.
+
+Whoever starts the workers holds the folder's own lock and hands it down: it is held as long
+as one of them lives, whatever becomes of whoever started them. So all workers of a
+folder agree on how many they are. Each holds a lock of its own beside it, by its number.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.transport import UnixTransport
+from sapwood.storage.files import FolderLock
+
+
+class WorkerShare:
+    """What one worker has of a data folder."""
+
+    def __init__(
+        self, directory: Part, sockets: Mapping[str, Path], listening: socket.socket, secret: str, folder_lock: int
+    ) -> None:
+        self.directory = directory
+        self.transport = UnixTransport(directory.here, sockets, secret)
+        self._listening = listening
+        self._folder_lock = folder_lock
+        """The open file that the folder is locked by; it is let go by the end of the process."""
+
+    @property
+    def part(self) -> str:
+        return f"-{self.directory.number}-of-{self.directory.count}"
+
+    def hold(self, folder: Path) -> FolderLock:
+        os.fstat(self._folder_lock)  # whoever lost it runs on nothing
+        return FolderLock(folder, f"lock-{self.directory.number}")
+
+    async def listen(self) -> None:
+        await self.transport.listen(self._listening)
+
+    async def hang_up(self) -> None:
+        await self.transport.close()

@@ -1,0 +1,175 @@
+"""Requests and sockets for a tree that another node runs.
+
+The node that accepted a client holds its connection, and carries what goes over it: what an
+ASGI server and an application say to each other, message by message. So the door of the
+other node need not know how far away its client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.errors import NotCopyable, Unavailable, UsageError
+from sapwood.kernel.far import Far
+from sapwood.kernel.parcels import Value, pack, value_from, value_of
+from sapwood.kernel.ports import Exchange, Transport
+from sapwood.kernel.sockets import RESTARTING
+from sapwood.web.asgi import Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from sapwood.web.door import Door, Place
+
+log = logging.getLogger(__name__)
+
+CARRY = "carry"
+FACTS = (
+    "type",
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "raw_path",
+    "query_string",
+    "headers",
+    "client",
+    "server",
+    "root_path",
+    "subprotocols",
+)
+"""What the other node is told of a request; the rest of a scope is the business of this process."""
+LOST = 1006
+ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+
+class Carried(msgspec.Struct, array_like=True):
+    """A request or a socket, as it is told to the node that runs its root."""
+
+    type: str
+    name: str
+    rest: str
+    scope: dict[str, Any]
+    user: Value | None
+    """Who it is, as far as the app around this one knows."""
+
+
+_read_carried = msgspec.msgpack.Decoder(Carried).decode
+_read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let another node answer a client of this one."""
+    is_http = scope["type"] == "http"
+    facts = {name: scope[name] for name in FACTS if name in scope}
+    carried = Carried(place.root.type, place.name, place.rest, facts, _user(scope))
+    begun = False
+    exchange: Exchange | None = None
+    upwards: asyncio.Task[None] | None = None
+    try:
+        exchange = await far.open(CARRY, root, pack(carried))
+        upwards = asyncio.get_running_loop().create_task(_upwards(receive, exchange))
+        while (packed := await exchange.receive()) is not None:
+            begun = True
+            await send(_read_message(packed))
+    except Unavailable as error:
+        if is_http:
+            await _excuse(error, scope, receive, send, begun=begun)
+        else:
+            await _close(receive, send, begun=begun)
+    finally:
+        if exchange is not None:
+            exchange.drop()
+        if upwards is not None:
+            upwards.cancel()
+            await asyncio.wait({upwards})
+
+
+def _user(scope: Scope) -> Value | None:
+    user = scope.get("user")
+    try:
+        return None if user is None else value_of(user)
+    except (NotCopyable, NotImplementedError):
+        raise UsageError(
+            f"The user of a request is a {type(user).__name__}, and its agent is run by another process. Make it a "
+            "dataclass or something else that can be copied, or have App(authenticate=…) find out who it is."
+        ) from None
+
+
+async def _upwards(receive: Receive, exchange: Exchange) -> None:
+    while True:
+        message = await receive()
+        waiting = exchange.send(pack(message))
+        if message["type"] in ("http.disconnect", "websocket.disconnect"):
+            return
+        if waiting is not None:
+            await waiting
+
+
+async def _excuse(error: Unavailable, scope: Scope, receive: Receive, send: Send, *, begun: bool) -> None:
+    from starlette.responses import PlainTextResponse
+
+    if begun:
+        raise error  # the server cuts the connection, so that nobody takes half an answer for a whole one
+    await PlainTextResponse("Service Unavailable", 503, {"retry-after": "1"})(scope, receive, send)
+
+
+async def _close(receive: Receive, send: Send, *, begun: bool) -> None:
+    with contextlib.suppress(OSError):  # the client may have gone at the same time
+        if not begun:
+            await receive()
+            await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": RESTARTING, "reason": "The agent restarts"})
+
+
+def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) -> None:
+    """Have the door serve clients that other nodes hold."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin(message: bytes, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(_serve(_read_carried(message), exchange, door))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    transport.answer(CARRY, begin)
+
+
+async def _serve(carried: Carried, exchange: Exchange, door: Callable[[], Awaitable[Door]]) -> None:
+    is_http = carried.scope["type"] == "http"
+
+    async def receive() -> MutableMapping[str, Any]:
+        try:
+            packed = await exchange.receive()
+        except Unavailable:
+            packed = None
+        if packed is not None:
+            return _read_message(packed)
+        return {"type": "http.disconnect"} if is_http else {"type": "websocket.disconnect", "code": LOST}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if (waiting := exchange.send(pack(message))) is not None:
+            await waiting
+
+    try:
+        opened = await door()
+        scope: Scope = {**carried.scope, "asgi": ASGI}
+        for name in ("headers", "client", "server"):
+            if scope.get(name) is not None:
+                scope[name] = _pairs(scope[name]) if name == "headers" else tuple(scope[name])
+        if carried.user is not None:
+            scope["user"] = value_from(carried.user)
+        place = opened.place(carried.type, carried.name, carried.rest)
+        await (opened.http if is_http else opened.websocket)(place, scope, receive, send)
+        exchange.end()
+    except Exception as error:
+        log.exception("a client that another process holds could not be served")
+        exchange.fail(Unavailable(str(error)))
+
+
+def _pairs(headers: list[list[bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers]

@@ -1,0 +1,147 @@
+"""A world of two nodes in one process: one that the test and its clients meet, and one that runs every tree.
+
+All that crosses between them crosses as it does between workers: packed, over a Unix socket. Only what a test hands
+to its agents, deps and clock, is shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sapwood import App
+from sapwood.address import Address
+from sapwood.kernel.node import Node
+from sapwood.kernel.ports import Gate
+from sapwood.runtimes.local import LocalRuntime
+from sapwood.runtimes.workers.transport import UnixTransport
+from sapwood.settings import Settings
+from sapwood.storage.files import Files, FolderLock
+from sapwood.testing.clock import FakeClock
+from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
+from sapwood.testing.world import SLOW, World
+
+FRONT, BACK = "front", "back"
+
+
+@dataclass(frozen=True)
+class AllAtTheBack:
+    """One node has nothing, and the other all."""
+
+    here: str
+
+    def is_here(self, root: Address) -> bool:
+        return self.here == BACK
+
+    async def owner(self, root: Address) -> str:
+        return BACK
+
+    async def everybody(self) -> Iterable[str]:
+        return (FRONT, BACK)
+
+
+class Side:
+    """One of the two: a share in a folder of its own."""
+
+    part = ""
+
+    def __init__(self, here: str, folder: Path) -> None:
+        self.directory = AllAtTheBack(here)
+        self.transport = UnixTransport(here, {FRONT: folder / FRONT, BACK: folder / BACK}, "secret")
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / here))
+        self._listening.listen()
+
+    def hold(self, folder: Path) -> FolderLock:
+        return FolderLock(folder)
+
+    async def listen(self) -> None:
+        await self.transport.listen(self._listening)
+
+    async def hang_up(self) -> None:
+        await self.transport.close()
+        self._listening.close()
+
+
+class _Runtime(LocalRuntime):
+    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, side: Side) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()), share=side)
+        self._points = points
+
+    def make_gate(self) -> Gate:
+        return CountingGate(self._points, super().make_gate())
+
+
+class Front(App):
+    """The app that a test has in its hands; it ends the other one too."""
+
+    back: App
+    folder: Path
+
+    async def __aexit__(self, *exc: object) -> None:
+        await super().__aexit__(*exc)
+        await self.back.__aexit__()
+        shutil.rmtree(self.folder)
+
+
+class TwoNodes(World):
+    """A running app whose agents are run by another node than the one that a test speaks with."""
+
+    async def start(self) -> None:
+        self.points = CrashPoints()
+        folder = Path(tempfile.mkdtemp(prefix="sapwood-"))
+        front, back = Side(FRONT, folder), Side(BACK, folder)
+        given = self._given
+        options: dict[str, Any] = {
+            "agents": given.agents,
+            "authenticate": given.authenticate,
+            "authorize": given.authorize,
+            "pages": given.pages,
+        }
+        behind = App(
+            **options,
+            deps=given.deps,
+            settings=self.settings,
+            runtime=_Runtime(self.settings, self.clock, self.points, back),
+        )
+        await behind.__aenter__()
+        settings = replace(self.settings, data=str(folder / "front-data"))
+        deps = behind.node.deps
+        self.app = app = Front(
+            **options,
+            deps=lambda: contextlib.nullcontext(deps),
+            settings=settings,
+            runtime=LocalRuntime(settings, clock=self.clock, share=front),
+        )
+        app.back, app.folder = behind, folder
+        await app.__aenter__()
+        if self._slow_slices == "fail":
+            self.node.watchdog.on_slow.append(self.slow.append)
+
+    @property
+    def node(self) -> Node:
+        """The node that runs the agents."""
+        assert isinstance(self.app, Front)
+        return self.app.back.node
+
+
+@asynccontextmanager
+async def running_on_two_nodes(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+    """Run an app for a test, as `sapwood.testing.running` does."""
+    with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
+        changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
+        world = TwoNodes(app, changed, slow_slices=slow_slices)
+        await world.start()
+        try:
+            yield world
+        finally:
+            await world.app.__aexit__()
+        if world.slow:
+            raise AssertionError("\n".join(str(slow) for slow in world.slow))
