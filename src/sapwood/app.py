@@ -177,7 +177,8 @@ class App:
         Call it when somebody signed out or may no longer come in: who they are is asked when a socket is opened, and
         not again. Users are compared with `==`. After a code from 4000 on clients do not come back by themselves.
         """
-        return self.node.sockets.show_out(user, code, reason)
+        found = self.node.sockets.show_out(user, code, reason)
+        return found if self.node.far is None else found + await self.node.far.show_out(user, code, reason)
 
     def path_to(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = (), rest: str = ""

@@ -18,9 +18,10 @@ from sapwood.kernel.classes import AgentClass, Method, Signature, named, resolve
 from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing
-from sapwood.kernel.far import CALL, CALL_BACK, REACH, STREAM, Far, FarFunction, FarObject
+from sapwood.kernel.far import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, Far, FarFunction, FarObject
 from sapwood.kernel.node import Node
 from sapwood.kernel.parcels import (
+    ANYTHING,
     Asked,
     CalledBack,
     Cause,
@@ -29,7 +30,9 @@ from sapwood.kernel.parcels import (
     pack,
     read_asked,
     read_called_back,
+    read_shown_out,
     read_sought,
+    value_from,
     value_of,
 )
 from sapwood.kernel.ports import Exchange
@@ -47,6 +50,7 @@ class Answering:
         far.transport.answer(CALL, self._call)
         far.transport.answer(STREAM, self._stream)
         far.transport.answer(CALL_BACK, self._call_back)
+        far.transport.answer(SHOW_OUT, self._show_out)
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:
         sought = read_sought(message)
@@ -122,7 +126,7 @@ class Answering:
         call.trace = tracing.context_of(asked.cause.trace)
         signature = method.signature
         lent = {
-            loan.place: (FarObject if loan.is_object else FarFunction)(self._far, asked.node, loan)
+            loan.place: (FarFunction if loan.methods is None else FarObject)(self._far, asked.node, loan)
             for loan in asked.loans
         }
         arguments = [_argument(signature, place, raw, lent) for place, raw in enumerate(asked.arguments)]
@@ -158,9 +162,14 @@ class Answering:
             raise UsageError(f"The callback {asked.name!r} was used after the call it was passed to had ended.")
         current.set(self._caller(asked.cause))
         function = lent if asked.method is None else getattr(lent, asked.method)
-        arguments = [msgspec.msgpack.decode(raw) for raw in asked.arguments]
-        given = {name: msgspec.msgpack.decode(raw) for name, raw in asked.named.items()}
+        arguments = [ANYTHING.unpacked(raw) for raw in asked.arguments]
+        given = {name: ANYTHING.unpacked(raw) for name, raw in asked.named.items()}
         exchange.end(pack(value_of(await function(*arguments, **given))))
+
+    def _show_out(self, message: bytes, exchange: Exchange) -> None:
+        shown = read_shown_out(message)
+        count = self._node.sockets.show_out(value_from(shown.user), shown.code, shown.reason)
+        exchange.end(str(count).encode())
 
     def _spawn(self, exchange: Exchange, address: Address | None, work: Coroutine[Any, Any, None]) -> None:
         async def answered() -> None:
@@ -207,7 +216,7 @@ class Poured(Channel):
 
 
 def _argument(signature: Signature, place: int | str, raw: msgspec.Raw, lent: dict[int | str, Any]) -> Any:
-    return lent[place] if place in lent else signature.copier(place).unpack(raw)
+    return lent[place] if place in lent else signature.copier(place).unpacked(raw)
 
 
 def _answer(exchange: Exchange, reply: Future[Any]) -> None:

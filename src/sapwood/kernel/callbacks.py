@@ -91,3 +91,11 @@ class CallbackObject(Callback):
         if not callable(function):
             raise NoSuchMethod(f"The callback {type(self._target).__name__} has no public method {name!r}.")
         return CallbackFunction(self._lent, f"{type(self._target).__name__}.{name}", function)
+
+    def __dir__(self) -> list[str]:
+        return public_methods(self._target)
+
+
+def public_methods(target: Callback) -> list[str]:
+    """Return what can be called of an object that is passed as a callback."""
+    return [name for name in dir(target) if not name.startswith("_") and callable(getattr(target, name, None))]

@@ -82,6 +82,32 @@ def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any
 _pack: Callable[[object], bytes] = msgspec.msgpack.Encoder(enc_hook=pack_hook).encode
 
 
+ODD_INT, ODD_TEXT = 1, 2
+"""Extensions of msgpack for what Python has and msgpack has not: very large numbers, and half characters."""
+EXTENSIONS = {0xC7: 2, 0xC8: 3, 0xC9: 5, 0xD4: 1, 0xD5: 1, 0xD6: 1, 0xD7: 1, 0xD8: 1}
+"""Where the code of an extension stands, by its first byte."""
+
+
+def _pack_scalar(value: Any) -> bytes:
+    """Return a scalar that is passed as it is."""
+    try:
+        return _pack(value)
+    except OverflowError:
+        return _pack(msgspec.msgpack.Ext(ODD_INT, hex(value).encode()))
+    except UnicodeEncodeError:
+        return _pack(msgspec.msgpack.Ext(ODD_TEXT, value.encode(errors="surrogatepass")))
+
+
+def _odd_scalar(packed: bytes | msgspec.Raw) -> Any:
+    """Return what `_pack_scalar` could not leave to msgpack; None: it is nothing of that kind."""
+    view = memoryview(packed)
+    place = EXTENSIONS.get(view[0])
+    if place is None or view[place] not in (ODD_INT, ODD_TEXT):
+        return None
+    found = msgspec.msgpack.decode(packed, type=msgspec.msgpack.Ext)
+    return int(bytes(found.data), 16) if found.code == ODD_INT else bytes(found.data).decode(errors="surrogatepass")
+
+
 def _as_is(annotation: Any) -> frozenset[type]:
     """Return the scalar types that this annotation takes without a conversion."""
     if annotation in (Any, object):
@@ -166,18 +192,25 @@ class Copier:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied.") from None
 
     def packed(self, value: Any, limit: int) -> bytes:
-        """Return `value` as it crosses to another process, where `unpack` makes the copy; it may have `limit` bytes."""
+        """Return `value` as it crosses to another process, where `unpacked` copies it; it may have `limit` bytes."""
         kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+        if kind in self._as_is:
+            if kind in SIZED and len(value) * 4 > limit:
+                self._check_size(value, limit)
+            return _pack_scalar(value)
         self._refuse_subclass(kind)
         try:
             packed = _pack(value)
         except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
             raise NotCopyable(f"{self._what} cannot be copied to another agent: {error}") from None
         if len(packed) > limit:
-            if kind not in SIZED:
-                raise self._too_large(len(packed), limit)
-            self._check_size(value, limit)
+            raise self._too_large(len(packed), limit)
         return packed
+
+    def unpacked(self, packed: bytes | msgspec.Raw) -> Any:
+        """Return the copy of what `packed` was given; `InvalidArguments` or `InvalidResult` if it does not fit."""
+        odd = _odd_scalar(packed)
+        return self.unpack(packed) if odd is None else odd
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""

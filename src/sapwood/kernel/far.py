@@ -16,10 +16,10 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import TimedOut
+from sapwood.errors import NoSuchMethod, TimedOut
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, refuse
-from sapwood.kernel.classes import AgentClass, Callback, Method, is_callback
+from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, public_methods, refuse
+from sapwood.kernel.classes import AgentClass, Method, is_callback
 from sapwood.kernel.context import Call, current, deadline_of, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.parcels import (
@@ -28,14 +28,15 @@ from sapwood.kernel.parcels import (
     CalledBack,
     FarAgent,
     Loan,
+    ShownOut,
     Sought,
     Steps,
     Value,
     cause_of,
     kind_named,
     pack,
-    packed,
     value_from,
+    value_of,
 )
 from sapwood.kernel.ports import Directory, Exchange, Transport
 from sapwood.kernel.streams import BUFFER, Stream
@@ -46,8 +47,10 @@ CALL = "call"
 STREAM = "stream"
 REACH = "reach"
 CALL_BACK = "call back"
+SHOW_OUT = "show out"
 GRACE = 1.0
 """Seconds after a deadline that the other node, which keeps it, is given to say so."""
+UNLIMITED = 1 << 40
 NOTHING = msgspec.Raw(b"\xc0")
 
 _read_value = msgspec.msgpack.Decoder(Value).decode
@@ -81,6 +84,18 @@ class Far:
         """Begin an exchange with whoever runs an agent."""
         return await self.transport.open(await self.directory.owner(address.root), verb, message, items=items)
 
+    async def show_out(self, user: object, code: int, reason: str) -> int:
+        """Close the sockets of a user at all other nodes; return how many there were."""
+        message = pack(ShownOut(value_of(user), code, reason))
+        others = [node for node in await self.directory.everybody() if node != self.directory.here]
+        found = await asyncio.gather(*(self._ask(node, SHOW_OUT, message) for node in others))
+        return sum(map(int, found))
+
+    async def _ask(self, node: str, verb: str, message: bytes) -> bytes:
+        answer = await (await self.transport.open(node, verb, message)).receive()
+        assert answer is not None
+        return answer
+
     def give(self, lending: Lending) -> int:
         """Let a callback be called from elsewhere until it is taken back."""
         id_ = next(self._ids)
@@ -95,12 +110,16 @@ class Far:
 class Lending:
     """A callback on its way to another node."""
 
-    __slots__ = ("is_object", "lent", "name")
+    __slots__ = ("lent", "methods", "name")
 
     def __init__(self, target: Any, call: Call, limit: int) -> None:
         self.lent: CallbackFunction | CallbackObject = lend(target, call, limit)
-        self.is_object = isinstance(self.lent, CallbackObject)
-        self.name = self.lent.name if isinstance(self.lent, CallbackFunction) else type(target).__name__
+        self.methods: list[str] | None = None
+        """What can be called of an object; None: it is a function."""
+        if isinstance(self.lent, CallbackFunction):
+            self.name = self.lent.name
+        else:
+            self.name, self.methods = type(target).__name__, public_methods(target)
 
 
 class FarLine:
@@ -129,36 +148,44 @@ class FarLine:
         loans: list[Loan] = []
         try:
             await _leave(call.caller)
-            exchange = await self._begin(CALL, call, arguments, named, loans)
+            exchange = await self._begin(CALL, call, method, arguments, named, loans)
             answer = await self._answer(exchange, call)
         finally:
             call.ended = True
             self._far.take_back(loans)
-        return method.signature.result.unpack(answer)
+        return method.signature.result.unpacked(answer)
 
     async def _answer(self, exchange: Exchange, call: Call) -> bytes:
         try:
             if call.deadline is None:
                 answer = await exchange.receive()
             else:
-                async with asyncio.timeout_at(call.deadline + GRACE):
-                    answer = await exchange.receive()
+                answer = await self._answer_by(call.deadline + GRACE, exchange, call)
         except CancelledError:
             # Wanted by an agent, it goes on, and its result is dropped: nobody here is above it.
             if call.caller is None:
                 await exchange.stop()
             raise
-        except TimeoutError as error:
-            if not isinstance(error, TimedOut):
-                raise _too_late(self.address, call) from None
-            raise
         assert answer is not None
         return answer
+
+    async def _answer_by(self, when: float, exchange: Exchange, call: Call) -> bytes | None:
+        limit = asyncio.timeout_at(when)
+        try:
+            async with limit:
+                return await exchange.receive()
+        except TimeoutError:
+            if not limit.expired():  # one of the agent's own
+                raise
+            exchange.drop()
+            text = f"{self.address}.{call.method} did not answer before its deadline."
+            raise TimedOut(text, path=self.address.steps) from None
 
     async def _begin(
         self,
         verb: str,
         call: Call,
+        method: Method,
         arguments: list[Any],
         named: dict[str, Any],
         loans: list[Loan],
@@ -166,10 +193,12 @@ class FarLine:
     ) -> Exchange:
         far = self._far
 
+        copier = method.signature.copier
+
         def parcel(place: int | str, value: Any) -> msgspec.Raw:
             if not isinstance(value, Lending):
-                return packed(value)
-            loans.append(Loan(place, far.give(value), value.name, value.is_object))
+                return msgspec.Raw(copier(place).packed(value, UNLIMITED))  # it is a copy that was found to fit
+            loans.append(Loan(place, far.give(value), value.name, value.methods))
             return NOTHING
 
         message = pack(
@@ -203,13 +232,9 @@ class FarLine:
 
             channel.end.add_done_callback(ended)
             await _leave(call.caller)
-            channel.exchange = await self._begin(STREAM, call, arguments, named, loans, items=BUFFER)
+            channel.exchange = await self._begin(STREAM, call, method, arguments, named, loans, items=BUFFER)
 
         return Stream(FarChannel(self._far.loop, method.signature.result), begin)
-
-
-def _too_late(address: Address, call: Call) -> TimedOut:
-    return TimedOut(f"{address}.{call.method} did not answer before its deadline.", path=address.steps)
 
 
 async def _leave(caller: Call | None) -> None:
@@ -236,7 +261,7 @@ class FarChannel:
         try:
             item = await self.exchange.receive()
             if item is not None:
-                return self._items.unpack(item)
+                return self._items.unpacked(item)
         except Exception:
             self._ended()
             raise
@@ -260,10 +285,10 @@ class FarChannel:
         return stopping
 
 
-class FarFunction(Callback):
+class FarFunction(CallbackFunction):
     """Calls a function at the node it was passed from; may itself be passed on."""
 
-    __slots__ = ("_far", "_id", "_method", "_node", "name")
+    __slots__ = ("_far", "_id", "_method", "_node")
 
     def __init__(self, far: Far, node: str, loan: Loan, method: str | None = None) -> None:
         self.name = loan.name if method is None else f"{loan.name}.{method}"
@@ -296,10 +321,10 @@ class FarFunction(Callback):
 
 
 def _packed(value: object) -> msgspec.Raw:
-    return msgspec.Raw(ANYTHING.packed(value, 1 << 30))
+    return msgspec.Raw(ANYTHING.packed(value, UNLIMITED))
 
 
-class FarObject(Callback):
+class FarObject(CallbackObject):
     """Calls the public methods of an object at the node it was passed from; may itself be passed on."""
 
     __slots__ = ("_far", "_loan", "_node")
@@ -310,6 +335,9 @@ class FarObject(Callback):
         self._loan = loan
 
     def __getattr__(self, name: str) -> FarFunction:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name not in dir(self):
+            raise NoSuchMethod(f"The callback {self._loan.name} has no public method {name!r}.")
         return FarFunction(self._far, self._node, self._loan, name)
+
+    def __dir__(self) -> list[str]:
+        return self._loan.methods or []

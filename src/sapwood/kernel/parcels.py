@@ -11,7 +11,10 @@ import asyncio
 import enum
 import importlib
 import sys
+import uuid
 from dataclasses import is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
@@ -26,6 +29,14 @@ from sapwood.kernel.crossing import crashed_of, describe, is_path, own_type, reb
 
 ANYTHING = Copier(Any, "A value")
 Steps = list[tuple[str, str]]
+
+
+class Value(msgspec.Struct, array_like=True):
+    """A value that knows its own type."""
+
+    module: str | None
+    qualname: str
+    content: msgspec.Raw
 
 
 class Above(msgspec.Struct, array_like=True):
@@ -52,7 +63,8 @@ class Loan(msgspec.Struct, array_like=True):
     place: int | str
     id: int
     name: str
-    is_object: bool
+    methods: list[str] | None
+    """What can be called of an object; None: it is a function."""
 
 
 class Asked(msgspec.Struct, array_like=True):
@@ -91,10 +103,19 @@ class CalledBack(msgspec.Struct, array_like=True):
     cause: Cause
 
 
+class ShownOut(msgspec.Struct, array_like=True):
+    """A user whose sockets are to be closed."""
+
+    user: Value
+    code: int
+    reason: str
+
+
 pack = msgspec.msgpack.Encoder(enc_hook=pack_hook).encode
 read_asked = msgspec.msgpack.Decoder(Asked).decode
 read_sought = msgspec.msgpack.Decoder(Sought).decode
 read_called_back = msgspec.msgpack.Decoder(CalledBack).decode
+read_shown_out = msgspec.msgpack.Decoder(ShownOut).decode
 
 
 def packed(value: object) -> msgspec.Raw:
@@ -144,17 +165,10 @@ def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
     return call
 
 
-class Value(msgspec.Struct, array_like=True):
-    """A value that knows its own type."""
-
-    module: str | None
-    qualname: str
-    content: msgspec.Raw
-
-
+CONTAINERS = (tuple, set, frozenset)
+TYPED = (msgspec.Struct, enum.Enum, uuid.UUID, Decimal, date, time, timedelta)
 PATH = "path"
 """In place of a module: the path of an agent."""
-_read_value = msgspec.msgpack.Decoder(Value).decode
 _read_path = msgspec.msgpack.Decoder(tuple[Step, ...]).decode
 
 
@@ -163,7 +177,7 @@ def value_of(value: object) -> Value:
     if is_path(value):
         return Value(PATH, "", packed(value))
     kind = type(value)
-    named = is_dataclass(kind) or issubclass(kind, msgspec.Struct | enum.Enum) or hasattr(kind, "model_dump")
+    named = kind in CONTAINERS or is_dataclass(kind) or issubclass(kind, TYPED) or hasattr(kind, "model_dump")
     content = packed(value)
     return Value(kind.__module__, kind.__qualname__, content) if named else Value(None, "", content)
 

@@ -33,8 +33,11 @@ class Lock(Protocol):
 class Share(Protocol):
     """What one of several processes on a data folder has of it, and its way to the others."""
 
-    directory: Directory
-    transport: Transport
+    @property
+    def directory(self) -> Directory: ...
+
+    @property
+    def transport(self) -> Transport: ...
 
     @property
     def part(self) -> str:

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from sapwood.errors import SapwoodError, Unavailable
-from sapwood.kernel.actor import again
+from sapwood.errors import Unavailable
 from sapwood.kernel.parcels import pack_error, unpack_error
 from sapwood.runtimes.workers.framing import Gap, Kind, Reader, framed
 
@@ -90,7 +89,7 @@ class Talk:
     async def receive(self) -> bytes | None:
         while not self._incoming:
             if self._error is not None:
-                raise again(self._error) if isinstance(self._error, SapwoodError) else self._error
+                raise self._error
             if self._ended:
                 return None
             self._reader = self._link.loop.create_future()
