@@ -21,7 +21,7 @@ from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node, roots_in
-from sapwood.runtimes.local import LocalRuntime
+from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
 from sapwood.web.carrying import answer_carried
@@ -102,6 +102,12 @@ class App:
             raise UsageError("The app has a runtime of its own, which has settings of its own. Change them there.")
         self.settings = replace(self.settings, **settings)
         self._runtime = LocalRuntime(self.settings)
+
+    def share(self, share: Share) -> None:
+        """Run only a share of the trees, beside other processes on the same data folder, as `--workers` does."""
+        if self._given_runtime is not None:
+            raise UsageError("The app has a runtime of its own, and cannot be shared between workers.")
+        self._runtime = LocalRuntime(self.settings, share=share)
 
     async def __aenter__(self) -> Self:
         if self._node is not None:

@@ -74,6 +74,7 @@ def serve(
     insecure: Insecure = False,
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log_level: Level = "info",
+    workers: Annotated[int | None, Parameter(help="Processes to share the agents between: one for each core.")] = None,
     grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
 ) -> None:
     """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
@@ -89,6 +90,7 @@ def serve(
             access_log=access_log,
             log_level=log_level,
             grace=grace,
+            workers=workers,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import ipaddress
@@ -13,8 +14,9 @@ import signal
 import socket
 import sys
 from asyncio import CancelledError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,10 +28,14 @@ from uvicorn.supervisors.statreload import StatReload
 
 from sapwood.address import kebab
 from sapwood.app import App
-from sapwood.cli.loading import load
+from sapwood.cli.loading import Loaded, load
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
+from sapwood.runtimes.arranging import arrange
+from sapwood.runtimes.workers.line import Line
+from sapwood.runtimes.workers.supervisor import Seat, Supervisor
+from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
 from sapwood.web.server import WebSockets
@@ -41,6 +47,8 @@ LOOPBACK_ORIGINS = tuple(
 )
 PINGS = 20.0
 BYTES_PER_CHARACTER = 4
+MOST_WORKERS = 256
+BACKLOG = 2048
 ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
@@ -58,12 +66,64 @@ class Options:
     access_log: bool = False
     log_level: str = "info"
     grace: float = 10.0
+    workers: int | None = None
 
 
 def serve(options: Options) -> None:
     """Serve until a signal comes."""
     listening = _listen(options)
-    _run(options, sockets=[listening])
+    if options.workers is None:
+        _run(options, sockets=[listening])
+    else:
+        _supervise(options, options.workers, listening)
+
+
+def _supervise(options: Options, workers: int, listening: socket.socket) -> None:
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"--workers takes a number from 1 to {MOST_WORKERS}.")
+    _log_to_stderr(options)
+    app = load(options.target, options.data).app
+    _check_safe(options, app)
+    listening.listen(BACKLOG)  # so that nobody is refused while a worker starts
+    folder, url = Path(app.settings.data), _url(options, listening)
+    lock = FolderLock(folder)
+    token = secrets.token_urlsafe(32)
+
+    def ready() -> None:
+        _write_secret(folder / FILE, {"url": url, "token": token, "pid": os.getpid()})
+        many = f"{workers} workers" if workers > 1 else "one worker"
+        log.info("sapwood is running at %s with %s, with its data in %s", url, many, folder)
+
+    try:
+        asyncio.run(_arrange(folder, workers))
+        supervisor = Supervisor(
+            workers,
+            _work,
+            (options, listening, token),
+            lock,
+            grace=options.grace,
+            silence=2 * app.settings.fatal_slice,
+            when_ready=ready,
+        )
+        code = supervisor.run()
+    finally:
+        (folder / FILE).unlink(missing_ok=True)
+        lock.release()
+    log.info("sapwood has stopped")
+    if code:
+        sys.exit(code)
+
+
+async def _arrange(folder: Path, workers: int) -> None:
+    arrange(folder, workers, Files())
+
+
+def _work(seat: Seat, options: Options, listening: socket.socket, token: str) -> None:
+    """Be one worker: serve, until the supervisor says that it is enough."""
+    _log_to_stderr(options, f"worker {seat.number} ")
+    loaded = load(options.target, options.data)
+    loaded.app.share(seat.share())
+    _serve(options, loaded, token, [listening], seat)
 
 
 def develop(options: Options, folder: Path) -> None:
@@ -114,10 +174,19 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
         if not options.dev:
             raise
         sys.exit(f"error: {error}\nIt is tried again when a file changes.")
-    token = secrets.token_urlsafe(32)
+    _serve(options, loaded, secrets.token_urlsafe(32), sockets)
+
+
+def _serve(
+    options: Options, loaded: Loaded, token: str, sockets: list[socket.socket], seat: Seat | None = None
+) -> None:
+    app = loaded.app
     door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
     if options.dev and is_loopback(options.host) and not options.insecure:
         door = OwnNames(door)
+    server: uvicorn.Server | None = None
+    if seat is not None:
+        door = Together(door, seat.line, lambda: server, options.grace)
     config = uvicorn.Config(
         door,
         ws=WebSockets,
@@ -132,7 +201,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
         timeout_graceful_shutdown=max(1, round(options.grace)),
         lifespan="on",
     )
-    server = Server(config, options, app, token, sockets[0].getsockname()[1])
+    server = Server(config, options, app, token, sockets[0]) if seat is None else Silent(config, app)
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(1)
@@ -163,15 +232,72 @@ def _is_own(host: str) -> bool:
     return is_loopback(urlsplit(f"//{host}").hostname or "")
 
 
+class Together:
+    """Begins and ends one worker with the others: as long as one has clients, all answer."""
+
+    def __init__(self, app: ASGI, line: Connection, server: Callable[[], uvicorn.Server | None], grace: float) -> None:
+        self._app = app
+        self._connection = line
+        self._server = server
+        self._grace = grace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+        line = Line(self._connection, self._end)
+
+        async def heard() -> MutableMapping[str, Any]:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await line.drained(self._grace)
+            return message
+
+        async def said(message: MutableMapping[str, Any]) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                line.ready()
+
+        try:
+            await self._app(scope, heard, said)
+        finally:
+            line.close()
+
+    def _end(self) -> None:
+        if (server := self._server()) is not None and not server.should_exit:
+            log.error("the supervisor is gone, and the worker ends")
+            server.should_exit = True
+
+
+class Silent(uvicorn.Server):
+    """One worker's server. Where it is, is said by the supervisor."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        _end_streams(self._app)
+        await super().shutdown(sockets=sockets)
+
+
+def _end_streams(app: App) -> None:
+    """End what would keep the server from ending."""
+    with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+        app.node.shared(OpenStreams).end()
+
+
 class Server(uvicorn.Server):
     """Says where it is, on the terminal and in the data folder."""
 
-    def __init__(self, config: uvicorn.Config, options: Options, app: App, token: str, port: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, options: Options, app: App, token: str, listening: socket.socket
+    ) -> None:
         super().__init__(config)
         self._options = options
         self._app = app
         self._token = token
-        self._url = f"http://{_reachable(options.host)}:{port}"
+        self._url = _url(options, listening)
         self._file = Path(app.settings.data) / FILE
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -185,8 +311,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
-        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
-            self._app.node.shared(OpenStreams).end()  # they would keep the server from ending
+        _end_streams(self._app)
         await super().shutdown(sockets=sockets)
         log.info("sapwood has stopped")
 
@@ -226,6 +351,10 @@ def _reachable(host: str) -> str:
     return host if address.version == 4 else f"[{host}]"
 
 
+def _url(options: Options, listening: socket.socket) -> str:
+    return f"http://{_reachable(options.host)}:{listening.getsockname()[1]}"
+
+
 def _listen(options: Options) -> socket.socket:
     if not 0 <= options.port <= 65535:
         raise UsageError(f"{options.port} is not a port; a port is a number from 0 to 65535.")
@@ -252,10 +381,10 @@ def _write_secret(path: Path, value: dict[str, Any]) -> None:
     half.rename(path)
 
 
-def _log_to_stderr(options: Options) -> None:
+def _log_to_stderr(options: Options, who: str = "") -> None:
     logging.basicConfig(
         level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(message)s",
+        format=f"%(asctime)s %(levelname)-7s {who}%(message)s",
         datefmt="%H:%M:%S",
         force=True,
     )

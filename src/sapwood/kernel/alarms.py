@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sapwood.address import Address
@@ -84,6 +84,22 @@ class Alarms:
 
     def _mark_whole(self) -> None:
         self.database.execute("INSERT INTO sapwood_node_alarms (root) VALUES ('') ON CONFLICT DO NOTHING")
+
+    def rows(self) -> list[tuple[str, float | None, int]]:
+        """Return what is stored: the address of each tree, when it is due, and how many dead letters it has."""
+        if not self.database.has(NODE):
+            return []
+        rows = self.database.execute("SELECT root, due_at, dead FROM sapwood_node_alarms WHERE root <> ''")
+        return [(root, due, dead) for root, due, dead in rows]
+
+    def take_over(self, rows: Iterable[tuple[str, float | None, int]], *, is_whole: bool) -> None:
+        """Have a new index say what others said; `is_whole`: they said all that this one has to."""
+        self.database.ensure(NODE)
+        for row in rows:
+            self.database.execute("INSERT INTO sapwood_node_alarms VALUES (?, ?, ?)", *row)
+        if is_whole:
+            self._mark_whole()
+        self.commit()
 
     def start(self, look: Callable[[Address], None]) -> None:
         """Call `look` with every tree that is due, from now on."""

@@ -15,6 +15,7 @@ from sapwood.kernel.far import Far
 from sapwood.kernel.gate import DiskGate, ProcessGate
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Directory, Gate, Transport
+from sapwood.runtimes.arranging import arrange
 from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
 
@@ -79,7 +80,7 @@ class LocalRuntime:
         gate = self.make_gate()
         fitting = _databases_that_fit(self._settings.connections, synced=gate.synced)
         try:
-            self._lock = FolderLock(folder) if self._share is None else self._share.hold(folder)
+            self._lock = self._hold(folder)
         except BaseException:
             gate.close()
             raise
@@ -103,6 +104,17 @@ class LocalRuntime:
         if far is not None:
             Answering(node, far)
         return node
+
+    def _hold(self, folder: Path) -> Lock:
+        if self._share is not None:
+            return self._share.hold(folder)
+        lock = FolderLock(folder)
+        try:
+            arrange(folder, 0, self._files)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
 
     async def listen(self) -> None:
         """Answer the other processes, if there are any: the node has taken up work."""

@@ -21,6 +21,11 @@ class Part:
     count: int
 
     @property
+    def suffix(self) -> str:
+        """What this worker's own files in the data folder are called by, beside their name."""
+        return f"-{self.number}-of-{self.count}"
+
+    @property
     def here(self) -> str:
         return str(self.number)
 

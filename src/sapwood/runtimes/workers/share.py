@@ -31,7 +31,7 @@ class WorkerShare:
 
     @property
     def part(self) -> str:
-        return f"-{self.directory.number}-of-{self.directory.count}"
+        return self.directory.suffix
 
     def hold(self, folder: Path) -> FolderLock:
         os.fstat(self._folder_lock)  # whoever lost it runs on nothing

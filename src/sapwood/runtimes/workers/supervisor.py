@@ -1,0 +1,242 @@
+"""Starts the workers, starts those again that die, and ends them all in good order.
+
+It runs no agent and reads no request, so there is little it could die of; and if it does, the
+workers see their line to it close and end by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.share import WorkerShare
+from sapwood.storage.files import FolderLock
+
+log = logging.getLogger("sapwood.server")
+
+READY, ALIVE, DRAINED, END = b"ready", b"alive", b"drained", b"end"
+STEADY = 10.0
+"""A worker that lived so many seconds is started again at once; others after a while."""
+LONGEST_PAUSE = 10.0
+LAST_WORDS = 15.0
+"""Seconds beyond the grace that a worker is given to end."""
+BACKLOG = 1024
+
+
+class Inherited:
+    """An open file that the other process holds too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+
+def _inherited(duplicate: Any) -> Inherited:
+    return Inherited(duplicate.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one worker is given. It goes to another process."""
+
+    number: int
+    count: int
+    sockets: dict[str, Path]
+    """Where each worker listens to the others."""
+    listening: socket.socket
+    """Where this one does."""
+    secret: str
+    folder_lock: Inherited
+    line: Connection
+    """To the supervisor, which closes it by ending."""
+
+    def share(self) -> WorkerShare:
+        part = Part(self.number, self.count)
+        return WorkerShare(part, self.sockets, self.listening, self.secret, self.folder_lock.descriptor)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker, as the supervisor sees it."""
+
+    number: int
+    process: BaseProcess | None = None
+    line: Connection | None = None
+    started: float = 0.0
+    heard: float = 0.0
+    """When it last said anything."""
+    is_ready: bool = False
+    is_drained: bool = False
+    failures: int = 0
+    """How often it died soon after its start, since it last did not."""
+    start_at: float = 0.0
+    """When to start it again."""
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps so many workers running until it is told to stop."""
+
+    count: int
+    work: Callable[..., None]
+    """What a worker does, given its seat and `arguments`. It is looked up by name in the other process."""
+    arguments: tuple[Any, ...]
+    lock: FolderLock
+    grace: float
+    silence: float
+    """Seconds without a word after which a worker is killed."""
+    when_ready: Callable[[], None] = lambda: None
+    """Called once, when all workers were ready for the first time."""
+    _workers: list[Worker] = field(default_factory=list[Worker])
+    _listening: list[socket.socket] = field(default_factory=list[socket.socket])
+    _paths: dict[str, Path] = field(default_factory=dict[str, Path])
+    _secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _stop_at: float | None = None
+    """When to kill whoever has not ended."""
+    _were_ready: bool = False
+
+    def run(self) -> int:
+        """Run until a signal comes; return the exit code: 1 if the workers could not even start."""
+        folder = Path(tempfile.mkdtemp(prefix="sapwood-"))
+        awake, wake = os.pipe()
+        os.set_blocking(awake, False)
+        os.set_blocking(wake, False)
+        before = {number: signal.signal(number, self._asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        woken = signal.set_wakeup_fd(wake)
+        try:
+            self._open(folder)
+            for worker in self._workers:
+                self._start(worker)
+            while any(worker.process is not None or self._stop_at is None for worker in self._workers):
+                self._look(awake)
+            return 0 if self._were_ready else 1
+        finally:
+            for worker in self._workers:
+                if worker.process is not None:
+                    worker.process.kill()
+            signal.set_wakeup_fd(woken)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(awake)
+            os.close(wake)
+            for listening in self._listening:
+                listening.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _open(self, folder: Path) -> None:
+        for number in range(self.count):
+            path = self._paths[str(number)] = folder / str(number)
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(path))
+            listening.listen(BACKLOG)
+            self._listening.append(listening)
+            self._workers.append(Worker(number))
+
+    def _start(self, worker: Worker) -> None:
+        line, far_end = multiprocessing.Pipe()
+        listening = self._listening[worker.number]
+        lock = Inherited(self.lock.descriptor)
+        seat = Seat(worker.number, self.count, self._paths, listening, self._secret, lock, far_end)
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=self.work, args=(seat, *self.arguments), name=f"worker {worker.number}")
+        process.start()
+        far_end.close()
+        worker.process, worker.line = process, line
+        worker.started = worker.heard = time.monotonic()
+        worker.is_ready = worker.is_drained = False
+
+    def _look(self, awake: int) -> None:
+        """Wait for something to happen, and see to it."""
+        lines = [worker.line for worker in self._workers if worker.line is not None]
+        ends = [worker.process.sentinel for worker in self._workers if worker.process is not None]
+        wait([awake, *lines, *ends], timeout=1.0)
+        with contextlib.suppress(BlockingIOError):
+            os.read(awake, 1024)
+        for worker in self._workers:
+            self._listen(worker)
+            process = worker.process
+            if process is not None and not process.is_alive():
+                self._ended(worker, process)
+        now = time.monotonic()
+        for worker in self._workers:
+            process = worker.process
+            if process is None:
+                if self._stop_at is None and now >= worker.start_at:
+                    self._start(worker)
+            elif now > worker.heard + self.silence or (self._stop_at is not None and now > self._stop_at):
+                log.error("worker %d (process %s) does not answer and is killed", worker.number, process.pid)
+                process.kill()
+                process.join()
+        if self._stop_at is not None and all(one.is_drained or one.process is None for one in self._workers):
+            for worker in self._workers:
+                self._tell(worker, END)
+
+    def _listen(self, worker: Worker) -> None:
+        line = worker.line
+        while line is not None and line.poll():
+            try:
+                said = line.recv_bytes()
+            except (EOFError, OSError):
+                line.close()
+                worker.line = None
+                return
+            worker.heard = time.monotonic()
+            worker.is_drained = worker.is_drained or said == DRAINED
+            if said == READY:
+                worker.is_ready = True
+                if not self._were_ready and all(one.is_ready for one in self._workers):
+                    self._were_ready = True
+                    self.when_ready()
+
+    def _tell(self, worker: Worker, what: bytes) -> None:
+        if worker.line is not None:
+            with contextlib.suppress(OSError):  # it has just ended
+                worker.line.send_bytes(what)
+
+    def _ended(self, worker: Worker, process: BaseProcess) -> None:
+        process.join()
+        code, worker.process = process.exitcode or 0, None
+        if worker.line is not None:
+            worker.line.close()
+            worker.line = None
+        if self._stop_at is not None:
+            return
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if not self._were_ready and not worker.is_ready:
+            log.error("worker %d %s before it could begin; sapwood stops", worker.number, how)
+            self._stop()
+            return
+        now = time.monotonic()
+        worker.failures = 0 if now - worker.started > STEADY else worker.failures + 1
+        pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
+        worker.start_at = now + pause
+        log.error("worker %d (process %s) %s; it is started again", worker.number, process.pid, how)
+
+    def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stop_at is None:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stop_at = time.monotonic() + self.grace + LAST_WORDS
+        for worker in self._workers:
+            if worker.process is not None:
+                worker.process.terminate()
