@@ -17,10 +17,10 @@ from sapwood.agent import Agent
 from sapwood.capabilities.agenda import begin_due, when_started
 from sapwood.capabilities.connections import Connections
 from sapwood.errors import UsageError
-from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
+from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
-from sapwood.kernel.node import Node, roots_in
+from sapwood.kernel.node import Node
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
@@ -252,10 +252,7 @@ class App:
         Each tree is copied as it was at one moment. The copy can be opened as it is, with
         `Settings(data=…)`, or put back with `restore`. Returns the number of trees.
         """
-        if cls is None:
-            return await back_up_all(self.node, Path(folder))
-        await back_up_tree(self.node, Address.root_of(known(cls).type, name), Path(folder))
-        return 1
+        return await back_up(self.node, Path(folder), _root(cls, name))
 
     async def restore(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
         """Put back one tree, or all of them, as they are in a backup, in place of what they are now.
@@ -263,11 +260,12 @@ class App:
         Calls to a tree wait while it is put back; what ran in it is cancelled. Trees that the
         backup does not have stay as they are. Returns the number of trees.
         """
-        wanted = [Address.root_of(known(cls).type, name)] if cls is not None else list(roots_in(Path(folder)))
-        for root in wanted:
-            await restore_tree(self.node, root, Path(folder))
-        return len(wanted)
+        return await restore(self.node, Path(folder), _root(cls, name))
 
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Let a tree run again that was put in quarantine."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
+
+
+def _root(cls: type[Agent[Any]] | None, name: str) -> Address | None:
+    return None if cls is None else Address.root_of(known(cls).type, name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Future
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from sapwood import tracing
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import CANCELLED_INSIDE, Actor
+from sapwood.kernel.backup import BACK_UP, RESTORE, back_up, back_up_all, read_copying, restore, restore_all
 from sapwood.kernel.classes import AgentClass, Method, Signature, named, resolve
 from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
@@ -38,6 +40,9 @@ from sapwood.kernel.parcels import (
 from sapwood.kernel.ports import Exchange
 from sapwood.kernel.streams import Channel
 
+CopyAll = Callable[[Node, Path], Awaitable[int]]
+CopyOne = Callable[[Node, Path, Address], Awaitable[int]]
+
 
 class Answering:
     """Answers the other nodes for one node."""
@@ -51,6 +56,8 @@ class Answering:
         far.transport.answer(STREAM, self._stream)
         far.transport.answer(CALL_BACK, self._call_back)
         far.transport.answer(SHOW_OUT, self._show_out)
+        far.transport.answer(BACK_UP, partial(self._copy, back_up_all, back_up))
+        far.transport.answer(RESTORE, partial(self._copy, restore_all, restore))
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:
         sought = read_sought(message)
@@ -170,6 +177,19 @@ class Answering:
         shown = read_shown_out(message)
         count = self._node.sockets.show_out(value_from(shown.user), shown.code, shown.reason)
         exchange.end(str(count).encode())
+
+    def _copy(self, all_here: CopyAll, one: CopyOne, message: bytes, exchange: Exchange) -> None:
+        asked = read_copying(message)
+
+        async def work() -> None:
+            folder = Path(asked.folder)
+            if asked.root is None:
+                count = await all_here(self._node, folder)
+            else:
+                count = await one(self._node, folder, Address.parse(asked.root))
+            exchange.end(str(count).encode())
+
+        self._spawn(exchange, None, work())
 
     def _spawn(self, exchange: Exchange, address: Address | None, work: Coroutine[Any, Any, None]) -> None:
         async def answered() -> None:

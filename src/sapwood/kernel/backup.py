@@ -11,12 +11,29 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
+
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
 from sapwood.kernel.node import COPYING, Node, roots_in, tree_folder
+from sapwood.kernel.parcels import pack
 from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
 from sapwood.storage.image import wal_bytes
+
+BACK_UP = "back up"
+RESTORE = "restore"
+
+
+class Copying(msgspec.Struct, array_like=True):
+    """What another node is asked to back up or to restore."""
+
+    folder: str
+    root: str | None
+    """None: all that it runs."""
+
+
+read_copying = msgspec.msgpack.Decoder(Copying).decode
 
 
 async def back_up_tree(node: Node, root: Address, target: Path) -> int:
@@ -51,16 +68,55 @@ def _cut(tree: Tree) -> list[Part]:
     return parts
 
 
+async def back_up(node: Node, target: Path, root: Address | None) -> int:
+    """Copy one tree, or all, whichever node runs them; return how many there were."""
+    if root is None:
+        return await back_up_all(node, target) + await _by_others(node, BACK_UP, target)
+    if node.far is not None and not node.owns(root):
+        return int(await node.far.ask_owner(root, BACK_UP, _order(target, root)))
+    await back_up_tree(node, root, target)
+    return 1
+
+
+async def restore(node: Node, source: Path, root: Address | None) -> int:
+    """Put back one tree, or all, whichever node runs them; return how many there were."""
+    if root is None:
+        return await restore_all(node, source) + await _by_others(node, RESTORE, source)
+    if node.far is not None and not node.owns(root):
+        return int(await node.far.ask_owner(root, RESTORE, _order(source, root)))
+    await restore_tree(node, root, source)
+    return 1
+
+
+async def _by_others(node: Node, verb: str, folder: Path) -> int:
+    """Have all other nodes do it, one after the other: they share the folder."""
+    if node.far is None:
+        return 0
+    return sum([int(await node.far.ask(other, verb, _order(folder, None))) for other in await node.far.others()])
+
+
+def _order(folder: Path, root: Address | None) -> bytes:
+    return pack(Copying(str(folder.resolve()), None if root is None else str(root)))
+
+
 async def back_up_all(node: Node, target: Path) -> int:
     """Copy every tree of the node into the new data folder `target`; return how many there were."""
     count = 0
-    for root in list(roots_in(node.folder)):
+    for root in [root for root in roots_in(node.folder) if node.owns(root)]:
         try:
             await back_up_tree(node, root, target)
         except NotFound:
             continue  # destroyed meanwhile
         count += 1
     return count
+
+
+async def restore_all(node: Node, source: Path) -> int:
+    """Put back every tree of a backup that this node runs; return how many there were."""
+    wanted = [root for root in roots_in(source) if node.owns(root)]
+    for root in wanted:
+        await restore_tree(node, root, source)
+    return len(wanted)
 
 
 async def restore_tree(node: Node, root: Address, source: Path) -> None:

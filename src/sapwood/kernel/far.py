@@ -87,12 +87,25 @@ class Far:
     async def show_out(self, user: object, code: int, reason: str) -> int:
         """Close the sockets of a user at all other nodes; return how many there were."""
         message = pack(ShownOut(value_of(user), code, reason))
-        others = [node for node in await self.directory.everybody() if node != self.directory.here]
-        found = await asyncio.gather(*(self._ask(node, SHOW_OUT, message) for node in others))
+        found = await asyncio.gather(*(self.ask(node, SHOW_OUT, message) for node in await self.others()))
         return sum(map(int, found))
 
-    async def _ask(self, node: str, verb: str, message: bytes) -> bytes:
-        answer = await (await self.transport.open(node, verb, message)).receive()
+    async def others(self) -> list[str]:
+        """Return all nodes but this one."""
+        return [node for node in await self.directory.everybody() if node != self.directory.here]
+
+    async def ask_owner(self, root: Address, verb: str, message: bytes) -> bytes:
+        """Ask whoever runs a tree something that takes one message, and return the answer."""
+        return await self.ask(await self.directory.owner(root), verb, message)
+
+    async def ask(self, node: str, verb: str, message: bytes) -> bytes:
+        """Ask a node something that takes one message, and return the answer."""
+        exchange = await self.transport.open(node, verb, message)
+        try:
+            answer = await exchange.receive()
+        except CancelledError:
+            await exchange.stop()
+            raise
         assert answer is not None
         return answer
 

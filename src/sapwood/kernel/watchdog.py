@@ -189,7 +189,18 @@ class Strikes:
         self._file = folder / STRIKES
         self._allowed = allowed
         self._at: dict[str, list[float]] = {}
-        if self._file.exists():
+        self._size = 0
+        self._read()
+
+    def _read(self) -> None:
+        """Read what is new in the file, if it is: other processes on the folder write to it too."""
+        try:
+            size = self._file.stat().st_size
+        except FileNotFoundError:
+            return
+        if size != self._size:
+            self._size = size
+            self._at.clear()
             for line in self._file.read_text().splitlines():
                 try:
                     entry = json.loads(line)
@@ -202,6 +213,7 @@ class Strikes:
 
     def quarantined(self, root: Address) -> bool:
         """Return whether the last strikes of this tree came within one hour."""
+        self._read()
         if not self._at:
             return False
         last = self._at.get(str(root), [])[-self._allowed :]
@@ -209,6 +221,7 @@ class Strikes:
 
     def release(self, root: Address) -> None:
         """Let a tree run again."""
+        self._read()
         if self._at.pop(str(root), None) is not None:
             _append(self._file, {"root": str(root), "released": time.time()})
 

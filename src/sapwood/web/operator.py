@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from sapwood.address import Address
 from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor, row_id
-from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
+from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
@@ -407,19 +407,13 @@ class Operator:
 
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
-        if address is None:
-            return await back_up_all(self._node, Path(folder))
-        await back_up_tree(self._node, Address.parse(address).root, Path(folder))
-        return 1
+        return await back_up(self._node, Path(folder), None if address is None else Address.parse(address).root)
 
     async def restore(self, folder: str, address: str | None = None) -> int:
         """Put all trees of a backup back, or one; return how many."""
         if not (Path(folder) / "trees").is_dir():
             raise UsageError(f"{folder!r} is no backup: it has no folder 'trees'.")
-        wanted = [Address.parse(address).root] if address is not None else list(roots_in(Path(folder)))
-        for root in wanted:
-            await restore_tree(self._node, root, Path(folder))
-        return len(wanted)
+        return await restore(self._node, Path(folder), None if address is None else Address.parse(address).root)
 
 
 class OperatorDoor:
