@@ -48,6 +48,8 @@ LOOPBACK_ORIGINS = tuple(
 PINGS = 20.0
 BYTES_PER_CHARACTER = 4
 MOST_WORKERS = 256
+SILENCE = 60.0
+"""Seconds without a word after which a worker is killed, beyond those after which it should have ended itself."""
 BACKLOG = 2048
 ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -102,7 +104,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             (options, listening, token),
             lock,
             grace=options.grace,
-            silence=2 * app.settings.fatal_slice,
+            silence=app.settings.fatal_slice + SILENCE,
             when_ready=ready,
         )
         code = supervisor.run()

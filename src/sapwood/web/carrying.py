@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,7 @@ from sapwood.kernel.far import Far
 from sapwood.kernel.parcels import Value, pack, value_from, value_of
 from sapwood.kernel.ports import Exchange, Transport
 from sapwood.kernel.sockets import RESTARTING
-from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.web.asgi import ASGI, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from sapwood.web.door import Door, Place
@@ -45,7 +46,9 @@ FACTS = (
 )
 """What the other node is told of a request; the rest of a scope is the business of this process."""
 LOST = 1006
-ASGI = {"version": "3.0", "spec_version": "2.3"}
+SOON = 2.0
+ASGI_VERSION = {"version": "3.0", "spec_version": "2.3"}
+FIGURES = "figures"
 
 
 class Carried(msgspec.Struct, array_like=True):
@@ -65,14 +68,19 @@ _read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
     """Let another node answer a client of this one."""
-    is_http = scope["type"] == "http"
     facts = {name: scope[name] for name in FACTS if name in scope}
     carried = Carried(place.root.type, place.name, place.rest, facts, _user(scope))
+    await relay(far.open(CARRY, root, pack(carried)), scope, receive, send)
+
+
+async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, send: Send) -> None:
+    """Be the server of an application that is at the other end of an exchange."""
+    is_http = scope["type"] == "http"
     begun = False
     exchange: Exchange | None = None
     upwards: asyncio.Task[None] | None = None
     try:
-        exchange = await far.open(CARRY, root, pack(carried))
+        exchange = await opening
         upwards = asyncio.get_running_loop().create_task(_upwards(receive, exchange))
         while (packed := await exchange.receive()) is not None:
             begun = True
@@ -136,11 +144,47 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
+    def figures(message: bytes, exchange: Exchange) -> None:
+        async def tell() -> None:
+            exchange.end((await door()).figures())
+
+        task = asyncio.get_running_loop().create_task(tell())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
     transport.answer(CARRY, begin)
+    transport.answer(FIGURES, figures)
+
+
+async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
+    """Return the figures of every node, by its name; one that does not answer soon is left out."""
+    found = {far.directory.here: own}
+
+    async def ask(node: str) -> None:
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(SOON):
+                found[node] = await far.ask(node, FIGURES, b"")
+
+    await asyncio.gather(*(ask(node) for node in await far.others()))
+    return dict(sorted(found.items()))
 
 
 async def _serve(carried: Carried, exchange: Exchange, door: Callable[[], Awaitable[Door]]) -> None:
+    opened = await door()
     is_http = carried.scope["type"] == "http"
+    scope: Scope = {**carried.scope, "asgi": ASGI_VERSION}
+    for name in ("headers", "client", "server"):
+        if scope.get(name) is not None:
+            scope[name] = _pairs(scope[name]) if name == "headers" else tuple(scope[name])
+    if carried.user is not None:
+        scope["user"] = value_from(carried.user)
+    place = opened.place(carried.type, carried.name, carried.rest)
+    await answer_over(exchange, partial(opened.http if is_http else opened.websocket, place), scope)
+
+
+async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> None:
+    """Have an application serve a client whose server is at the other end of an exchange."""
+    is_http = scope["type"] == "http"
 
     async def receive() -> MutableMapping[str, Any]:
         try:
@@ -156,15 +200,7 @@ async def _serve(carried: Carried, exchange: Exchange, door: Callable[[], Awaita
             await waiting
 
     try:
-        opened = await door()
-        scope: Scope = {**carried.scope, "asgi": ASGI}
-        for name in ("headers", "client", "server"):
-            if scope.get(name) is not None:
-                scope[name] = _pairs(scope[name]) if name == "headers" else tuple(scope[name])
-        if carried.user is not None:
-            scope["user"] = value_from(carried.user)
-        place = opened.place(carried.type, carried.name, carried.rest)
-        await (opened.http if is_http else opened.websocket)(place, scope, receive, send)
+        await application(scope, receive, send)
         exchange.end()
     except Exception as error:
         log.exception("a client that another process holds could not be served")

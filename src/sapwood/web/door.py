@@ -34,8 +34,9 @@ from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
 from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.web.carrying import all_figures
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
-from sapwood.web.metrics import Metrics
+from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.pages import Pages
 from sapwood.web.wire import Wire, size
 from sapwood.wire import frames, routing
@@ -154,6 +155,10 @@ class Door:
         """Return the place that another node found a URL to lead to."""
         return Place(resolve(type, self._node.roots), name, rest)
 
+    def figures(self) -> bytes:
+        """Return the figures of this node; nothing if nothing is counted."""
+        return self._metrics.figures()
+
     async def about(self, scope: Scope) -> Response | None:
         """Answer what a load balancer or a monitoring system asks; None if it is something else."""
         path = routing.relative(raw_path(scope), str(scope.get("root_path", "")))
@@ -164,7 +169,8 @@ class Door:
             return PlainTextResponse("ready" if is_ready else "not ready", 200 if is_ready else 503)
         if path == "/metrics":
             await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
-            return self._metrics.response()
+            own, far = self.figures(), self._node.far
+            return answer_figures(own if far is None else merged(await all_figures(far, own)))
         return None
 
     async def page(self, scope: Scope) -> Response | None:

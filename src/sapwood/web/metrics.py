@@ -6,7 +6,7 @@ is an extra, nothing is counted, and whoever asks is told what to install.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
@@ -67,10 +67,37 @@ class Metrics:
             sum_value=stops.total,
         )
 
-    def response(self) -> Response:
-        """Answer whoever asks for the figures."""
-        if prometheus is None:
-            return PlainTextResponse(MISSING, 404)
-        return Response(
-            prometheus.generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+    def figures(self) -> bytes:
+        """Return the figures as Prometheus reads them; nothing if nothing is counted."""
+        return b"" if prometheus is None else prometheus.generate_latest(self._registry)
+
+
+def answer_figures(figures: bytes) -> Response:
+    """Answer whoever asks for the figures."""
+    if prometheus is None:
+        return PlainTextResponse(MISSING, 404)
+    return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def merged(figures: Mapping[str, bytes]) -> bytes:
+    """Return the figures of several workers as one text, each with the label `worker`."""
+    families: dict[str, list[str]] = {}
+    for worker, text in figures.items():
+        family: list[str] = []
+        for line in text.decode().splitlines():
+            if line.startswith("# HELP "):
+                family = families.setdefault(line.split(" ", 3)[2], [line])
+            elif line.startswith("#"):
+                if line not in family:
+                    family.append(line)
+            else:
+                family.append(_labelled(line, worker))
+    return "\n".join([*(line for family in families.values() for line in family), ""]).encode()
+
+
+def _labelled(sample: str, worker: str) -> str:
+    name, labels, rest = sample.partition("{")
+    if labels:
+        return f'{name}{{worker="{worker}",{rest}'
+    name, _, value = sample.partition(" ")
+    return f'{name}{{worker="{worker}"}} {value}'

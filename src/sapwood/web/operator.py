@@ -11,9 +11,11 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,22 +24,35 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
-from sapwood.errors import Crashed, InvalidArguments, NotFound, Quarantined, SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import (
+    Crashed,
+    InvalidArguments,
+    NotFound,
+    Quarantined,
+    SapwoodError,
+    Unavailable,
+    UnknownAgent,
+    UsageError,
+)
 from sapwood.kernel.actor import Actor, row_id
 from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import Node, roots_in, tree_folder
+from sapwood.kernel.ports import Exchange
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
+from sapwood.web.carrying import answer_over, relay
 from sapwood.web.errors import status_of
+from sapwood.web.routed import Routed
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/_sapwood/"
+OPERATE = "operate"
 FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_ROWS = 10_000
@@ -113,7 +128,7 @@ class Operator:
             total = 1
         else:
             everybody = sorted({*roots_in(self._node.folder), *self._node.trees}, key=str)
-            everybody = [root for root in everybody if self._exists(root)]
+            everybody = [root for root in everybody if self._node.owns(root) and self._exists(root)]
             total = len(everybody)
             found = [await self._root(root, left, children) for root in everybody[:agents]]
         return {
@@ -327,7 +342,7 @@ class Operator:
     def _with_dead_letters(self) -> list[Address]:
         alarms = self._node.alarms
         if not alarms.is_whole:  # it is still being made from what the trees hold
-            return sorted(roots_in(self._node.folder), key=str)
+            return sorted((root for root in roots_in(self._node.folder) if self._node.owns(root)), key=str)
         return list(dict.fromkeys(self._known_as(root) for root, _ in alarms.with_dead_letters()))
 
     def _known_as(self, root: Address) -> Address:
@@ -423,8 +438,12 @@ class OperatorDoor:
         self._app = app
         self._node = node
         self._token = f"Bearer {token}".encode()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._when_started(send))
+            return
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
@@ -436,10 +455,45 @@ class OperatorDoor:
             response = await self._answer(request)
         await response(scope, receive, send)
 
+    def _when_started(self, send: Send) -> Send:
+        async def started(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete" and (far := self._node().far) is not None:
+                far.transport.answer(OPERATE, self._asked_by_another)
+            await send(message)
+
+        return started
+
+    def _asked_by_another(self, message: bytes, exchange: Exchange) -> None:
+        what, asked = msgspec.msgpack.decode(message, type=tuple[str, dict[str, Any]])
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await (await self._answered(self._do(what, asked)))(scope, receive, send)
+
+        task = asyncio.get_running_loop().create_task(answer_over(exchange, answer, {"type": "http"}))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _answer(self, request: Request) -> Response:
+        return await self._answered(self._read(request))
+
+    async def _read(self, request: Request) -> Response:
+        asked = await _body(request)
+        what = request.url.path.removeprefix(PREFIX)
+        far, address = self._node().far, asked.get("address")
+        if far is None or what in ("backup", "restore"):  # those find their way by themselves
+            return await self._do(what, asked)
+        message = msgspec.msgpack.encode((what, asked))
+        if address is None:
+            answers = [await _collected(far.transport.open(node, OPERATE, message)) for node in await far.others()]
+            return JSONResponse(_together([_json(await self._do(what, asked)), *filter(None, answers)]))
+        root = Address.parse(str(address)).root
+        if self._node().owns(root):
+            return await self._do(what, asked)
+        return Routed(partial(relay, far.open(OPERATE, root, message)))
+
+    async def _answered(self, answer: Awaitable[Response]) -> Response:
         try:
-            asked = await _body(request)
-            return await self._do(request.url.path.removeprefix(PREFIX), asked)
+            return await answer
         except SapwoodError as error:
             return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
         except (OSError, TypeError, ValueError, KeyError) as error:
@@ -477,6 +531,38 @@ class OperatorDoor:
         if asked.get("delete") is not None:
             return {"done": await operator.delete_letters(str(address), str(asked["delete"]), below=below)}
         return await operator.dead_letters(address, below=below)
+
+
+async def _collected(opening: Awaitable[Exchange]) -> dict[str, Any] | None:
+    """Return what another node answers; None if it does not."""
+    body = b""
+    try:
+        exchange = await opening
+        while (message := await exchange.receive()) is not None:
+            body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
+    except Unavailable:
+        return None
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def _json(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(bytes(response.body), type=dict[str, Any])
+
+
+def _together(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what several nodes say as one answer: lists are joined, numbers added."""
+    joined: dict[str, Any] = {}
+    for answer in answers:
+        for key, value in answer.items():
+            if isinstance(value, bool):
+                joined[key] = value and joined.get(key, True) if key == "ready" else value or joined.get(key, False)
+            elif isinstance(value, int | list):
+                joined[key] = joined[key] + value if key in joined else value
+            else:
+                joined[key] = value
+    if "roots" in joined:
+        joined["roots"].sort(key=itemgetter("address"))
+    return joined
 
 
 async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

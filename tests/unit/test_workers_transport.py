@@ -1,0 +1,274 @@
+"""Exchanges between two workers: in order, never more than is taken, and over as soon as one side is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sapwood.errors import Crashed, OverLimit, Unavailable
+from sapwood.kernel.crossing import crossing
+from sapwood.kernel.ports import Exchange
+from sapwood.runtimes.workers.framing import Gap, Kind, Reader, framed
+from sapwood.runtimes.workers.link import WINDOW
+from sapwood.runtimes.workers.transport import UnixTransport
+
+
+class Pair:
+    """Two workers on one loop: `one` asks, `two` answers."""
+
+    def __init__(self, folder: Path, *, secrets: tuple[str, str] = ("s", "s")) -> None:
+        paths = {"1": folder / "1", "2": folder / "2"}
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(paths["2"]))
+        self.listening.listen()
+        self._paths, self._secrets = paths, secrets
+        self.one = UnixTransport("1", paths, secrets[0])
+        self.two = self.another()
+
+    def another(self) -> UnixTransport:
+        """Return a worker that takes the place of the second."""
+        return UnixTransport("2", self._paths, self._secrets[1])
+
+
+@asynccontextmanager
+async def pair(folder: Path, answer: Callable[[bytes, Exchange], None] | None = None) -> AsyncGenerator[Pair, None]:
+    made = Pair(folder)
+    made.two.answer("ask", answer or (lambda message, exchange: exchange.end(message)))
+    await made.two.listen(made.listening.dup())
+    try:
+        yield made
+    finally:
+        await made.one.close()
+        await made.two.close()
+        made.listening.close()
+
+
+async def some_turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_frames_are_read_however_they_were_cut() -> None:
+    frames = [framed(number, 7, Kind.MESSAGE, bytes(number)) for number in range(1, 60)]
+    stream = b"".join(frames)
+
+    for size in (1, 3, 7, 64, len(stream)):
+        reader = Reader()
+        found = [frame for at in range(0, len(stream), size) for frame in reader.read(stream[at : at + size])]
+        assert [len(frame.content) for frame in found] == list(range(1, 60))
+
+
+def test_a_frame_that_is_missing_is_noticed() -> None:
+    reader = Reader()
+    list(reader.read(framed(1, 1, Kind.MESSAGE, b"")))
+
+    with pytest.raises(Gap, match="Frame 2 was expected, and 3 came"):
+        list(reader.read(framed(3, 1, Kind.MESSAGE, b"")))
+
+
+@pytest.mark.parametrize("damaged", [b"\xff\xff\xff\xff", b"\0\0\0\3abc", b"\0\0\0\1\xc0"])
+def test_what_is_no_frame_is_refused(damaged: bytes) -> None:
+    with pytest.raises(Gap):
+        list(Reader().read(damaged))
+
+
+async def test_what_is_asked_is_answered(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        exchanges = [await both.one.open("2", "ask", str(number).encode()) for number in range(300)]
+
+        assert [await exchange.receive() for exchange in exchanges] == [str(n).encode() for n in range(300)]
+        assert await exchanges[0].receive() is None
+
+
+async def test_items_are_sent_only_as_they_are_taken(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        async def send() -> None:
+            for number in range(10):
+                waiting = exchange.send(str(number).encode())
+                sent.append(number)
+                if waiting is not None:
+                    await waiting
+            exchange.end()
+
+        tasks.add(asyncio.create_task(send()))
+
+    tasks: set[asyncio.Task[None]] = set()
+    async with pair(tmp_path, answer) as both:
+        exchange = await both.one.open("2", "ask", b"", items=3)
+        await some_turns()
+        assert sent == [0, 1, 2]
+
+        assert await exchange.receive() == b"0"
+        await some_turns()
+        assert sent == [0, 1, 2, 3]
+
+        rest: list[bytes] = []
+        while (item := await exchange.receive()) is not None:
+            rest.append(item)
+        assert rest == [str(number).encode() for number in range(1, 10)]
+
+
+async def test_bytes_are_sent_only_as_they_are_taken(tmp_path: Path) -> None:
+    taken: list[int] = []
+    go = asyncio.Event()
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        async def take() -> None:
+            await go.wait()
+            while (part := await exchange.receive()) is not None:
+                taken.append(len(part))
+            exchange.end(b"all")
+
+        tasks.add(asyncio.create_task(take()))
+
+    tasks: set[asyncio.Task[None]] = set()
+    async with pair(tmp_path, answer) as both:
+        exchange = await both.one.open("2", "ask", b"")
+        parts = 0
+        while (waiting := exchange.send(bytes(10_000))) is None:
+            parts += 1
+        assert parts <= WINDOW // 10_000
+
+        go.set()
+        await waiting
+        for _ in range(100):
+            if (waiting := exchange.send(bytes(10_000))) is not None:
+                await waiting
+        exchange.end()
+        assert await exchange.receive() == b"all"
+        assert sum(taken) == (parts + 101) * 10_000
+
+
+async def test_an_error_arrives_as_what_it_was(tmp_path: Path) -> None:
+    def answer(message: bytes, exchange: Exchange) -> None:
+        if message == b"ours":
+            exchange.fail(OverLimit("Too much.", path=(), limit="tokens"))
+            return
+        try:
+            int("x")
+        except ValueError as error:
+            error.add_note("noted")
+            exchange.fail(crossing(error, (), 1000))
+
+    async with pair(tmp_path, answer) as both:
+        with pytest.raises(OverLimit, match=r"Too much\.") as ours:
+            await (await both.one.open("2", "ask", b"ours")).receive()
+        with pytest.raises(ValueError, match="invalid literal") as theirs:
+            await (await both.one.open("2", "ask", b"theirs")).receive()
+
+    assert ours.value.limit == "tokens"
+    assert isinstance(theirs.value, Crashed)
+    assert theirs.value.__notes__ == ["noted"]
+
+
+async def test_to_stop_reaches_the_other_side_and_returns_when_it_has_ended(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        async def unwind() -> None:
+            await some_turns()
+            log.append("unwound")
+            exchange.fail(Unavailable("stopped"))
+
+        def stop() -> None:
+            log.append("asked to")
+            tasks.add(asyncio.create_task(unwind()))
+
+        exchange.when_stopped(stop)
+
+    tasks: set[asyncio.Task[None]] = set()
+    async with pair(tmp_path, answer) as both:
+        exchange = await both.one.open("2", "ask", b"")
+        await exchange.stop()
+
+        assert log == ["asked to", "unwound"]
+
+
+async def test_whoever_is_listened_to_no_more_is_not_held_up(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        async def send() -> None:
+            for _ in range(100):
+                if (waiting := exchange.send(bytes(WINDOW))) is not None:
+                    await waiting
+            exchange.end()
+            ended.set()
+
+        tasks.add(asyncio.create_task(send()))
+
+    tasks: set[asyncio.Task[None]] = set()
+    async with pair(tmp_path, answer) as both:
+        exchange = await both.one.open("2", "ask", b"")
+        exchange.drop()
+
+        async with asyncio.timeout(10):
+            await ended.wait()
+
+
+async def test_when_a_worker_dies_whoever_waits_for_it_is_told(tmp_path: Path) -> None:
+    stopped: list[bytes] = []
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        exchange.when_stopped(lambda: stopped.append(message))
+
+    async with pair(tmp_path, answer) as both:
+        asked = await both.one.open("2", "ask", b"first")
+        await some_turns()
+        await both.two.die()
+
+        with pytest.raises(Unavailable, match="Worker 2 ended while it was asked"):
+            await asked.receive()
+        assert stopped == [b"first"]
+
+
+async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
+        await both.two.die()
+        asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
+        await some_turns()
+        assert not asking.done()
+
+        both.two = both.another()
+        both.two.answer("ask", lambda message, exchange: exchange.end(message))
+        await both.two.listen(both.listening.dup())
+
+        async with asyncio.timeout(10):
+            assert await (await asking).receive() == b"after"
+
+
+async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.1)
+    both = Pair(tmp_path)
+
+    with pytest.raises(Unavailable, match="Worker 2 does not answer"):
+        await both.one.open("2", "ask", b"")
+
+    await both.one.close()
+    both.listening.close()
+
+
+async def test_whoever_does_not_know_the_secret_is_not_listened_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.2)
+    both = Pair(tmp_path, secrets=("wrong", "right"))
+    asked: list[bytes] = []
+    both.two.answer("ask", lambda message, exchange: asked.append(message))
+    await both.two.listen(both.listening.dup())
+
+    with pytest.raises(Unavailable):
+        await both.one.open("2", "ask", b"")
+
+    assert asked == []
+    await both.one.close()
+    await both.two.close()
+    both.listening.close()
