@@ -264,6 +264,7 @@ async def test_a_start_that_the_system_refuses_fails_for_its_caller_and_the_next
         root = await world.get_agent(Branch, "r")
         await root.note("kept")
         await world.restart()
+        world.sleep()  # whoever looked for alarms has closed it again
 
         def too_many(self: Database) -> apsw.Connection:
             raise OSError(24, "Too many open files")

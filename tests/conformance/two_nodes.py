@@ -111,12 +111,18 @@ class TwoNodes(World):
             settings=self.settings,
             runtime=_Runtime(self.settings, self.clock, self.points, back),
         )
-        await behind.__aenter__()
+        try:
+            await behind.__aenter__()
+        except BaseException:
+            for side in (front, back):
+                await side.hang_up()
+            shutil.rmtree(folder)
+            raise
         settings = replace(self.settings, data=str(folder / "front-data"))
         deps = behind.node.deps
         self.app = app = Front(
             **options,
-            deps=lambda: contextlib.nullcontext(deps),
+            deps=given.deps if not callable(given.deps) else lambda: contextlib.nullcontext(deps),
             settings=settings,
             runtime=LocalRuntime(settings, clock=self.clock, share=front),
         )

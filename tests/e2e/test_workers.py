@@ -164,11 +164,15 @@ def test_a_worker_that_is_killed_is_started_again_and_nobody_else_notices(two: S
     here, there = call(two, one, "process"), call(two, other, "process")
     assert call(two, other, "add", 7) == 7
     os.kill(there, signal.SIGSTOP)  # so that it is not the one that accepts
-    with caller(two, one) as calls:
+    goes_on = threading.Timer(1.0, os.kill, (there, signal.SIGCONT))
+    goes_on.start()
+    with caller(two, one) as calls, caller(two, other) as cut_off:
         assert calls("add", 1) == 1
-        os.kill(there, signal.SIGCONT)
+        assert cut_off("process") == there
+        goes_on.join()
 
         os.kill(there, signal.SIGKILL)
+        assert cut_off.closed() == 1012
         two.wait_for(re.compile(r"was killed by SIGKILL; it is started again"))
 
         # It waits for the one that is being started.

@@ -32,7 +32,7 @@ from sapwood.cli.loading import Loaded, load
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
-from sapwood.runtimes.arranging import arrange
+from sapwood.runtimes.arranging import arrange, tidy
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.supervisor import Seat, Supervisor
 from sapwood.storage.files import Files, FolderLock
@@ -117,6 +117,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
 
 
 async def _arrange(folder: Path, workers: int) -> None:
+    tidy(folder)
     arrange(folder, workers, Files())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
@@ -121,14 +120,21 @@ class Node:
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
-        # There may be many trees: they are listed once, and only the names are looked at.
-        names = os.listdir(folder / TREES)  # noqa: PTH208 - a path for each would take longer than all the rest
-        for one in [folder / TREES / name for name in names if "." in name]:
+        for one in unfinished(folder):
+            if not self._left_by_me(one):
+                continue
             if one.suffix == RESTORED and not one.with_suffix("").exists():
                 files.rename(one, one.with_suffix(""))
             else:
                 self._in_background(self._remove(one))
         self._sweep = self.loop.call_later(settings.sleep_after / 2, self._put_to_sleep)
+
+    def _left_by_me(self, folder: Path) -> bool:
+        """Return whether what lies about is from a life of this node before; others may be at work on theirs."""
+        if self.far is None:
+            return True
+        root = _labelled(folder)
+        return root is not None and self.owns(root)
 
     def begin(
         self,
@@ -506,10 +512,26 @@ class Node:
 def roots_in(data: Path) -> Iterator[Address]:
     """Return every tree that has data in a data folder."""
     for folder in sorted((data / TREES).iterdir()):
-        if (folder / LABEL).exists() and "." not in folder.name and not (folder / DESTROYED).exists():
-            # The power may have failed at its birth, before the disk had the label: then it holds nothing that counts.
-            with contextlib.suppress(InvalidName):
-                yield Address.parse((folder / LABEL).read_text())
+        if "." not in folder.name and not (folder / DESTROYED).exists():
+            root = _labelled(folder)
+            if root is not None:
+                yield root
+
+
+def _labelled(folder: Path) -> Address | None:
+    """Return whose a folder is; None if it does not say so."""
+    try:
+        return Address.parse((folder / LABEL).read_text())
+    except (FileNotFoundError, InvalidName):
+        # The power may have failed at its birth, before the disk had the label: then it holds nothing that counts.
+        return None
+
+
+def unfinished(data: Path) -> list[Path]:
+    """Return the folders that something left behind which a crash interrupted, or that is still being done."""
+    # There may be many trees: they are listed once, and only the names are looked at.
+    names = os.listdir(data / TREES)  # noqa: PTH208 - a path for each would take longer than all the rest
+    return [data / TREES / name for name in names if "." in name]
 
 
 def tree_folder(data: Path, root: Address) -> Path:

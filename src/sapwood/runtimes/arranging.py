@@ -9,6 +9,7 @@ lock may do so.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError
 from sapwood.kernel.alarms import Alarms, alarms_file
 from sapwood.kernel.gate import ProcessGate
-from sapwood.kernel.node import STOPPED, roots_in
+from sapwood.kernel.node import RESTORED, STOPPED, TREES, roots_in, unfinished
 from sapwood.runtimes.workers.placement import Part
 from sapwood.storage.files import Files
 
@@ -74,6 +75,17 @@ def arrange(folder: Path, count: int, files: Files) -> None:
     _write_count(folder, count, files)
     for part in old:
         _remove(files, folder / alarms_file(part))
+
+
+def tidy(folder: Path) -> None:
+    """Finish what a crash interrupted. Workers do so for their own trees, where they can tell whose they are."""
+    if not (folder / TREES).exists():
+        return
+    for one in unfinished(folder):
+        if one.suffix == RESTORED and not one.with_suffix("").exists():
+            one.rename(one.with_suffix(""))
+        else:
+            shutil.rmtree(one)
 
 
 def _indexed(folder: Path, parts: Parts, files: Files) -> tuple[list[tuple[str, float | None, int]], bool]:

@@ -50,7 +50,8 @@ async def serve(
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
             if (away := door.away(found)) is not None:
-                await carry(*away, found, scope, receive, send)
+                with door.counted(scope):
+                    await carry(*away, found, scope, receive, send)
                 return
             await (door.http if is_http else door.websocket)(found, scope, receive, send)
             return

@@ -15,7 +15,7 @@ import logging
 import time
 from asyncio import FIRST_COMPLETED, CancelledError, Future, wait
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -150,6 +150,18 @@ class Door:
         except InvalidName:
             return None
         return None if far.directory.is_here(address) else (far, address)
+
+    @contextlib.contextmanager
+    def counted(self, scope: Scope) -> Generator[None, None, None]:
+        """Count a socket that is held here for another node; refuse it if there are too many."""
+        number = int(scope["type"] == "websocket")
+        if self._count + number > self._settings.connections:
+            raise refusal(429)
+        self._count += number
+        try:
+            yield
+        finally:
+            self._count -= number
 
     def place(self, type: str, name: str, rest: str) -> Place:
         """Return the place that another node found a URL to lead to."""
