@@ -56,7 +56,7 @@ class Address:
     @property
     def root(self) -> Address:
         """The address of the root of its tree."""
-        return Address(self.steps[:1])
+        return self if len(self.steps) == 1 else Address(self.steps[:1])
 
     @property
     def parent(self) -> Address | None:

@@ -7,7 +7,7 @@ from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import CANCELLED_INSIDE, Actor
 from sapwood.kernel.backup import BACK_UP, RESTORE, back_up, back_up_all, read_copying, restore, restore_all
-from sapwood.kernel.classes import AgentClass, Method, Signature, named, resolve
+from sapwood.kernel.classes import AgentClass, Method, named, resolve
 from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing
@@ -34,6 +34,7 @@ from sapwood.kernel.parcels import (
     read_called_back,
     read_shown_out,
     read_sought,
+    read_target,
     value_from,
     value_of,
 )
@@ -44,6 +45,20 @@ CopyAll = Callable[[Node, Path], Awaitable[int]]
 CopyOne = Callable[[Node, Path, Address], Awaitable[int]]
 
 
+MOST_RECOGNIZED = 20_000
+NOTHING: dict[str, msgspec.Raw] = {}
+
+
+class Called(NamedTuple):
+    """A method that other nodes call."""
+
+    address: Address
+    root: Address
+    module: str
+    qualname: str
+    method: str
+
+
 class Answering:
     """Answers the other nodes for one node."""
 
@@ -51,6 +66,8 @@ class Answering:
         self._node = node
         self._far = far
         self._tasks: set[asyncio.Task[None]] = set()
+        self._called: dict[bytes, Called] = {}
+        """What was called lately, by what it was called by."""
         far.transport.answer(REACH, self._reach)
         far.transport.answer(CALL, self._call)
         far.transport.answer(STREAM, self._stream)
@@ -85,13 +102,14 @@ class Answering:
 
     def _when_awake(self, asked: Asked, exchange: Exchange, act: Any) -> None:
         """Have the agent do what it is asked; without a task of its own if it is awake."""
-        address = address_of(asked.steps)
-        tree = self._node.trees.get(address.root)
+        called = self._called.get(asked.target) or self._recognize(asked.target)
+        address = called.address
+        tree = self._node.trees.get(called.root)
         actor = tree.actors.get(address) if tree is not None and tree.destroyed is None else None
         if actor is not None and actor.ready:
             try:
                 caller = self._caller(asked.cause)
-                act(actor, asked, caller, self._until(asked.cause), exchange)
+                act(actor, called, asked, caller, self._until(asked.cause), exchange)
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
                 exchange.fail(_told(error, address, actor.limits.payload_bytes))
             return
@@ -99,17 +117,27 @@ class Answering:
         async def work() -> None:
             caller, until = self._caller(asked.cause), self._until(asked.cause)
             async with in_time(until, address):
-                kind = named(asked.module, asked.qualname) if len(address.steps) > 1 else None
-                kind = kind or self._kind(address.type, asked.module, asked.qualname, is_root=len(address.steps) == 1)
+                kind = self._kind(address.type, called.module, called.qualname, is_root=address == called.root)
                 actor = await self._node.reach(address, kind, caller)
-            act(actor, asked, caller, until, exchange)
+            act(actor, called, asked, caller, until, exchange)
 
         self._spawn(exchange, address, work())
 
-    def _until(self, cause: Cause) -> float | None:
-        return None if cause.seconds is None else self._node.loop.time() + cause.seconds
+    def _recognize(self, packed: bytes) -> Called:
+        target = read_target(packed)
+        address = address_of(target.steps)
+        called = Called(address, address.root, target.module, target.qualname, target.method)
+        if len(self._called) >= MOST_RECOGNIZED:
+            self._called.clear()
+        self._called[packed] = called
+        return called
 
-    def _caller(self, cause: Cause) -> Call | None:
+    def _until(self, cause: Cause | None) -> float | None:
+        return None if cause is None or cause.seconds is None else self._node.loop.time() + cause.seconds
+
+    def _caller(self, cause: Cause | None) -> Call | None:
+        if cause is None:
+            return None
         live: dict[Address, Running] = {}
         for above in cause.chain:
             if above.is_start:
@@ -125,23 +153,37 @@ class Answering:
         return caller
 
     def _prepare(
-        self, actor: Actor, asked: Asked, caller: Call | None, until: float | None
+        self, actor: Actor, called: Called, asked: Asked, caller: Call | None, until: float | None
     ) -> tuple[Call, Method, list[Any], dict[str, Any]]:
-        method = actor.kind.method(asked.method)
+        method = actor.kind.method(called.method)
         call = Call(actor, method.name, caller)
         call.deadline = until
-        call.trace = tracing.context_of(asked.cause.trace)
-        signature = method.signature
-        lent = {
+        if asked.cause is not None:
+            call.trace = tracing.context_of(asked.cause.trace)
+        copier = method.signature.copier
+        lent: dict[int | str, Any] = {
             loan.place: (FarFunction if loan.methods is None else FarObject)(self._far, asked.node, loan)
-            for loan in asked.loans
+            for loan in asked.loans or ()
         }
-        arguments = [_argument(signature, place, raw, lent) for place, raw in enumerate(asked.arguments)]
-        given = {name: _argument(signature, name, raw, lent) for name, raw in asked.named.items()}
+        arguments: list[Any] = [
+            lent[place] if place in lent else copier(place).unpacked(raw) for place, raw in enumerate(asked.arguments)
+        ]
+        given = {
+            name: lent[name] if name in lent else copier(name).unpacked(raw)
+            for name, raw in (asked.named or NOTHING).items()
+        }
         return call, method, arguments, given
 
-    def _serve(self, actor: Actor, asked: Asked, caller: Call | None, until: float | None, exchange: Exchange) -> None:
-        call, method, arguments, given = self._prepare(actor, asked, caller, until)
+    def _serve(
+        self,
+        actor: Actor,
+        called: Called,
+        asked: Asked,
+        caller: Call | None,
+        until: float | None,
+        exchange: Exchange,
+    ) -> None:
+        call, method, arguments, given = self._prepare(actor, called, asked, caller, until)
         arguments.insert(0, actor.agent)
         result = Packing(method.signature.result)
         reply = actor.serve(call, method.function, arguments, given, method.is_async, result)
@@ -149,8 +191,16 @@ class Answering:
         if caller is None:  # wanted by an agent, it goes on
             exchange.when_stopped(lambda: actor.cancel(call))
 
-    def _pour(self, actor: Actor, asked: Asked, caller: Call | None, until: float | None, exchange: Exchange) -> None:
-        call, method, arguments, given = self._prepare(actor, asked, caller, until)
+    def _pour(
+        self,
+        actor: Actor,
+        called: Called,
+        asked: Asked,
+        caller: Call | None,
+        until: float | None,
+        exchange: Exchange,
+    ) -> None:
+        call, method, arguments, given = self._prepare(actor, called, asked, caller, until)
         limit, result = actor.limits.payload_bytes, method.signature.result
         channel = Poured(self._node.loop, exchange)
         channel.start(
@@ -233,10 +283,6 @@ class Poured(Channel):
         if self._until_room is not None:
             await self._until_room
         self._until_room = self._exchange.send(item)
-
-
-def _argument(signature: Signature, place: int | str, raw: msgspec.Raw, lent: dict[int | str, Any]) -> Any:
-    return lent[place] if place in lent else signature.copier(place).unpacked(raw)
 
 
 def _answer(exchange: Exchange, reply: Future[Any]) -> None:

@@ -31,6 +31,7 @@ from sapwood.kernel.parcels import (
     ShownOut,
     Sought,
     Steps,
+    Target,
     Value,
     cause_of,
     kind_named,
@@ -138,19 +139,20 @@ class Lending:
 class FarLine:
     """The line from a stub to an agent of another node."""
 
-    __slots__ = ("_far", "_limit", "_names", "_steps", "address", "kind")
+    __slots__ = ("_far", "_limit", "_someone", "_targets", "address", "kind")
 
     def __init__(self, far: Far, address: Address, kind: AgentClass, limit: int) -> None:
         self.address = address
         self.kind = kind
         self._far = far
         self._limit = limit
-        self._steps = cast("Steps", list(address.steps))
-        self._names = kind_named(kind)
+        self._someone = FarAgent(address)
+        self._targets: dict[str, bytes] = {}
+        """Each method that was called, as it is told to the other node."""
 
     def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         # Copied now, not when it is awaited: what the caller changes in between must not show.
-        call = Call(FarAgent(self.address), method.name, current.get())
+        call = Call(self._someone, method.name, current.get())
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
         work = self._call(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
@@ -160,12 +162,14 @@ class FarLine:
         call.tighten()
         loans: list[Loan] = []
         try:
-            await _leave(call.caller)
+            if call.caller is not None:
+                await _leave(call.caller)
             exchange = await self._begin(CALL, call, method, arguments, named, loans)
             answer = await self._answer(exchange, call)
         finally:
             call.ended = True
-            self._far.take_back(loans)
+            if loans:
+                self._far.take_back(loans)
         return method.signature.result.unpacked(answer)
 
     async def _answer(self, exchange: Exchange, call: Call) -> bytes:
@@ -205,23 +209,20 @@ class FarLine:
         items: int = 0,
     ) -> Exchange:
         far = self._far
-
         copier = method.signature.copier
 
         def parcel(place: int | str, value: Any) -> msgspec.Raw:
-            if not isinstance(value, Lending):
-                return msgspec.Raw(copier(place).packed(value, UNLIMITED))  # it is a copy that was found to fit
-            loans.append(Loan(place, far.give(value), value.name, value.methods))
-            return NOTHING
+            if type(value) is Lending:
+                loans.append(Loan(place, far.give(value), value.name, value.methods))
+                return NOTHING
+            return msgspec.Raw(copier(place).packed(value, UNLIMITED))  # it is a copy that was found to fit
 
         message = pack(
             Asked(
-                self._steps,
-                *self._names,
-                call.method,
+                self._targets.get(method.name) or self._target(method),
                 [parcel(place, value) for place, value in enumerate(arguments)],
-                {name: parcel(name, value) for name, value in named.items()},
-                loans,
+                {name: parcel(name, value) for name, value in named.items()} if named else None,
+                loans or None,
                 far.directory.here,
                 cause_of(call.caller, call.deadline),
             )
@@ -231,8 +232,13 @@ class FarLine:
         async with in_time(call.deadline, self.address):
             return await far.open(verb, self.address, message, items=items)
 
+    def _target(self, method: Method) -> bytes:
+        steps = cast("Steps", list(self.address.steps))
+        target = self._targets[method.name] = pack(Target(steps, *kind_named(self.kind), method.name))
+        return target
+
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
-        call = Call(FarAgent(self.address), method.name, current.get())
+        call = Call(self._someone, method.name, current.get())
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
 
         async def begin(channel: FarChannel) -> None:
@@ -244,15 +250,16 @@ class FarLine:
                 self._far.take_back(loans)
 
             channel.end.add_done_callback(ended)
-            await _leave(call.caller)
+            if call.caller is not None:
+                await _leave(call.caller)
             channel.exchange = await self._begin(STREAM, call, method, arguments, named, loans, items=BUFFER)
 
         return Stream(FarChannel(self._far.loop, method.signature.result), begin)
 
 
-async def _leave(caller: Call | None) -> None:
+async def _leave(caller: Call) -> None:
     """Return when the caller may be seen by others: it passes the gate."""
-    if caller is not None and isinstance(caller.actor, Actor):
+    if isinstance(caller.actor, Actor):
         caller.actor.check_live()
         await caller.actor.leave()
 

@@ -67,20 +67,27 @@ class Loan(msgspec.Struct, array_like=True):
     """What can be called of an object; None: it is a function."""
 
 
-class Asked(msgspec.Struct, array_like=True):
-    """A call, or a stream to be begun."""
+class Target(msgspec.Struct, array_like=True):
+    """The method of an agent that is called."""
 
     steps: Steps
     module: str
     qualname: str
     """Which class the caller means by the last step."""
     method: str
+
+
+class Asked(msgspec.Struct, array_like=True):
+    """A call, or a stream to be begun."""
+
+    target: bytes
+    """Packed by itself: whoever is called often is recognized by it."""
     arguments: list[msgspec.Raw]
-    named: dict[str, msgspec.Raw]
-    loans: list[Loan]
+    named: dict[str, msgspec.Raw] | None
+    loans: list[Loan] | None
     node: str
     """Where the callbacks are."""
-    cause: Cause
+    cause: Cause | None
 
 
 class Sought(msgspec.Struct, array_like=True):
@@ -88,7 +95,7 @@ class Sought(msgspec.Struct, array_like=True):
 
     path: list[tuple[str, str, str, str]]
     """Type, name, and the module and the name of the class, of each step."""
-    cause: Cause
+    cause: Cause | None
 
 
 class CalledBack(msgspec.Struct, array_like=True):
@@ -100,7 +107,7 @@ class CalledBack(msgspec.Struct, array_like=True):
     """Which one of an object's."""
     arguments: list[msgspec.Raw]
     named: dict[str, msgspec.Raw]
-    cause: Cause
+    cause: Cause | None
 
 
 class ShownOut(msgspec.Struct, array_like=True):
@@ -112,6 +119,7 @@ class ShownOut(msgspec.Struct, array_like=True):
 
 
 pack = msgspec.msgpack.Encoder(enc_hook=pack_hook).encode
+read_target = msgspec.msgpack.Decoder(Target).decode
 read_asked = msgspec.msgpack.Decoder(Asked).decode
 read_sought = msgspec.msgpack.Decoder(Sought).decode
 read_called_back = msgspec.msgpack.Decoder(CalledBack).decode
@@ -139,8 +147,11 @@ class FarAgent:
         """Whether it lives is not known here."""
 
 
-def cause_of(caller: Call | None, deadline: float | None) -> Cause:
-    """Return what the other node has to know of whoever asks."""
+def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
+    """Return what the other node has to know of whoever asks; None: nothing."""
+    trace = tracing.text()
+    if caller is None and deadline is None and trace is None:
+        return None
     chain: list[Above] = []
     one = caller
     while one is not None:
@@ -148,7 +159,7 @@ def cause_of(caller: Call | None, deadline: float | None) -> Cause:
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
-    return Cause(chain, left, tracing.text())
+    return Cause(chain, left, trace)
 
 
 def address_of(steps: Steps) -> Address:

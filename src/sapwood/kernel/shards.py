@@ -7,6 +7,7 @@ one user, are neighbours.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 from sapwood.address import Address
@@ -17,5 +18,10 @@ SHARDS = 4096
 
 def shard_of(root: Address) -> int:
     """Return the slice that a tree belongs to."""
-    digest = hashlib.blake2b(root.steps[0].name.encode(), digest_size=8).digest()
+    return _shard(root.steps[0].name)
+
+
+@functools.lru_cache(maxsize=16384)
+def _shard(name: str) -> int:
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % SHARDS

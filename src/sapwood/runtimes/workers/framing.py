@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,14 +28,8 @@ class Kind(IntEnum):
     """Whoever opened it wants no more of it."""
 
 
-class Frame(NamedTuple):
-    """One frame."""
-
-    number: int
-    """Counts the frames of one connection in one direction, from 1."""
-    exchange: int
-    kind: int
-    content: Any
+Frame = tuple[int, int, int, Any]
+"""Its number, which counts the frames of one connection in one direction from 1; its exchange, kind and content."""
 
 
 class Gap(Exception):
@@ -62,8 +55,9 @@ class Reader:
         self._rest = b""
         self._expected = 1
 
-    def read(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete by now; raises `Gap` if one is missing."""
+    def read(self, data: bytes) -> list[Frame]:
+        """Return the frames that are complete by now; raises `Gap` if one is missing."""
+        found: list[Frame] = []
         if self._rest:
             data = self._rest + data
         at, end = 0, len(data)
@@ -75,12 +69,13 @@ class Reader:
                 break
             at += LENGTH
             try:
-                frame = Frame(*_decode(memoryview(data)[at : at + length]))
+                frame = _decode(memoryview(data)[at : at + length])
             except msgspec.MsgspecError as error:
                 raise Gap(f"A frame cannot be read: {error}.") from None
             at += length
-            if frame.number != self._expected:
-                raise Gap(f"Frame {self._expected} was expected, and {frame.number} came.")
+            if frame[0] != self._expected:
+                raise Gap(f"Frame {self._expected} was expected, and {frame[0]} came.")
             self._expected += 1
-            yield frame
+            found.append(frame)
         self._rest = data[at:]
+        return found

@@ -29,22 +29,22 @@ Opened = Callable[[str, bytes, "Talk"], None]
 class Talk:
     """One exchange, seen from one of its ends."""
 
-    __slots__ = (
-        "_credit",
-        "_ended",
-        "_error",
-        "_granted",
-        "_incoming",
-        "_is_answer",
-        "_is_deaf",
-        "_items",
-        "_link",
-        "_number",
-        "_reader",
-        "_room",
-        "_said_all",
-        "_stops",
-    )
+    # Most exchanges are one message each way: what they never need stands on the class.
+    _granted = 0
+    """What was taken and is not granted anew yet."""
+    _reader: Future[None] | None = None
+    _room: Future[None] | None = None
+    _ended = False
+    """Whether the other side has said all."""
+    _said_all = False
+    """Whether this side has."""
+    _is_deaf = False
+    """Whether the other side listens to nothing any more but the end."""
+    _error: Exception | None = None
+    _is_stopped = False
+    """Whether the other side wants no more."""
+    _stops: list[Callable[[], object]] | None = None
+    """What to do when it does."""
 
     def __init__(self, link: Link, number: int, items: int, *, is_answer: bool) -> None:
         self._link = link
@@ -53,20 +53,7 @@ class Talk:
         """How many messages the answering side may send unasked; 0: it counts bytes."""
         self._is_answer = is_answer
         self._credit = items if is_answer and items else WINDOW
-        self._granted = 0
-        """What was taken and is not granted anew yet."""
         self._incoming: deque[bytes] = deque()
-        self._reader: Future[None] | None = None
-        self._room: Future[None] | None = None
-        self._ended = False
-        """Whether the other side has said all."""
-        self._said_all = False
-        """Whether this side has."""
-        self._is_deaf = False
-        """Whether the other side listens to nothing any more but the end."""
-        self._error: Exception | None = None
-        self._stops: list[Callable[[], object]] | None = []
-        """What to do when the other side wants no more; None: it does not."""
 
     def send(self, message: bytes) -> Awaitable[None] | None:
         if self._said_all or self._is_deaf:
@@ -121,7 +108,7 @@ class Talk:
     def _forget(self) -> None:
         if self._is_answer:  # it has the last word
             self._link.talks.pop(self._number, None)
-            self._stops = []
+            self._stops = None
             self._let_go()
 
     def drop(self) -> None:
@@ -139,8 +126,10 @@ class Talk:
             await self._reader
 
     def when_stopped(self, act: Callable[[], object]) -> None:
-        if self._stops is None:
+        if self._is_stopped:
             act()
+        elif self._stops is None:
+            self._stops = [act]
         else:
             self._stops.append(act)
 
@@ -186,6 +175,7 @@ class Talk:
             self._let_go()
 
     def _stopped(self) -> None:
+        self._is_stopped = True
         stops, self._stops = self._stops, None
         for act in stops or ():
             act()
