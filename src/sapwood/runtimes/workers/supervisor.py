@@ -112,6 +112,7 @@ class Supervisor:
     _secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     _stop_at: float | None = None
     """When to kill whoever has not ended."""
+    _is_asked_to_stop: bool = False
     _were_ready: bool = False
 
     def run(self) -> int:
@@ -171,6 +172,8 @@ class Supervisor:
         wait([awake, *lines, *ends], timeout=1.0)
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 1024)
+        if self._is_asked_to_stop and self._stop_at is None:
+            self._stop()
         for worker in self._workers:
             self._listen(worker)
             process = worker.process
@@ -232,8 +235,7 @@ class Supervisor:
         log.error("worker %d (process %s) %s; it is started again", worker.number, process.pid, how)
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._stop_at is None:
-            self._stop()
+        self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
 
     def _stop(self) -> None:
         self._stop_at = time.monotonic() + self.grace + LAST_WORDS
