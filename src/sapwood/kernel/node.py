@@ -262,8 +262,12 @@ class Node:
             self._move_away(folder)
         if aliases and not folder.exists():
             for alias in aliases:
-                old = tree_folder(self.folder, Address.root_of(alias, root.name))
+                known = Address.root_of(alias, root.name)
+                old = tree_folder(self.folder, known)
                 if old.exists():
+                    tree = self.trees.get(known)
+                    if tree is not None and tree.is_quiet and tree.close():
+                        del self.trees[known]  # somebody looked at it by its old name
                     self.files.rename(old, folder)
                     self.gate.moved(folder)
                     break
