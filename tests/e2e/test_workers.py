@@ -273,8 +273,12 @@ def test_the_commands_of_an_operator_reach_every_worker(two: Server, folder: Pat
         call(two, name, "add", 5)
 
     trees = json.loads(said_by(folder, "tree", "--json"))
+    top = json.loads(said_by(folder, "top", "--json"))
     states = [said_by(folder, "state", f"Counter:{name}").strip() for name in (one, other)]
 
     assert {f"Counter:{one}", f"Counter:{other}"} <= {root["address"] for root in trees["roots"]}
     assert {root["status"] for root in trees["roots"]} <= {"live", "asleep", "busy"}
     assert states == ["5", "5"]
+    assert {worker["process"] for worker in top["workers"]} == {call(two, name, "process") for name in (one, other)}
+    assert {f"Counter:{one}", f"Counter:{other}"} <= {tree["address"] for tree in top["busiest"]}
+    assert "worker" in said_by(folder, "top")

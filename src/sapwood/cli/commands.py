@@ -164,7 +164,30 @@ def tree(
     elif once or not console.is_terminal:
         console.print(showing.picture(look()))
     else:
-        showing.watch(console, look, max(every, 0.1))
+        showing.watch(console, lambda: showing.picture(look()), max(every, 0.1))
+
+
+@cli.command
+def top(
+    *,
+    once: Annotated[bool, Parameter(negative="", help="Show it once, and exit.")] = False,
+    every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
+    trees: Annotated[int, Parameter(help="Show at most so many trees.")] = 20,
+    as_json: AsJson = False,
+    data: Data = "sapwood-data",
+) -> None:
+    """Show what a running server does: its processes, the busiest trees, and the methods that hold up others."""
+
+    def look() -> dict[str, Any]:
+        return remote.ask(data, "top", trees=trees)
+
+    console, show = Console(), showing.Top(trees)
+    if as_json:
+        print(json.dumps(look(), indent=2))
+    elif once or not console.is_terminal:
+        console.print(show(look()))
+    else:
+        showing.watch(console, lambda: show(look()), max(every, 0.1))
 
 
 @cli.command

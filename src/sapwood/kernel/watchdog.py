@@ -72,6 +72,8 @@ class Watchdog:
         """False while a slice runs longer than `stuck_slice`."""
         self.on_slow: list[Callable[[SlowSlice], None]] = []
         """Told, on the watchdog's thread, of every slow slice when it is first seen."""
+        self.slow: dict[str, tuple[int, float]] = {}
+        """The methods that held up the loop: how often, and in seconds how long they had when they were seen."""
         self._loop = loop
         self._settings = settings
         self._folder = folder
@@ -163,6 +165,8 @@ class Watchdog:
         for tell in self.on_slow:
             tell(slow)
         key = f"{slow.address.type}.{slow.method}"
+        times, longest = self.slow.get(key, (0, 0.0))
+        self.slow[key] = (times + 1, max(longest, slow.seconds))
         if now - self._warned.get(key, -ONE_WARNING_PER) >= ONE_WARNING_PER:
             self._warned[key] = now
             log.warning("%s", slow, extra={"address": str(slow.address), "method": slow.method})

@@ -11,6 +11,9 @@ import contextlib
 import hmac
 import json
 import logging
+import os
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -53,6 +56,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/_sapwood/"
 OPERATE = "operate"
+PATIENCE = 3.0
+"""Seconds that another process is given to say what it knows; one that is stuck is left out."""
 FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_ROWS = 10_000
@@ -136,6 +141,45 @@ class Operator:
             "count": total,
             "sockets": self._node.sockets.count,
             "ready": self._node.is_ready,
+        }
+
+    def top(self, *, trees: int = 20) -> dict[str, Any]:
+        """Return what the process uses and does, and its busiest trees."""
+        node = self._node
+        here = node.far.directory.here if node.far is not None else ""
+        actors = {root: list(tree.actors.values()) for root, tree in node.trees.items()}
+        calls = {root: sum(len(actor.calls) for actor in agents) for root, agents in actors.items()}
+        sockets = Counter(socket.address.root for socket in node.sockets.everyone())
+        busiest = sorted({*calls, *sockets}, key=lambda root: (-calls.get(root, 0), -sockets[root], str(root)))
+        return {
+            "workers": [
+                {
+                    "worker": here,
+                    "process": os.getpid(),
+                    "ready": node.is_ready,
+                    "cpu_seconds": time.process_time(),
+                    "memory": _memory(),
+                    "trees": len(actors),
+                    "agents": sum(map(len, actors.values())),
+                    "calls": sum(calls.values()),
+                    "sockets": node.sockets.count,
+                    "databases": sum(one.is_open for tree in node.trees.values() for one in tree.databases.values()),
+                }
+            ],
+            "busiest": [
+                {
+                    "address": str(root),
+                    "worker": here,
+                    "agents": len(actors.get(root, ())),
+                    "calls": calls.get(root, 0),
+                    "sockets": sockets[root],
+                }
+                for root in busiest[:trees]
+            ],
+            "slow": [
+                {"method": method, "worker": here, "times": times, "seconds": longest}
+                for method, (times, longest) in list(node.watchdog.slow.items())
+            ],
         }
 
     async def _root(self, root: Address, left: list[int], children: int) -> Branch:
@@ -484,8 +528,11 @@ class OperatorDoor:
             return await self._do(what, asked)
         message = msgspec.msgpack.encode((what, asked))
         if address is None:
-            answers = [await _collected(far.transport.open(node, OPERATE, message)) for node in await far.others()]
-            return JSONResponse(_together([_json(await self._do(what, asked)), *filter(None, answers)]))
+            others = await far.others()
+            answers = await asyncio.gather(*(_collected(far.transport.open(node, OPERATE, message)) for node in others))
+            missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
+            own = _json(await self._do(what, asked))
+            return JSONResponse(_together([own, *filter(None, answers)]) | {"unanswered": missing})
         root = Address.parse(str(address)).root
         if self._node().owns(root):
             return await self._do(what, asked)
@@ -505,6 +552,8 @@ class OperatorDoor:
         if what == "tree":
             sizes = {name: int(asked[name]) for name in ("agents", "children") if name in asked}
             return JSONResponse(await operator.tree(address, **sizes))
+        if what == "top":
+            return JSONResponse(operator.top(trees=int(asked.get("trees", 20))))
         if what == "state":
             return JSONResponse({"state": operator.state(str(address))})
         if what == "sql":
@@ -537,10 +586,11 @@ async def _collected(opening: Awaitable[Exchange]) -> dict[str, Any] | None:
     """Return what another node answers; None if it does not."""
     body = b""
     try:
-        exchange = await opening
-        while (message := await exchange.receive()) is not None:
-            body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
-    except Unavailable:
+        async with asyncio.timeout(PATIENCE):
+            exchange = await opening
+            while (message := await exchange.receive()) is not None:
+                body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
+    except (Unavailable, TimeoutError):
         return None
     return msgspec.json.decode(body, type=dict[str, Any])
 
@@ -607,6 +657,14 @@ def _has_table(database: Database, name: str) -> bool:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _memory() -> int:
+    """Return how many bytes of memory the process has; 0 where nobody can tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def _size(path: Path) -> int:
