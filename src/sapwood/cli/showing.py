@@ -88,15 +88,15 @@ class Top:
 
     def __call__(self, seen: dict[str, Any]) -> RenderableType:
         """Return it as tables: the processes, the busiest trees, the methods that held up others."""
-        workers = Table("worker", "process", "core", "memory", "trees", "agents", "calls", "sockets", "databases", "")
+        workers = Table("worker", "process", "core", "memory", "trees", "agents", "calls", "sockets")
         now = time.monotonic()
         for one in sorted(seen["workers"], key=lambda one: str(one["worker"])):
-            counts = [str(one[name]) for name in ("trees", "agents", "calls", "sockets", "databases")]
+            counts = [str(one[name]) for name in ("trees", "agents", "calls", "sockets")]
             core = self._core(one["process"], one["cpu_seconds"], now)
-            state = Text("") if one["ready"] else Text("not ready", "bold red")
-            workers.add_row(one["worker"] or "-", str(one["process"]), core, size(one["memory"]), *counts, state)
+            name = Text(one["worker"] or "-").append("" if one["ready"] else " not ready", "bold red")
+            workers.add_row(name, str(one["process"]), core, size(one["memory"]), *counts)
         for worker in seen.get("unanswered", ()):
-            workers.add_row(worker, *[""] * 8, Text("does not answer", "bold red"))
+            workers.add_row(Text(worker).append(" does not answer", "bold red"))
         shown: list[RenderableType] = [workers]
         busiest = sorted(seen["busiest"], key=lambda one: (-one["calls"], -one["sockets"], one["address"]))
         if busiest:
