@@ -6,10 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.conformance.two_nodes import running_on_two_nodes
 
+from sapwood import Agent, App
 from sapwood.address import Address
 from sapwood.clock import SystemClock
-from sapwood.errors import FolderInUse, StoredDataError
+from sapwood.errors import FolderInUse, StoredDataError, Unavailable
 from sapwood.kernel.alarms import Alarms, alarms_file
 from sapwood.kernel.gate import ProcessGate
 from sapwood.kernel.shards import SHARDS, shard_of
@@ -117,6 +119,21 @@ async def test_a_number_that_cannot_be_read_is_said_and_not_guessed(tmp_path: Pa
 
     with pytest.raises(StoredDataError, match="has to be the number of workers"):
         arrange(tmp_path, 2, Files())
+
+
+class Placed(Agent):
+    async def here(self) -> str:
+        return self.name
+
+
+async def test_a_node_opens_no_tree_that_is_not_in_its_share() -> None:
+    async with running_on_two_nodes(App(agents=[Placed]), slow_slices="allow") as world:
+        assert await (await world.get_agent(Placed, "p")).here() == "p"
+
+        with pytest.raises(Unavailable, match="is run by another process"):
+            world.app.node.tree(Address.root_of("Placed", "p"))
+        assert list(world.node.trees) == [Address.root_of("Placed", "p")]
+        assert not world.app.node.trees
 
 
 def test_nobody_runs_on_a_worker_s_share_while_it_lives(tmp_path: Path) -> None:

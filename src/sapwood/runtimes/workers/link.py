@@ -1,7 +1,8 @@
 """One connection between two workers, and the exchanges that go over it.
 
 Only the side that connected opens exchanges, so each worker has a connection of its own to
-each other. What is written in one turn of the loop is written together, but for the first.
+each other. What is written in one turn of the loop is written together: by the loop, if it is
+uvloop's, or else here, but for the first.
 """
 
 from __future__ import annotations
@@ -209,6 +210,8 @@ class Link(asyncio.Protocol):
         self._bytes = 0
         self._turn = False
         """Whether something was written in this turn of the loop."""
+        self._gathers = type(loop).__module__.startswith("uvloop")
+        """Whether the loop writes together by itself what it is given in one turn."""
 
     def open(self, verb: str, message: bytes, items: int) -> Talk:
         """Begin an exchange."""
@@ -226,6 +229,9 @@ class Link(asyncio.Protocol):
             return
         self._sent += 1
         frame = framed(self._sent, exchange, kind, content)
+        if self._gathers:
+            self._transport.write(frame)
+            return
         if not self._turn:
             self._turn = True
             self.loop.call_soon(self._end_turn)
