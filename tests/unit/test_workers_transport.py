@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -61,6 +62,17 @@ def test_frames_are_read_however_they_were_cut() -> None:
         reader = Reader()
         found = [frame for at in range(0, len(stream), size) for frame in reader.read(stream[at : at + size])]
         assert [len(content) for *_, content in found] == list(range(1, 60))
+
+
+def test_a_long_frame_in_many_parts_is_put_together_once() -> None:
+    frame = framed(1, 7, Kind.MESSAGE, bytes(64 * 1024 * 1024)) + framed(2, 7, Kind.END, None)
+    reader = Reader()
+    began = time.process_time()
+
+    found = [one for at in range(0, len(frame), 65536) for one in reader.read(frame[at : at + 65536])]
+
+    assert [kind for _, _, kind, _ in found] == [Kind.MESSAGE, Kind.END]
+    assert time.process_time() - began < 2, "what came is copied again and again"
 
 
 def test_a_frame_that_is_missing_is_noticed() -> None:
@@ -166,6 +178,20 @@ async def test_an_error_arrives_as_what_it_was(tmp_path: Path) -> None:
     assert ours.value.limit == "tokens"
     assert isinstance(theirs.value, Crashed)
     assert theirs.value.__notes__ == ["noted"]
+
+
+async def test_whatever_goes_wrong_at_the_other_side_only_that_exchange_fails(tmp_path: Path) -> None:
+    def answer(message: bytes, exchange: Exchange) -> None:
+        if message == b"bad":
+            raise ValueError("what is this?")
+        exchange.end(message)
+
+    async with pair(tmp_path, answer) as both:
+        bad, good = await both.one.open("2", "ask", b"bad"), await both.one.open("2", "ask", b"good")
+
+        with pytest.raises(Unavailable, match="what is this"):
+            await bad.receive()
+        assert await good.receive() == b"good"
 
 
 async def test_to_stop_reaches_the_other_side_and_returns_when_it_has_ended(tmp_path: Path) -> None:

@@ -49,17 +49,26 @@ def framed(number: int, exchange: int, kind: int, content: object) -> bytes:
 class Reader:
     """Makes frames of bytes, however they were cut."""
 
-    __slots__ = ("_expected", "_rest")
+    __slots__ = ("_bytes", "_expected", "_needed", "_parts")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        """What came of a frame that is not complete."""
+        self._bytes = 0
+        self._needed = 0
+        """How many bytes have to be there before it is worth to look again; nothing is copied meanwhile."""
         self._expected = 1
 
     def read(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete by now; raises `Gap` if one is missing."""
         found: list[Frame] = []
-        if self._rest:
-            data = self._rest + data
+        if self._parts:
+            self._parts.append(data)
+            self._bytes += len(data)
+            if self._bytes < self._needed:
+                return found
+            data = b"".join(self._parts)
+            self._parts.clear()
         at, end = 0, len(data)
         while end - at >= LENGTH:
             length = int.from_bytes(data[at : at + LENGTH], "big")
@@ -77,5 +86,10 @@ class Reader:
                 raise Gap(f"Frame {self._expected} was expected, and {frame[0]} came.")
             self._expected += 1
             found.append(frame)
-        self._rest = data[at:]
+        if at < end:
+            self._parts.append(data[at:])
+            self._bytes = end - at
+            self._needed = LENGTH
+            if self._bytes >= LENGTH:
+                self._needed += int.from_bytes(data[at : at + LENGTH], "big")
         return found

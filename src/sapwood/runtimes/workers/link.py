@@ -8,6 +8,7 @@ uvloop's, or else here, but for the first.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import AbstractEventLoop, BaseTransport, Future, Transport
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,8 @@ from typing import Any, cast
 from sapwood.errors import Unavailable
 from sapwood.kernel.parcels import pack_error, unpack_error
 from sapwood.runtimes.workers.framing import Gap, Kind, Reader, framed
+
+log = logging.getLogger(__name__)
 
 WINDOW = 256 * 1024
 """Bytes of one exchange that may be on their way in one direction."""
@@ -277,14 +280,19 @@ class Link(asyncio.Protocol):
                     self._begin(number, *content)
                 elif (talk := self.talks.get(number)) is not None:
                     talk.take(kind, content)
-        except Gap:
+        except Gap as gap:
+            log.error("a connection between two workers is cut: %s", gap)
             self.cut()
 
     def _begin(self, number: int, verb: str, items: int, message: bytes) -> None:
         if self._opened is None:
             raise Gap("Whoever was connected to opens no exchange.")
         talk = self.talks[number] = Talk(self, number, items, is_answer=True)
-        self._opened(verb, message, talk)
+        try:
+            self._opened(verb, message, talk)
+        except Exception as error:
+            log.exception("a worker does not understand what another one asks: %s", verb)
+            talk.fail(Unavailable(f"{type(error).__name__}: {error}"))
 
     def pause_writing(self) -> None:
         self._room = self.loop.create_future()
