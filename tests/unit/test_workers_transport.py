@@ -259,6 +259,7 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
     async with pair(tmp_path) as both:
         assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
         await both.two.die()
+        await some_turns()  # until the first has noticed
         asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
         await some_turns()
         assert not asking.done()
