@@ -21,10 +21,11 @@ from sapwood.kernel.backup import back_up_all, back_up_tree, restore_tree
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node, roots_in
+from sapwood.runs.pacing import OutsideDriver
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
-from sapwood.wire.routing import path_to
+from sapwood.wire.routing import path_to, relative
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -52,6 +53,9 @@ class App:
     `pages` is a folder of files, such as a page and its script. They are served at `/`, for everybody, wherever no
     agent is. A relative one is looked for in the current folder; write `Path(__file__).with_name("page")` for one
     that lies beside your program. If the app is mounted in another one, serve them there.
+
+    With a `driver`, such as `sapwood.drivers.temporal.TemporalDriver`, something outside says when turns and runs go
+    on; most apps need none.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class App:
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: LocalRuntime | None = None,
+        driver: OutsideDriver | None = None,
     ) -> None:
         if isinstance(agents, type):
             raise UsageError(f"App(agents=…) takes a list of agent classes. Write agents=[{agents.__name__}].")
@@ -77,6 +82,7 @@ class App:
         self.authenticate = authenticate
         self.authorize = authorize
         self.pages = Path(pages).resolve() if pages is not None else None
+        self.driver = driver
         self._given_runtime = runtime
         self._runtime = runtime or LocalRuntime(self.settings)
         self._node: Node | None = None
@@ -121,6 +127,9 @@ class App:
             roots = tuple(known(cls) for cls in self.agents)
             for root in roots:
                 node.check_deps(root)
+            if self.driver is not None:
+                await self.driver.start(node)
+                stack.push_async_callback(self.driver.stop)
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
             self._stack = stack.pop_all()
@@ -141,6 +150,9 @@ class App:
         """Serve one ASGI connection."""
         if scope["type"] == "lifespan":
             await serve_lifespan(self, receive, send)
+        elif self.driver is not None and scope["type"] == "http" and _path(scope).startswith(self.driver.path):
+            await self._opened_door()
+            await self.driver.door(scope, receive, send)
         else:
             await serve(await self._opened_door(), scope, receive, send)
 
@@ -259,3 +271,8 @@ class App:
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Let a tree run again that was put in quarantine."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
+
+
+def _path(scope: Scope) -> str:
+    """Return the path of a request below the place where the app is mounted."""
+    return relative(str(scope["path"]), str(scope.get("root_path", "")))

@@ -1,7 +1,7 @@
 """The steps of a turn, for whoever drives it: a fiber of this process, or something that outlives it.
 
 A driver takes a turn up, begins it, and does one step after the other: the model is asked
-once, or the tools that it asked for run once. Between two steps it has the runs begin that
+once, and the tools that it asked for run. Between two steps it has the runs begin that
 the turn waits for, and takes what becomes of them. At the end it finishes the turn.
 
 Whatever comes of a step is stored before it returns. Begun again after a crash, a turn
@@ -112,7 +112,7 @@ class Steps:
         return "running"
 
     async def step(self, number: int) -> str:
-        """Ask the model, or run its tools; return how the turn stands: `running`, `waiting` or `completed`."""
+        """Ask the model and run its tools, or do the rest of that; return how the turn stands."""
         row = self._interrupts.going_on(number)
         if self._turn is None:
             await self._actor.of(Responding).respond(row)
@@ -129,7 +129,8 @@ class Steps:
             history = self._transcript.history()
         await self._shorten(row, self._turn, history)
         await self._ask(self._interrupts.going_on(number), self._turn, self._transcript.history())
-        return "running"
+        await self._actor.free()
+        return await self._act(self._interrupts.going_on(number), self._turn, self._transcript.history())
 
     def start_runs(self, number: int) -> list[tuple[str, str]]:
         """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""

@@ -61,6 +61,7 @@ class World:
             pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,
+            driver=self._given.driver,
         )
         await self.app.__aenter__()
         if self._slow_slices == "fail":

@@ -1,0 +1,64 @@
+"""`temporal worker`: asks agents for their steps, for Temporal, until somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sapwood.app import App
+from sapwood.cli.loading import load
+from sapwood.errors import UsageError
+from sapwood.web.operator import FILE
+
+log = logging.getLogger("sapwood.worker")
+
+USUAL_URL = "http://127.0.0.1:8000"
+
+
+def work(target: str, url: str | None, log_level: str) -> None:
+    """Work for the driver of an app, until a signal comes."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    app = load(target).app
+    try:
+        from sapwood.drivers.temporal import TemporalDriver
+    except ImportError:
+        raise UsageError("A worker needs Temporal's client: pip install 'sapwood[temporal]'.") from None
+    if not isinstance(app.driver, TemporalDriver):
+        raise UsageError(f"{target} has no TemporalDriver: write App(…, driver=TemporalDriver(token=…)).")
+    where = url or _url_of(app)
+    if urlsplit(where).scheme not in ("http", "https"):
+        raise UsageError(f"--url {where!r} is not the URL of a server, such as {USUAL_URL}.")
+    code = asyncio.run(_work(app.driver, where))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of Temporal's client may end the interpreter with an error otherwise
+
+
+def _url_of(app: App) -> str:
+    """Return where the app is served on this machine, if it is; else where it would be."""
+    try:
+        return str(json.loads((Path(app.settings.data) / FILE).read_text())["url"])
+    except (OSError, ValueError, KeyError):
+        return USUAL_URL
+
+
+async def _work(driver: object, url: str) -> int:
+    from sapwood.drivers.temporal import TemporalDriver
+    from sapwood.drivers.temporal.worker import work
+
+    assert isinstance(driver, TemporalDriver)
+    until = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, until.set)
+    doing = asyncio.ensure_future(work(driver, url, until))
+    log.info("working for the queue %r of %s at %s", driver.queue, url, driver.target)
+    await doing
+    log.info("stopped")
+    return 0

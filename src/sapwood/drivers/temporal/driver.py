@@ -1,0 +1,369 @@
+"""Has Temporal say when turns and runs go on: each is a workflow, which asks for its steps.
+
+The agent does the steps, and keeps all that comes of them. This side begins the workflows,
+tells those that wait when they need not any more, and answers when a step is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from asyncio import Future, Task
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sapwood.address import Address
+from sapwood.errors import Refused, Unavailable, UsageError
+from sapwood.runs.pacing import Driving, Part
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sapwood.drivers.temporal.workflow import Answer, Driven
+    from sapwood.kernel.node import Node
+    from sapwood.web.asgi import ASGI
+
+log = logging.getLogger(__name__)
+
+DOOR = "/_driver/"
+MOST_ID = 900
+"""Bytes of the id of a workflow; Temporal allows 1000."""
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
+"""Seconds until Temporal is asked again if it does not answer."""
+FORGOTTEN = 3
+"""How often it looks before it says that perhaps no worker runs."""
+
+
+class TemporalDriver:
+    """Has Temporal drive the turns and runs of an app: ``App(driver=TemporalDriver(token=…))``.
+
+    Each turn or run is a workflow that asks for its steps; the agents do them, and keep what comes
+    of them. Start workers with `sapwood temporal worker`. `token` is what they come in with: a secret
+    that the app and its workers share. `options` are handed to `temporalio.client.Client.connect`: TLS, an
+    API key, a data converter that encrypts.
+    """
+
+    path = DOOR
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:7233",
+        *,
+        token: str,
+        namespace: str = "default",
+        queue: str = "sapwood",
+        patience: float = 10.0,
+        look: float = 900.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            import temporalio.client as _  # noqa: F401 - say now what would fail later
+        except ImportError as error:
+            raise UsageError("TemporalDriver needs Temporal's client: pip install 'sapwood[temporal]'.") from error
+        if not token:
+            raise UsageError("TemporalDriver(token=…) is the secret that the app and its workers share. Give it one.")
+        self.target = target
+        self.namespace = namespace
+        self.queue = queue
+        self.token = token
+        self.patience = patience
+        self._look = look
+        self._options = dict(options or {})
+        self._node: Node | None = None
+        self._client: Client | None = None
+        self._is_prepared = False
+        self._searchable = True
+        self._is_silent = False
+        """Whether Temporal did not answer when last asked."""
+        self.paces: dict[tuple[str, str], TemporalPace] = {}
+        """What is done now in this process, by address and id."""
+        self.changed: set[Future[None]] = set()
+        """Those who wait for one of them to begin."""
+
+    async def connect(self, *, lazy: bool = False) -> Client:
+        """Return a client of the Temporal server."""
+        from temporalio.client import Client
+
+        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **self._options)
+
+    async def start(self, node: Node) -> None:
+        """Begin to drive what the agents of this node do."""
+        self._node = node
+        self.paces.clear()
+        self._client = await self.connect(lazy=True)
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        """End; the workflows go on when the app is started again."""
+        for pace in list(self.paces.values()):
+            pace.leave()
+        self._node = self._client = None
+
+    @property
+    def node(self) -> Node:
+        if self._node is None:
+            raise Unavailable("The app is not running.")
+        return self._node
+
+    @property
+    def door(self) -> ASGI:
+        from sapwood.drivers.temporal.door import Door
+
+        return Door(self)
+
+    @contextmanager
+    def pacing(self, part: Part) -> Generator[TemporalPace, None, None]:
+        """Pace a part in this block."""
+        pace = TemporalPace(self, part)
+        self.paces[pace.key] = pace
+        for waiting in self.changed:
+            if not waiting.done():
+                waiting.set_result(None)
+        self.changed.clear()
+        try:
+            yield pace
+        finally:
+            if self.paces.get(pace.key) is pace:
+                del self.paces[pace.key]
+            pace.leave()
+
+    def driven(self, part: Part) -> Driven:
+        """Return what the workflow of a part is told: who it is, and nothing of what is said."""
+        from sapwood.drivers.temporal.workflow import Driven
+
+        return Driven(
+            workflow=workflow_id(part.address, part.id),
+            address=str(part.address),
+            id=part.id,
+            patience=self.patience,
+            look=self._look,
+            seconds=part.seconds,
+            searchable=self._searchable,
+        )
+
+    async def ready(self, part: Part) -> None:
+        """Have the workflow of a part ask for its next step; begin it if there is none."""
+        from sapwood.drivers.temporal.workflow import GIVE, READY
+
+        await self._prepare()
+        driven = self.driven(part)
+        if not part.is_new and await self._signal(driven.workflow, READY):
+            return
+        if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
+            return
+        await self._begin(driven)
+
+    async def _begin(self, driven: Driven) -> None:
+        from temporalio.common import WorkflowIDConflictPolicy
+
+        from sapwood.drivers.temporal.workflow import NAME
+
+        await self._answered(
+            lambda client: client.start_workflow(
+                NAME,
+                driven,
+                id=driven.workflow,
+                task_queue=self.queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                execution_timeout=driven.timeout,
+                task_timeout=timedelta(seconds=self.patience),
+                search_attributes=driven.attributes,
+                static_summary=driven.address,
+            )
+        )
+
+    async def over(self, part: Part, status: str) -> None:
+        """Have the workflow of a part end that nobody asked for a step when it was over."""
+        from sapwood.drivers.temporal.workflow import OVER
+
+        await self._signal(workflow_id(part.address, part.id), OVER, status)
+
+    async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
+        """Tell a workflow something; return whether there is one that has not ended."""
+        told = await self._answered(
+            lambda client: client.get_workflow_handle(workflow).signal(name, args=list(arguments)), or_none=True
+        )
+        return told is not NOTHING
+
+    async def state(self, part: Part, since: datetime) -> str | None:
+        """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
+        found: Any = await self._answered(
+            lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
+        )
+        if found is NOTHING or (found.close_time is not None and found.close_time < since):
+            return None
+        return found.status.name
+
+    async def _answered(self, ask: Callable[[Client], Awaitable[Any]], *, or_none: bool = False) -> Any:
+        """Return what Temporal answers, once it does; `NOTHING` if there is no such workflow."""
+        from temporalio.service import RPCError, RPCStatusCode
+
+        wait = SHORTEST_WAIT
+        while True:
+            if self._client is None:
+                raise Unavailable("The app is not running.")
+            try:
+                answer = await ask(self._client)
+            except (RPCError, RuntimeError) as error:
+                if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
+                    return NOTHING
+                if not self._is_silent:
+                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, error)
+                self._is_silent = True
+            else:
+                if self._is_silent:
+                    log.warning("Temporal at %s answers again", self.target)
+                self._is_silent = False
+                return answer
+            await asyncio.sleep(random.uniform(wait / 2, wait))
+            wait = min(wait * 2, LONGEST_WAIT)
+
+    async def _prepare(self) -> None:
+        """Have the namespace know what workflows can be searched by, once."""
+        from temporalio.api.enums.v1 import IndexedValueType
+        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+        from temporalio.service import RPCError, RPCStatusCode
+
+        from sapwood.drivers.temporal.workflow import PATH, ROOT, TYPE
+
+        if self._is_prepared:
+            return
+        keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+        wanted = {key.name: keyword for key in (TYPE, PATH, ROOT)}
+        request = AddSearchAttributesRequest(search_attributes=wanted, namespace=self.namespace)
+
+        async def add(client: Client) -> None:
+            try:
+                await client.operator_service.add_search_attributes(request)
+            except RPCError as error:
+                if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
+                    self._searchable = False
+                    log.warning(
+                        "the search attributes %s cannot be added to the namespace %r (%s): workflows go without",
+                        ", ".join(wanted),
+                        self.namespace,
+                        error,
+                    )
+                elif error.status not in (RPCStatusCode.ALREADY_EXISTS, RPCStatusCode.INVALID_ARGUMENT):
+                    raise
+
+        await self._answered(add)
+        self._is_prepared = True
+
+
+class TemporalPace:
+    """Has one part go on when its workflow asks for a step."""
+
+    def __init__(self, driver: TemporalDriver, part: Part) -> None:
+        self._driver = driver
+        self._part = part
+        self.key = (str(part.address), part.id)
+        self._since = datetime.now(UTC)
+        self._asked: Future[None] | None = None
+        """Done when a step is asked for."""
+        self._answering: Future[Answer] | None = None
+        """What whoever asked for the step waits for that is done now."""
+        self._number = 0
+        self._last: tuple[int, Answer] | None = None
+        """The last step, and what was answered: whoever did not hear it asks again."""
+        self._waits = False
+        """Whether it waits for others, and no step can be asked for."""
+        self._must_tell = True
+        """Whether its workflow will not ask by itself."""
+        self._prompting: Task[None] | None = None
+
+    def asked(self) -> Future[None] | None:
+        """Return what is done when a step is asked for; None: one is."""
+        self._waits = False
+        if self._answering is not None:
+            return None
+        loop = self._driver.node.loop
+        self._asked = loop.create_future()
+        self._prompting = loop.create_task(self._prompt(self._asked))
+        return self._asked
+
+    def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
+        """Answer whoever asked for a step; return whether anybody did."""
+        from sapwood.drivers.temporal.workflow import Answer
+
+        self._must_tell = self._waits = waits
+        if self._answering is None:
+            return False
+        answer, answering = Answer(status, waits, reason), self._answering
+        self._last, self._answering = (self._number, answer), None
+        if not answering.done():
+            answering.set_result(answer)
+        return True
+
+    def step(self, number: int) -> Future[Answer]:
+        """Have the next step be done; return what it is answered with. The same one may be asked for again."""
+        from sapwood.drivers.temporal.workflow import Answer
+
+        if self._answering is not None:
+            return self._answering
+        answering: Future[Answer] = self._driver.node.loop.create_future()
+        if self._last is not None and self._last[0] == number:
+            answering.set_result(self._last[1])
+        elif self._waits:
+            answering.set_result(Answer("running", waits=True))
+        else:
+            self._number, self._answering = number, answering
+            self._must_tell = False
+            if self._prompting is not None:
+                self._prompting.cancel()
+            if self._asked is not None and not self._asked.done():
+                self._asked.set_result(None)
+        return answering
+
+    def leave(self) -> None:
+        """Nobody does this part any more, in this process or for now."""
+        if self._prompting is not None:
+            self._prompting.cancel()
+        if self._answering is not None and not self._answering.done():
+            self._answering.set_exception(Unavailable("It was interrupted, and goes on later."))
+            self._answering.exception()  # perhaps nobody waits for it
+        self._answering = None
+
+    async def _prompt(self, asked: Future[None]) -> None:
+        """Have the workflow ask, and see that it does not end before it has."""
+        try:
+            if self._must_tell:
+                await self._driver.ready(self._part)
+                self._must_tell, self._part = False, replace(self._part, is_new=False)
+            looked = 0
+            while True:
+                await asyncio.sleep(self._driver.patience)
+                looked += 1
+                state = await self._driver.state(self._part, self._since)
+                if state in (None, "COMPLETED", "CONTINUED_AS_NEW"):
+                    await self._driver.ready(replace(self._part, is_new=True))
+                elif state != "RUNNING":
+                    raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+                if looked == FORGOTTEN:
+                    log.warning(
+                        "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
+                        "(sapwood temporal worker)",
+                        *self.key,
+                        looked * self._driver.patience,
+                        self._driver.queue,
+                    )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
+            if not asked.done():
+                asked.set_exception(error)
+
+
+NOTHING: Any = object()
+"""What Temporal answers about a workflow that does not exist, or has ended."""
+
+
+def workflow_id(address: Address, id: str) -> str:
+    """Return the id of the workflow of a turn or run, whose own id is unique only in its agent."""
+    whole = f"{address} {id}"
+    if len(whole.encode()) <= MOST_ID:
+        return whole
+    return f"{address.root} {hashlib.sha256(whole.encode()).hexdigest()}"[-MOST_ID:]
