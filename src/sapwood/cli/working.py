@@ -24,6 +24,7 @@ USUAL_URL = "http://127.0.0.1:8000"
 def work(target: str, url: str | None, log_level: str) -> None:
     """Work for the driver of an app, until a signal comes."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
     app = load(target).app
     try:
         from sapwood.drivers.temporal import TemporalDriver
