@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from sapwood import tracing
-from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.chat.interrupting import Interrupts
 from sapwood.chat.record import Record
