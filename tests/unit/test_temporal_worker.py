@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -47,7 +48,7 @@ async def test_a_step_is_stopped_if_its_workflow_was_ended_and_not_if_it_only_to
         what = Request(scope, receive).url.path.rpartition("/")[2]
         asked.append(what)
 
-        async def steps() -> Any:
+        async def steps() -> AsyncIterator[bytes]:
             yield b"{}\n"
             begun.set()
             await asyncio.Event().wait()
