@@ -33,7 +33,7 @@ AT_ONCE = 5000
 """Steps that one worker waits for at once: it is the server that does them."""
 TERMINATED = "workflow-terminated"
 """Why something is stopped whose workflow an operator has ended."""
-ENDED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
+ENDED_BY_OTHERS = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
 
@@ -58,7 +58,7 @@ class Door:
             details = activity.cancellation_details()
             if details is not None and details.not_found:
                 with suppress(Exception):
-                    if await _was_ended():  # by an operator, and nobody else tells
+                    if await _is_terminated():  # by an operator, and nobody else tells
                         await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
             raise
 
@@ -93,10 +93,15 @@ class Door:
         await self._http.aclose()
 
 
-async def _was_ended() -> bool:
-    """Return whether somebody has ended the workflow of this step; if not, another worker was asked for the step."""
-    handle = activity.client().get_workflow_handle(str(activity.info().workflow_id))
-    return (await handle.describe()).status in ENDED
+async def _is_terminated() -> bool:
+    """Return whether Temporal does not know this activity because it has ended the workflow.
+
+    Nor does it know one that it has given up because it did not hear of it for a while: then another is under way.
+    """
+    info = activity.info()
+    assert info.workflow_id is not None
+    workflow = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return (await workflow.describe()).status in ENDED_BY_OTHERS
 
 
 def _failure(response: httpx2.Response) -> ApplicationError:
