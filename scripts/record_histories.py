@@ -19,9 +19,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from temporalio.client import Client, WorkflowHistory  # noqa: E402
 from tests.temporal.driven import TOKEN, Temporal, worked  # noqa: E402
-from tests.temporal.scenes import SCENES, SceneDesk, ShortDriver, Stage  # noqa: E402
+from tests.temporal.scenes import SCENES, SceneDesk, ShortDriver, Stage, histories  # noqa: E402
 
 from sapwood import App, Settings  # noqa: E402
 from sapwood.drivers.temporal import TemporalDriver  # noqa: E402
@@ -49,21 +48,6 @@ async def record(names: list[str], temporal: str, folder: Path) -> None:
             path = HISTORIES / (f"{name}-{number}.json" if number else f"{name}.json")
             path.write_text(json.dumps(scrubbed(json.loads(history.to_json())), indent=1) + "\n")
             print(f"{path.name}: {history.workflow_id}, {len(history.events)} events")
-
-
-async def histories(client: Client, workflow: str) -> list[WorkflowHistory]:
-    """Return the history of a workflow, those it continues, and those of its children."""
-    found: list[WorkflowHistory] = []
-    runs: list[tuple[str, str | None]] = [(workflow, None)]
-    for id, run in runs:
-        history = await client.get_workflow_handle(id, run_id=run).fetch_history()
-        found.append(history)
-        for event in history.events:
-            begun = event.child_workflow_execution_started_event_attributes.workflow_execution
-            before = event.workflow_execution_started_event_attributes.continued_execution_run_id
-            runs += [(begun.workflow_id, begun.run_id)] if begun.workflow_id else []
-            runs += [(id, before)] if before else []
-    return found
 
 
 def scrubbed(value: Any) -> Any:

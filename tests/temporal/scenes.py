@@ -154,6 +154,21 @@ async def until_async(is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def histories(client: Client, workflow: str) -> list[WorkflowHistory]:
+    """Return the history of a workflow, those it continues, and those of its children."""
+    found: list[WorkflowHistory] = []
+    runs: list[tuple[str, str | None]] = [(workflow, None)]
+    for id, run in runs:
+        history = await client.get_workflow_handle(id, run_id=run).fetch_history()
+        found.append(history)
+        for event in history.events:
+            begun = event.child_workflow_execution_started_event_attributes.workflow_execution
+            before = event.workflow_execution_started_event_attributes.continued_execution_run_id
+            runs += [(begun.workflow_id, begun.run_id)] if begun.workflow_id else []
+            runs += [(id, before)] if before else []
+    return found
+
+
 async def to_its_end(stage: Stage) -> None:
     await stage.ask()
     await stage.end()
