@@ -35,8 +35,10 @@ MOST_ID = 900
 """Bytes of the id of a workflow; Temporal allows 1000."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
-FORGOTTEN = 3
-"""How often it looks before it says that perhaps no worker runs."""
+LONGEST_WATCH = 300.0
+"""Seconds between two looks at the workflow of one that is not asked for its next step."""
+ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
+"""How workflows end that somebody other than the agent has ended."""
 
 
 class TemporalDriver:
@@ -161,7 +163,7 @@ class TemporalDriver:
     async def _begin(self, driven: Driven) -> None:
         from temporalio.common import WorkflowIDConflictPolicy
 
-        from sapwood.drivers.temporal.workflow import NAME
+        from sapwood.drivers.temporal.workflow import NAME, READY
 
         await self._answered(
             lambda client: client.start_workflow(
@@ -170,6 +172,7 @@ class TemporalDriver:
                 id=driven.workflow,
                 task_queue=self.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=READY,  # one that waits since an earlier life may have the same id
                 execution_timeout=driven.timeout,
                 task_timeout=timedelta(seconds=self.patience),
                 search_attributes=driven.attributes,
@@ -344,27 +347,25 @@ class TemporalPace:
 
     async def _prompt(self, asked: Future[None]) -> None:
         """Have the workflow ask, and see that it does not end before it has."""
+        wait, waited = self._driver.patience, 0.0
         try:
             if self._must_tell:
                 await self._driver.ready(self._part)
                 self._must_tell, self._part = False, replace(self._part, is_new=False)
-            looked = 0
             while True:
-                await asyncio.sleep(self._driver.patience)
-                looked += 1
+                await asyncio.sleep(wait)
+                waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
                 state = await self._driver.state(self._part, self._since)
-                if state in (None, "COMPLETED", "CONTINUED_AS_NEW"):
-                    await self._driver.ready(replace(self._part, is_new=True))
-                elif state != "RUNNING":
+                if state in ENDED:
                     raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
-                if looked == FORGOTTEN:
-                    log.warning(
-                        "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
-                        "(sapwood temporal worker)",
-                        *self.key,
-                        looked * self._driver.patience,
-                        self._driver.queue,
-                    )
+                log.warning(
+                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
+                    "(sapwood temporal worker)",
+                    *self.key,
+                    waited,
+                    self._driver.queue,
+                )
+                await self._driver.ready(self._part)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
