@@ -36,6 +36,7 @@ from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.misspelt import misspelt
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
@@ -235,7 +236,8 @@ class Agent(Generic[S]):
 
     async def on_error(self, error: BaseException, connection: Connection) -> None:
         """Called with what `on_message` raised; until overridden it is logged."""
-        log.error("on_message of %s failed", self._actor.address, exc_info=error)
+        who = self._actor.address
+        log.error("on_message of %s failed: %s", who, describe(error), exc_info=mistake(error))
 
     async def on_before_request(self, request: Request) -> Request | Response | None:
         """Called before `on_request`: let it through (None), answer it, or put another in its place. Override it."""

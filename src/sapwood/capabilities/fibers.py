@@ -35,7 +35,7 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
 from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
@@ -411,7 +411,7 @@ class Fibers:
                 actor.address,
                 describe(error),
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = describe(error)
             self._end(row, "failed", error=error)
@@ -541,7 +541,7 @@ class Fibers:
                 row.name,
                 text,
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = text
             self._db.execute(
