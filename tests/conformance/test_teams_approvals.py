@@ -19,6 +19,7 @@ from tests.conformance.worlds import until
 
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
+from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, calls, running, text
 
 QUESTIONS = "sapwood_questions"
@@ -282,6 +283,23 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
         assert await agent.answer_approval(question, approved=False, reason="It is a secret.")
         await ended(one)
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
+
+
+async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> None:
+    async with quiz() as one:
+        await begun(one)
+        agent = await top(one)
+        (question,) = await agent.pending_approvals()
+
+        with pytest.raises(InvalidArguments, match="do not fit reveal: what"):
+            await agent.answer_approval(question, approved=True, arguments={"what": 3})
+        refused = await posted(one, 0, approved=True, arguments={"who": "it"})
+
+        assert refused.status == 400
+        assert "do not fit reveal: what: Field required; who: " in refused.text
+        assert await agent.answer_approval(question, approved=True, arguments={"what": "another"})
+        await ended(one)
+        assert QuizDeep.told == ["another"]
 
 
 async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level: str) -> None:
