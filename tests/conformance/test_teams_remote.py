@@ -335,6 +335,30 @@ async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | Non
         assert KEY not in str(run)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_token_is_returned_or_awaited(is_async: bool) -> None:
+    async with both() as two:
+        near = at(f"http://127.0.0.1:{two.far.site.port}", FarDigger)
+
+        class PlainToken(near):
+            def token(self) -> str | None:
+                return self.deps.key
+
+        class AsyncToken(near):
+            async def token(self) -> str | None:
+                await asyncio.sleep(0)
+                return self.deps.key
+
+        class TokenDesk(Agent):
+            async def give(self) -> Run:
+                return await self.run_agent(AsyncToken if is_async else PlainToken, "dig")
+
+        async with running(App(agents=[TokenDesk], deps=two.bench)) as world:
+            run = await (await world.get_agent(TokenDesk, "d")).give()
+
+        assert (run.status, run.error) == ("completed", None)
+
+
 async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() -> None:
     async with both() as two:
         done = await (await two.desk()).give("FarDigger", "dig", "r1")
