@@ -8,6 +8,7 @@ moment, and never too little.
 from __future__ import annotations
 
 from sapwood.address import Address
+from sapwood.kernel.owners import BELOW, OWN_AND_BELOW
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
@@ -57,18 +58,14 @@ class TreeQuestions:
         """An agent is being deleted: neither it nor one below it waits for anybody."""
         if self._root.has(QUESTIONS):
             self._root.begin()
-            self._root.execute(
-                "DELETE FROM sapwood_questions WHERE owner = ?1 OR (owner >= ?1 || '/' AND owner < ?1 || '0')",
-                str(address),
-            )
+            self._root.execute(f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW}", str(address))  # noqa: S608 - ours
 
     def below(self, address: Address) -> list[tuple[Address, str]]:
         """Return who waits below an agent, and for what."""
         if not self._root.has(QUESTIONS):
             return []
-        # "/" separates steps, and "0" is the character after it.
         rows = self._root.execute(
-            "SELECT owner, body FROM sapwood_questions WHERE owner >= ?1 || '/' AND owner < ?1 || '0' ORDER BY owner",
+            f"SELECT owner, body FROM sapwood_questions WHERE {BELOW} ORDER BY owner",  # noqa: S608 - ours
             str(address),
         )
         return [(Address.parse(owner), body) for owner, body in rows]
