@@ -45,6 +45,9 @@ class QuizDeep(Talking):
     async def seen_by_model(self) -> str:
         return json.dumps((await self.export())["model_messages"])
 
+    async def leave(self) -> None:
+        await self.destroy()
+
 
 class QuizThird(ChatAgent):
     """Asks the one below."""
@@ -413,6 +416,26 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         assert not await agent.answer_approval(question, approved=True)
         assert QuizDeep.told == []
         await asleep(one)
+
+
+@pytest.mark.parametrize("how", ["awake", "asleep", "aborted", "cleared", "by itself"])
+async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_more(how: str) -> None:
+    async with quiz() as one:
+        page = await asked(one)
+        agent = await top(one)
+        if how == "asleep":
+            await asleep(one)
+        if how == "aborted":
+            await agent.abort()
+        elif how == "cleared":
+            await agent.clear()
+        elif how == "by itself":
+            await (await below(one, 4)).leave()
+        else:
+            await agent.delete()
+
+        await page.until(lambda frame: frame == {"type": QUESTIONS, "path": wired(0), "questions": []})
+        assert await (await top(one)).pending_approvals() == []
 
 
 @pytest.mark.parametrize("how", ["cancels", "clears", "says something else"])
