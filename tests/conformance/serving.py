@@ -21,7 +21,7 @@ from sapwood.testing import World, running
 
 
 class _Server(uvicorn.Server):
-    """A server that ends at once: uvicorn's own looks around every tenth of a second, hundreds of times in these tests."""
+    """A server that ends as soon as it can: uvicorn's own looks every tenth of a second, in hundreds of tests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
