@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from temporalio import activity
@@ -21,6 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sapwood.drivers.temporal.driver import DOOR, TemporalDriver
 from sapwood.drivers.temporal.workflow import LOOK, NOT_FOUND, STEP, STOP, Answer, Asked, WorkWorkflow
+from sapwood.errors import InvalidArguments
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ TERMINATED = "workflow-terminated"
 ENDED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
+FINAL = (NOT_FOUND, InvalidArguments.code)
+"""What agents say that will not change."""
 
 
 class Door:
@@ -78,7 +81,7 @@ class Door:
             async with self._http.stream("POST", what, json=asdict(asked)) as response:
                 if not response.is_success:
                     await response.aread()
-                    raise _failure(response)
+                    raise refusal(response)
                 async for line in response.aiter_lines():
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
@@ -99,24 +102,24 @@ async def _was_ended() -> bool:
     return (await handle.describe()).status in ENDED
 
 
-def _failure(response: httpx2.Response) -> ApplicationError:
+def refusal(response: httpx2.Response) -> ApplicationError:
     """Return what Temporal is to make of a refusal, by who has to act."""
     try:
-        said: dict[str, Any] = response.json()
+        found: Any = response.json()
     except ValueError:
-        said = {}
+        found = None
+    said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
-    if response.status_code == GONE and "code" in said:
-        return ApplicationError(text, type=NOT_FOUND, non_retryable=True)
+    if code in FINAL:
+        return ApplicationError(text, type=code, non_retryable=True)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
-    if response.status_code == GONE:
+    elif response.status_code == GONE:
         log.error(
             "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
         )
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
-    return ApplicationError(text, type=code, non_retryable=response.is_client_error)
+    # Somebody in between may refuse, too: that passes, and ends nothing.
+    return ApplicationError(text, type=code, next_retry_delay=LATER if response.is_client_error else None)
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
