@@ -10,15 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.temporal.cluster import Driven, Temporal, driven
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHandle
+from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
-from sapwood import ChatAgent
+from sapwood import ChatAgent, tool
 from sapwood.drivers.temporal.worker import work
-from sapwood.testing import ScriptedModel, text
+from sapwood.testing import ScriptedModel, call, text
+
+NOWHERE = "http://127.0.0.1:1"
 
 
 class TroubledTalker(ChatAgent):
     """Says one thing, when it may."""
+
+
+class TroubledAsker(ChatAgent):
+    """Asks before it does anything."""
+
+    model = ScriptedModel(call("pay", id="p1"), text("paid"), each=True)
+
+    @tool(requires_approval=True)
+    async def pay(self) -> str:
+        """Pay."""
+        return "paid"
 
 
 @pytest.fixture
@@ -37,10 +52,10 @@ async def until(look: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @asynccontextmanager
-async def working(one: Driven) -> AsyncGenerator[None, None]:
+async def working(one: Driven, url: str | None = None) -> AsyncGenerator[None, None]:
     """Work in this process, which takes no time to start."""
     ended = asyncio.Event()
-    task = asyncio.create_task(work(one.driver, f"http://127.0.0.1:{one.one.site.port}", ended))
+    task = asyncio.create_task(work(one.driver, url or f"http://127.0.0.1:{one.one.site.port}", ended))
     try:
         yield
     finally:
@@ -86,6 +101,53 @@ async def test_a_turn_is_stopped_whose_workflow_is_terminated(
         await one.client.get_workflow_handle(id).terminate("enough")
 
         assert (await answer).status == "aborted"
+
+
+async def test_whoever_cancels_a_turn_that_waits_while_the_server_is_away_is_heard(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    async with driven(temporal, tmp_path, TroubledAsker, workers=0, look=0.2) as one:
+        agent = await one.world.get_agent(TroubledAsker, "t")
+        async with working(one):
+            turn = await agent.send("hi")
+        handle = one.workflow("TroubledAsker:t", turn.id)
+        async with working(one, NOWHERE):
+            await until(lambda: attempt(one, handle.id))
+
+            await handle.cancel()
+            await until(lambda: _has_event(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED))
+        async with working(one):
+            assert await until_ended(handle) == "CANCELED"
+
+        assert (await agent.turn(turn.id)).status == "aborted"
+
+
+async def test_a_turn_is_stopped_that_is_interrupted_and_then_cancelled_while_the_server_is_away(
+    temporal: Temporal, tmp_path: Path, gate: asyncio.Event
+) -> None:
+    async with driven(temporal, tmp_path, TroubledTalker, workers=0) as one:
+        agent = await one.world.get_agent(TroubledTalker, "t")
+        answer = asyncio.create_task(agent.send("hi"))
+        (id,) = await one.begun()
+        handle = one.client.get_workflow_handle(id)
+        async with working(one, NOWHERE):
+            await until(lambda: attempt(one, id))
+            await handle.signal("interrupt")
+            await until(lambda: _is(_activities(handle), 2))
+
+            await handle.cancel()
+            await until(lambda: _has_event(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED))
+        async with working(one):
+            assert await until_ended(handle) == "CANCELED"
+            assert (await answer).status == "aborted"
+
+
+async def _activities(handle: WorkflowHandle[Any, Any]) -> int:
+    return len((await handle.describe()).raw_description.pending_activities)
+
+
+async def _has_event(handle: WorkflowHandle[Any, Any], kind: EventType.ValueType) -> bool:
+    return any(event.event_type == kind for event in (await handle.fetch_history()).events)
 
 
 async def _is(found: Awaitable[int], wanted: int) -> bool:

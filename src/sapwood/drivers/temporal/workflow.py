@@ -199,7 +199,7 @@ class WorkWorkflow:
                     timeout=timedelta(seconds=self._driven.look),
                 )
             except TimeoutError:
-                self._take(await self._ask(LOOK, self._asked))
+                self._take(await self._heard(asyncio.ensure_future(self._ask(LOOK, self._asked))))
             except asyncio.CancelledError:
                 self._cancel()
             if self._stop is not None:
@@ -222,14 +222,23 @@ class WorkWorkflow:
         if self._stop is not None and not doing.done():
             await self._tell_stop()
             self._stop = None
-        return await doing
+        return await self._heard(doing)
+
+    async def _heard(self, asking: asyncio.Task[Answer]) -> Answer:
+        """Return what the agent answers. That the workflow is cancelled meanwhile is noted, and ends nothing yet."""
+        try:
+            await workflow.wait_condition(asking.done)
+        except asyncio.CancelledError:
+            self._cancel()
+        return await asking
 
     def _cancel(self) -> None:
         self._is_cancelled = True
         self._stop = self._stop or "cancelled"
 
     async def _tell_stop(self) -> Answer:
-        return await self._ask(STOP, replace(self._asked, reason=self._stop or ""))
+        asked = replace(self._asked, reason=self._stop or "")
+        return await self._heard(asyncio.ensure_future(self._ask(STOP, asked)))
 
     async def _ask(self, what: str, asked: Asked) -> Answer:
         """Ask the agent for something; what is no more is over."""
