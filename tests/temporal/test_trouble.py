@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,26 +68,6 @@ async def attempt(one: Driven, workflow: str) -> int:
     return max((activity.attempt for activity in found if activity.HasField("last_started_time")), default=0)
 
 
-async def test_a_worker_that_was_away_for_a_while_stops_no_turn(
-    temporal: Temporal, tmp_path: Path, gate: asyncio.Event
-) -> None:
-    async with driven(temporal, tmp_path, TroubledTalker) as one:
-        agent = await one.world.get_agent(TroubledTalker, "t")
-        answer = asyncio.create_task(agent.send("hi"))
-        (id,) = await one.begun()
-        away = one.workers[0]
-        await until(lambda: attempt(one, id))
-        away.tell(signal.SIGSTOP)
-        async with working(one):
-            await until(lambda: _is(attempt(one, id), 2))
-            away.tell(signal.SIGCONT)
-
-            await until(lambda: _has(away.log(), "CancelledError"))
-            gate.set()
-
-            assert (await answer).text == "hello"
-
-
 async def test_a_turn_is_stopped_whose_workflow_is_terminated(
     temporal: Temporal, tmp_path: Path, gate: asyncio.Event
 ) -> None:
@@ -152,7 +131,3 @@ async def _has_event(handle: WorkflowHandle[Any, Any], kind: EventType.ValueType
 
 async def _is(found: Awaitable[int], wanted: int) -> bool:
     return await found == wanted
-
-
-async def _has(text: str, wanted: str) -> bool:
-    return wanted in text
