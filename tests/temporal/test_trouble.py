@@ -13,8 +13,10 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
-from sapwood import ChatAgent, tool
+from sapwood import ChatAgent, agent_tool, tool
 from sapwood.drivers.temporal.worker import work
+from sapwood.drivers.temporal.workflow import NAME
+from sapwood.drivers.temporal.workflow import Driven as Work
 from sapwood.testing import ScriptedModel, call, text
 
 NOWHERE = "http://127.0.0.1:1"
@@ -33,6 +35,19 @@ class TroubledAsker(ChatAgent):
     async def pay(self) -> str:
         """Pay."""
         return "paid"
+
+
+class TroubledHelper(ChatAgent):
+    """Says one thing."""
+
+    model = ScriptedModel(text("helped"), each=True)
+
+
+class TroubledBoss(ChatAgent):
+    """Has somebody help."""
+
+    model = ScriptedModel(call("troubled_helper", id="h", message="help"), text("done"), each=True)
+    tools = (agent_tool(TroubledHelper),)
 
 
 @pytest.fixture
@@ -119,6 +134,21 @@ async def test_a_turn_is_stopped_that_is_interrupted_and_then_cancelled_while_th
         async with working(one):
             assert await until_ended(handle) == "CANCELED"
             assert (await answer).status == "aborted"
+
+
+async def test_a_run_goes_on_at_once_with_a_workflow_that_an_earlier_one_of_its_name_has_left(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    async with driven(temporal, tmp_path, TroubledBoss, workers=0, patience=30.0) as one, working(one):
+        address, run = "TroubledBoss:t/TroubledHelper:agent-tool%3Ah", "agent-tool:h"
+        left = Work(f"{address} {run}", address, run, ready=False, searchable=False)
+        handle = await one.client.start_workflow(NAME, left, id=left.workflow, task_queue=one.driver.queue)
+        agent = await one.world.get_agent(TroubledBoss, "t")
+
+        async with asyncio.timeout(15):
+            assert (await agent.send("hi")).text == "done"
+
+        assert await until_ended(handle) == "COMPLETED"
 
 
 async def _activities(handle: WorkflowHandle[Any, Any]) -> int:

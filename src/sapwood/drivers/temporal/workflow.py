@@ -11,12 +11,13 @@ replays histories of what was begun, and those of a released version stay.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 NAME = "SapwoodWork"
 STEP, STOP, LOOK = "sapwood.step", "sapwood.stop", "sapwood.look"
@@ -166,8 +167,10 @@ class WorkWorkflow:
                 task_timeout=timedelta(seconds=child.patience),
                 static_summary=child.address,
             )
-        except WorkflowAlreadyStartedError:
+        except WorkflowAlreadyStartedError:  # it waits, perhaps since an earlier one of its name was cleared away
             self._children.discard(child.workflow)
+            with suppress(FailureError):  # it has just ended; the agent tells again
+                await workflow.get_external_workflow_handle(child.workflow).signal(READY)
             return
         begun.add_done_callback(lambda done: self._child_ended(child.workflow, done))
 
