@@ -50,6 +50,13 @@ class TroubledBoss(ChatAgent):
     tools = (agent_tool(TroubledHelper),)
 
 
+class TroubledGiver(ChatAgent):
+    """Has somebody speak."""
+
+    model = ScriptedModel(call("troubled_talker", id="h", message="speak"), text("done"), each=True)
+    tools = (agent_tool(TroubledTalker),)
+
+
 @pytest.fixture
 def gate() -> asyncio.Event:
     """What says that it may."""
@@ -95,6 +102,22 @@ async def test_a_turn_is_stopped_whose_workflow_is_terminated(
         await one.client.get_workflow_handle(id).terminate("enough")
 
         assert (await answer).status == "aborted"
+
+
+async def test_a_turn_is_stopped_whose_workflow_is_terminated_while_it_waits_for_a_run(
+    temporal: Temporal, tmp_path: Path, gate: asyncio.Event
+) -> None:
+    async with driven(temporal, tmp_path, TroubledGiver, workers=0) as one, working(one):
+        agent = await one.world.get_agent(TroubledGiver, "t")
+        answer = asyncio.create_task(agent.send("hi"))
+        above, below = await one.begun(2)
+        await until(lambda: attempt(one, below))
+
+        await one.client.get_workflow_handle(above).terminate("enough")
+        gate.set()
+
+        assert (await answer).status == "error"
+        assert await until_ended(one.client.get_workflow_handle(below)) == "COMPLETED"
 
 
 async def test_whoever_cancels_a_turn_that_waits_while_the_server_is_away_is_heard(
