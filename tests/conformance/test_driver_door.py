@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
+import pytest
 
-from sapwood import Agent, App, ChatAgent, agent_tool
+from sapwood import Agent, App, ChatAgent, UsageError, agent_tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.testing import ScriptedModel, World, call, running, text
 
@@ -47,8 +48,9 @@ class DoorBoss(ChatAgent):
 class Worker:
     """Asks as workers do."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, driver: TemporalDriver) -> None:
         self.world = world
+        self.driver = driver
         transport = httpx2.ASGITransport(self._app)
         self._http = httpx2.AsyncClient(transport=transport, base_url="http://app/_driver/")
 
@@ -70,7 +72,7 @@ class Worker:
 async def asking() -> AsyncGenerator[Worker, None]:
     driver = TemporalDriver(NOWHERE, token=TOKEN)
     async with running(App(agents=[DoorBoss], driver=driver)) as world:
-        yield Worker(world)
+        yield Worker(world, driver)
 
 
 async def until(look: Callable[[], Awaitable[Any]], wanted: Any) -> None:
@@ -156,3 +158,19 @@ async def test_a_turn_can_be_stopped_that_was_a_run_once() -> None:
         assert (await asyncio.wait_for(more, 5)).status == "aborted"
         await worker.last("stop", "DoorBoss:b", turn)
         await answer
+
+
+async def test_two_apps_cannot_share_a_driver() -> None:
+    async with asking() as worker:
+        boss = await worker.world.get_agent(DoorBoss, "b")
+
+        with pytest.raises(UsageError, match="one of its own"):
+            async with running(App(agents=[DoorBoss], driver=worker.driver)):
+                pass
+
+        answer = asyncio.create_task(boss.send("hi"))
+        await asyncio.sleep(0)
+        (turn,) = [turn["id"] for turn in (await boss.export())["turns"]]
+        assert (await worker.last("step", "DoorBoss:b", turn, step=1))["waits"]
+        await worker.last("stop", "DoorBoss:b", turn)
+        assert (await answer).status == "aborted"

@@ -95,15 +95,17 @@ class TemporalDriver:
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
-        self._node = node
-        self.paces.clear()
+        if self._node is not None:
+            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
         self._client = await self.connect(lazy=True)
+        self._node = node
         node.shared(Driving).driver = self
 
     async def stop(self) -> None:
         """End; the workflows go on when the app is started again."""
         for pace in list(self.paces.values()):
             pace.leave()
+        self.paces.clear()
         self._node = self._client = None
 
     @property
