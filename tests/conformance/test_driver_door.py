@@ -69,8 +69,8 @@ class Worker:
 
 
 @asynccontextmanager
-async def asking() -> AsyncGenerator[Worker, None]:
-    driver = TemporalDriver(NOWHERE, token=TOKEN)
+async def asking(patience: float = 10.0) -> AsyncGenerator[Worker, None]:
+    driver = TemporalDriver(NOWHERE, token=TOKEN, patience=patience)
     async with running(App(agents=[DoorBoss], driver=driver)) as world:
         yield Worker(world, driver)
 
@@ -174,3 +174,18 @@ async def test_two_apps_cannot_share_a_driver() -> None:
         assert (await worker.last("step", "DoorBoss:b", turn, step=1))["waits"]
         await worker.last("stop", "DoorBoss:b", turn)
         assert (await answer).status == "aborted"
+
+
+async def test_an_agent_whose_turn_is_over_does_not_stay_awake_until_temporal_is_back() -> None:
+    async with asking(patience=0.1) as worker:
+        boss = await worker.world.get_agent(DoorBoss, "b")
+        answer = asyncio.create_task(boss.send("hi"))
+        await asyncio.sleep(0)
+        assert await boss.cancel_turn()
+        assert (await answer).status == "aborted"
+        (tree,) = worker.world.node.trees.values()
+
+        async def is_idle() -> bool:
+            return all(actor.is_idle for actor in tree.actors.values())
+
+        await until(is_idle, wanted=True)

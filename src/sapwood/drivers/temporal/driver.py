@@ -84,6 +84,8 @@ class TemporalDriver:
         """Whether Temporal did not answer when last asked."""
         self.paces: dict[tuple[str, str], TemporalPace] = {}
         """What is done now in this process, by address and id."""
+        self._telling: set[Task[bool]] = set()
+        """What Temporal has not been told yet."""
         self.changed: set[Future[None]] = set()
         """Those who wait for one of them to begin."""
 
@@ -106,6 +108,8 @@ class TemporalDriver:
         for pace in list(self.paces.values()):
             pace.leave()
         self.paces.clear()
+        for telling in self._telling:
+            telling.cancel()
         self._node = self._client = None
 
     @property
@@ -189,10 +193,16 @@ class TemporalDriver:
         )
 
     async def over(self, part: Part, status: str) -> None:
-        """Have the workflow of a part end that nobody asked for a step when it was over."""
+        """Have the workflow of a part end that nobody asked for a step when it was over.
+
+        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        """
         from sapwood.drivers.temporal.workflow import OVER
 
-        await self._signal(workflow_id(part.address, part.id), OVER, status)
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+        await asyncio.wait({telling}, timeout=self.patience)
 
     async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
         """Tell a workflow something; return whether there is one that has not ended."""
