@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
 
-from sapwood import Agent, App, ChatAgent, UsageError, agent_tool
+from sapwood import Agent, App, ChatAgent, NotFound, UsageError, agent_tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.testing import ScriptedModel, World, call, running, text
 
@@ -189,3 +189,33 @@ async def test_an_agent_whose_turn_is_over_does_not_stay_awake_until_temporal_is
             return all(actor.is_idle for actor in tree.actors.values())
 
         await until(is_idle, wanted=True)
+
+
+class DoorLate(ChatAgent):
+    """Cannot start now and then."""
+
+    trouble: ClassVar[Exception | None] = None
+
+    async def on_start(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+
+    async def exist(self) -> None:
+        self.sql("CREATE TABLE things (id)")
+
+
+@pytest.mark.parametrize("trouble", [ValueError("what she said"), NotFound("somebody else is not there")])
+async def test_an_agent_that_cannot_start_is_asked_again_and_what_went_wrong_is_not_told(trouble: Exception) -> None:
+    driver = TemporalDriver(NOWHERE, token=TOKEN)
+    DoorLate.trouble = None
+    async with running(App(agents=[DoorLate], driver=driver)) as world:
+        worker = Worker(world, driver)
+        await (await world.get_agent(DoorLate, "l")).exist()
+        world.node.sleep()
+        DoorLate.trouble = trouble
+
+        for what in ("look", "step", "stop"):
+            answer = await worker.ask(what, "DoorLate:l", "t")
+
+            assert answer.status_code == 503
+            assert str(trouble) not in answer.text

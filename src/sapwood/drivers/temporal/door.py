@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.workflow import Answer, Asked
-from sapwood.errors import Aborted, InvalidArguments, NotFound, SapwoodError, Unavailable
+from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.node import tree_folder
 from sapwood.runs.pacing import RUNNING
@@ -155,7 +155,15 @@ class Door:
             raise NotFound(f"There is no {address.root}.", path=address.steps)
         if not node.tree(address).has(address):
             raise NotFound(f"There is no {address}.", path=address.steps)
-        return await node.reach(address, None, None)
+        try:
+            return await node.reach(address, None, None)
+        except (Aborted, Quarantined, Unavailable):
+            raise
+        except Exception as error:
+            if isinstance(error, NotFound) and not node.tree(address).has(address):
+                raise
+            # What its code says is for nobody outside: it would be kept in histories.
+            raise Unavailable(f"{address} cannot be reached now: {type(error).__name__}.") from None
 
 
 class _Waiting:
@@ -208,4 +216,5 @@ async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
 
 
 def _refused(error: SapwoodError) -> Response:
-    return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+    text = "It was aborted." if isinstance(error, Aborted) else str(error)  # not why: it would be kept in histories
+    return JSONResponse({"error": text, "code": error.code}, status_of(error))

@@ -386,6 +386,7 @@ class TemporalPace:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
+                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
 
 
 NOTHING: Any = object()

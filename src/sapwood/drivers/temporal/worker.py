@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import httpx2
+import msgspec
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -92,7 +93,7 @@ class Door:
                 async for line in response.aiter_lines():
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
-                        return Answer(**said)
+                        return msgspec.convert(said, Answer)
                     heard += 1
                     activity.heartbeat(heard)
         except (httpx2.TransportError, ValueError) as error:
