@@ -84,6 +84,8 @@ class TemporalDriver:
         """Whether Temporal did not answer when last asked."""
         self.paces: dict[tuple[str, str], TemporalPace] = {}
         """What is done now in this process, by address and id."""
+        self._telling: set[Task[bool]] = set()
+        """What Temporal has not been told yet."""
         self.changed: set[Future[None]] = set()
         """Those who wait for one of them to begin."""
 
@@ -95,15 +97,19 @@ class TemporalDriver:
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
-        self._node = node
-        self.paces.clear()
+        if self._node is not None:
+            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
         self._client = await self.connect(lazy=True)
+        self._node = node
         node.shared(Driving).driver = self
 
     async def stop(self) -> None:
         """End; the workflows go on when the app is started again."""
         for pace in list(self.paces.values()):
             pace.leave()
+        self.paces.clear()
+        for telling in self._telling:
+            telling.cancel()
         self._node = self._client = None
 
     @property
@@ -148,14 +154,20 @@ class TemporalDriver:
             searchable=self._searchable,
         )
 
-    async def ready(self, part: Part) -> None:
-        """Have the workflow of a part ask for its next step; begin it if there is none."""
+    async def ready(self, part: Part, *, open_since: datetime | None = None) -> None:
+        """Have the workflow of a part ask for its next step; begin it if there is none.
+
+        If it was open since then, raise instead if somebody has ended it.
+        """
         from sapwood.drivers.temporal.workflow import GIVE, READY
 
         await self._prepare()
         driven = self.driven(part)
-        if not part.is_new and await self._signal(driven.workflow, READY):
-            return
+        if not part.is_new:
+            if await self._signal(driven.workflow, READY):
+                return
+            if open_since is not None:
+                await self.check(part, open_since)
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -181,10 +193,16 @@ class TemporalDriver:
         )
 
     async def over(self, part: Part, status: str) -> None:
-        """Have the workflow of a part end that nobody asked for a step when it was over."""
+        """Have the workflow of a part end that nobody asked for a step when it was over.
+
+        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        """
         from sapwood.drivers.temporal.workflow import OVER
 
-        await self._signal(workflow_id(part.address, part.id), OVER, status)
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+        await asyncio.wait({telling}, timeout=self.patience)
 
     async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
         """Tell a workflow something; return whether there is one that has not ended."""
@@ -193,14 +211,13 @@ class TemporalDriver:
         )
         return told is not NOTHING
 
-    async def state(self, part: Part, since: datetime) -> str | None:
-        """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
+    async def check(self, part: Part, since: datetime) -> None:
+        """Raise if somebody other than the agent has ended the workflow of a part since then."""
         found: Any = await self._answered(
             lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
         )
-        if found is NOTHING or (found.close_time is not None and found.close_time < since):
-            return None
-        return found.status.name
+        if found is not NOTHING and found.status.name in ENDED and found.close_time >= since:
+            raise Refused(f"Its workflow was ended in Temporal: {found.status.name.lower().replace('_', ' ')}.")
 
     async def _answered(self, ask: Callable[[Client], Awaitable[Any]], *, or_none: bool = False) -> Any:
         """Return what Temporal answers, once it does; `NOTHING` if there is no such workflow."""
@@ -352,14 +369,12 @@ class TemporalPace:
         wait, waited = self._driver.patience, 0.0
         try:
             if self._must_tell:
-                await self._driver.ready(self._part)
+                await self._driver.ready(self._part, open_since=self._since if self._number else None)
                 self._must_tell, self._part = False, replace(self._part, is_new=False)
             while True:
                 await asyncio.sleep(wait)
                 waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
-                state = await self._driver.state(self._part, self._since)
-                if state in ENDED:
-                    raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+                await self._driver.check(self._part, self._since)
                 log.warning(
                     "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
                     "(sapwood temporal worker)",
@@ -367,10 +382,11 @@ class TemporalPace:
                     waited,
                     self._driver.queue,
                 )
-                await self._driver.ready(self._part)
+                await self._driver.ready(self._part, open_since=self._since if self._number else None)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
+                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
 
 
 NOTHING: Any = object()

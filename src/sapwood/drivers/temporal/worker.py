@@ -12,9 +12,10 @@ import random
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import httpx2
+import msgspec
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -22,6 +23,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sapwood.drivers.temporal.driver import DOOR, TemporalDriver
 from sapwood.drivers.temporal.workflow import LOOK, NOT_FOUND, STEP, STOP, Answer, Asked, WorkWorkflow
+from sapwood.errors import InvalidArguments
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ TERMINATED = "workflow-terminated"
 ENDED_BY_OTHERS = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
+FINAL = (NOT_FOUND, InvalidArguments.code)
+"""What agents say that will not change."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
 
@@ -85,11 +89,11 @@ class Door:
                 self._heard(None)
                 if not response.is_success:
                     await response.aread()
-                    raise _failure(response)
+                    raise refusal(response)
                 async for line in response.aiter_lines():
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
-                        return Answer(**said)
+                        return msgspec.convert(said, Answer)
                     heard += 1
                     activity.heartbeat(heard)
         except (httpx2.TransportError, ValueError) as error:
@@ -117,7 +121,7 @@ async def _is_terminated() -> bool:
     """
     info = activity.info()
     assert info.workflow_id is not None
-    workflow = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    workflow = activity.client().get_workflow_handle(info.workflow_id)  # its last run: it may have been reset
     return (await workflow.describe()).status in ENDED_BY_OTHERS
 
 
@@ -126,24 +130,24 @@ def _silent(text: str) -> ApplicationError:
     return ApplicationError(text, type="unavailable", category=ApplicationErrorCategory.BENIGN)
 
 
-def _failure(response: httpx2.Response) -> ApplicationError:
+def refusal(response: httpx2.Response) -> ApplicationError:
     """Return what Temporal is to make of a refusal, by who has to act."""
     try:
-        said: dict[str, Any] = response.json()
+        found: Any = response.json()
     except ValueError:
-        said = {}
+        found = None
+    said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
-    if response.status_code == GONE and "code" in said:
-        return ApplicationError(text, type=NOT_FOUND, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+    if code in FINAL:
+        return ApplicationError(text, type=code, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
-    if response.status_code == GONE:
+    elif response.status_code == GONE:
         log.error(
             "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
         )
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
-    return ApplicationError(text, type=code, non_retryable=response.is_client_error)
+    # Somebody in between may refuse, too: that passes, and ends nothing.
+    return ApplicationError(text, type=code, next_retry_delay=LATER if response.is_client_error else None)
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:

@@ -11,12 +11,13 @@ replays histories of what was begun, and those of a released version stay.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 NAME = "SapwoodWork"
 STEP, STOP, LOOK = "sapwood.step", "sapwood.stop", "sapwood.look"
@@ -166,8 +167,10 @@ class WorkWorkflow:
                 task_timeout=timedelta(seconds=child.patience),
                 static_summary=child.address,
             )
-        except WorkflowAlreadyStartedError:
+        except WorkflowAlreadyStartedError:  # it waits, perhaps since an earlier one of its name was cleared away
             self._children.discard(child.workflow)
+            with suppress(FailureError):  # it has just ended; the agent tells again
+                await workflow.get_external_workflow_handle(child.workflow).signal(READY)
             return
         begun.add_done_callback(lambda done: self._child_ended(child.workflow, done))
 
@@ -200,7 +203,7 @@ class WorkWorkflow:
                     timeout=timedelta(seconds=self._driven.look),
                 )
             except TimeoutError:
-                self._take(await self._ask(LOOK, self._asked))
+                self._take(await self._heard(asyncio.ensure_future(self._ask(LOOK, self._asked))))
             except asyncio.CancelledError:
                 self._cancel()
             if self._stop is not None:
@@ -223,14 +226,23 @@ class WorkWorkflow:
         if self._stop is not None and not doing.done():
             await self._tell_stop()
             self._stop = None
-        return await doing
+        return await self._heard(doing)
+
+    async def _heard(self, asking: asyncio.Task[Answer]) -> Answer:
+        """Return what the agent answers. That the workflow is cancelled meanwhile is noted, and ends nothing yet."""
+        try:
+            await workflow.wait_condition(asking.done)
+        except asyncio.CancelledError:
+            self._cancel()
+        return await asking
 
     def _cancel(self) -> None:
         self._is_cancelled = True
         self._stop = self._stop or "cancelled"
 
     async def _tell_stop(self) -> Answer:
-        return await self._ask(STOP, replace(self._asked, reason=self._stop or ""))
+        asked = replace(self._asked, reason=self._stop or "")
+        return await self._heard(asyncio.ensure_future(self._ask(STOP, asked)))
 
     async def _ask(self, what: str, asked: Asked) -> Answer:
         """Ask the agent for something; what is no more is over."""
