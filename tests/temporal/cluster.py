@@ -81,6 +81,8 @@ class Driven:
         self.temporal = temporal
         self.client = client
         self._folder = folder
+        self.name = f"t{uuid4().hex[:8]}"
+        """For the root of this test: Temporal is the same for all of them."""
         self.workers: list[Worker] = []
 
     def work(self, **more: Any) -> Worker:

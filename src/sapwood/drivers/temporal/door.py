@@ -67,7 +67,7 @@ class Door:
                 answers = found.step(asked.step) if not isinstance(found, Answer) else found
                 return StreamingResponse(self._lines(answers), media_type="application/x-ndjson")
             if what == "stop":
-                await self._stop(address, asked.id, asked.reason)
+                await self.stop(address, asked.id, asked.reason)
             return JSONResponse(asdict(await self._look(address, asked.id)))
         except (ValueError, msgspec.ValidationError) as error:
             return _refused(InvalidArguments(f"This is not what workers ask: {error}"))
@@ -117,7 +117,8 @@ class Door:
             raise NotFound(f"{address} has no turn or run {id!r}.", path=address.steps)
         return answer
 
-    async def _stop(self, address: Address, id: str, reason: str) -> None:
+    async def stop(self, address: Address, id: str, reason: str) -> None:
+        """Have a turn or run be stopped, and all below it."""
         actor = await self._reach(address)
         parent = actor.parent
         if parent is not None and actor.of(Served).row(id) is not None:

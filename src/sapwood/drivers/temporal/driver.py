@@ -11,7 +11,7 @@ import hashlib
 import logging
 import random
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
 from sapwood.errors import Refused, Unavailable, UsageError
-from sapwood.runs.pacing import Driving, Part
+from sapwood.runs.pacing import RUNNING, Driving, Part
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -152,8 +152,10 @@ class TemporalDriver:
 
         await self._prepare()
         driven = self.driven(part)
-        if not part.is_new and await self._signal(driven.workflow, READY):
-            return
+        if not part.is_new:
+            if await self._signal(driven.workflow, READY):
+                return
+            _check(await self.state(part))
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -190,12 +192,18 @@ class TemporalDriver:
         )
         return told is not NOTHING
 
-    async def state(self, part: Part, since: datetime) -> str | None:
+    async def stop_work(self, part: Part, state: str) -> None:
+        """Have a part be stopped whose workflow was ended in Temporal."""
+        from sapwood.drivers.temporal.door import Door
+
+        await Door(self).stop(part.address, part.id, f"workflow-{state.lower()}")
+
+    async def state(self, part: Part, since: datetime | None = None) -> str | None:
         """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
         found: Any = await self._answered(
             lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
         )
-        if found is NOTHING or (found.close_time is not None and found.close_time < since):
+        if found is NOTHING or (since is not None and found.close_time is not None and found.close_time < since):
             return None
         return found.status.name
 
@@ -276,16 +284,21 @@ class TemporalPace:
         self._must_tell = True
         """Whether its workflow will not ask by itself."""
         self._prompting: Task[None] | None = None
+        """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
 
     def asked(self) -> Future[None] | None:
         """Return what is done when a step is asked for; None: one is."""
         self._waits = False
         if self._answering is not None:
             return None
-        loop = self._driver.node.loop
-        self._asked = loop.create_future()
-        self._prompting = loop.create_task(self._prompt(self._asked))
+        self._asked = self._driver.node.loop.create_future()
+        self._see_to(self._prompt(self._asked))
         return self._asked
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._prompting is not None:
+            self._prompting.cancel()
+        self._prompting = self._driver.node.loop.create_task(work)
 
     def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
         """Answer whoever asked for a step; return whether anybody did."""
@@ -298,6 +311,8 @@ class TemporalPace:
         self._last, self._answering = (self._number, answer), None
         if not answering.done():
             answering.set_result(answer)
+        if waits and status == RUNNING:
+            self._see_to(self._watch())
         return True
 
     def step(self, number: int) -> Future[Answer]:
@@ -340,10 +355,9 @@ class TemporalPace:
                 await asyncio.sleep(self._driver.patience)
                 looked += 1
                 state = await self._driver.state(self._part, self._since)
-                if state in (None, "COMPLETED", "CONTINUED_AS_NEW"):
+                _check(state)
+                if state != "RUNNING":
                     await self._driver.ready(replace(self._part, is_new=True))
-                elif state != "RUNNING":
-                    raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
                 if looked == FORGOTTEN:
                     log.warning(
                         "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
@@ -356,7 +370,23 @@ class TemporalPace:
             if not asked.done():
                 asked.set_exception(error)
 
+    async def _watch(self) -> None:
+        """Stop it if its workflow is ended in Temporal while it waits for others."""
+        state: str | None = None
+        while state not in ENDED:
+            await asyncio.sleep(self._driver.patience)
+            state = await self._driver.state(self._part, self._since)
+        await self._driver.stop_work(self._part, state)
 
+
+def _check(state: str | None) -> None:
+    """Raise if somebody has ended a workflow that had not come to its end."""
+    if state in ENDED:
+        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+
+
+ENDED = ("TERMINATED", "TIMED_OUT", "CANCELED")
+"""How workflows stand that were ended from outside. One that failed said so itself, of a turn that has forgotten it."""
 NOTHING: Any = object()
 """What Temporal answers about a workflow that does not exist, or has ended."""
 
