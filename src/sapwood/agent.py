@@ -25,7 +25,8 @@ from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
-from sapwood.capabilities.fibers import OWNER, Fiber
+from sapwood.capabilities.fiber_rows import Fiber
+from sapwood.capabilities.fibers import OWNER
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import NO_NAME, Lane, Queue, QueuedCall
 from sapwood.capabilities.schedules import Schedule, Schedules

@@ -62,8 +62,11 @@ class Worker:
     def log(self) -> str:
         return self._file.read_text()
 
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def tell(self, how: signal.Signals) -> None:
         self._process.send_signal(how)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.tell(how)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.conformance.served import Client
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
 from sapwood import Agent, ChatAgent, Detached, Refused, Run, agent_tool, tool
+from sapwood.drivers.temporal import TemporalDriver
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 gates: dict[str, asyncio.Event] = {}
@@ -306,11 +307,11 @@ async def test_a_turn_whose_workflow_was_ended_while_it_waited_for_somebody_ends
         assert "terminated" in str(await agent.export())
 
 
-class FlowCounting(Talking):
+class FlowCounting(ChatAgent):
     """Takes many steps."""
 
     model = ScriptedModel(*(call("count", id=f"c{at}") for at in range(6)), text("counted"), each=True)
-    migrations = (*Talking.migrations, "CREATE TABLE counted (id INTEGER PRIMARY KEY) STRICT")
+    migrations = ("CREATE TABLE counted (id INTEGER PRIMARY KEY) STRICT",)
 
     @tool
     async def count(self) -> str:
@@ -325,7 +326,8 @@ class FlowCounting(Talking):
 async def test_a_long_turn_goes_on_in_a_new_history(
     temporal: Temporal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sapwood.drivers.temporal.workflow.Driven.__init__.__defaults__", few_steps(2))
+    told = TemporalDriver.driven
+    monkeypatch.setattr(TemporalDriver, "driven", lambda self, part: replace(told(self, part), most_steps=2))
     async with driven(temporal, tmp_path, FlowCounting) as one:
         client = await one.one.join(f"/agents/flow-counting/{one.name}")
         await say(client, "r1", user("hi"))
@@ -342,18 +344,6 @@ async def test_a_long_turn_goes_on_in_a_new_history(
             "CONTINUED_AS_NEW",
             "CONTINUED_AS_NEW",
         ]
-
-
-def few_steps(n: int) -> tuple[Any, ...]:
-    """Return the defaults of what a workflow is told, with so many steps in one history."""
-    import inspect
-
-    from sapwood.drivers.temporal import workflow
-
-    given = inspect.signature(workflow.Driven).parameters.values()
-    return tuple(
-        n if one.name == "most_steps" else one.default for one in given if one.default is not inspect.Parameter.empty
-    )
 
 
 async def test_workflows_below_report_back_after_a_restart_at_every_level(temporal: Temporal, tmp_path: Path) -> None:

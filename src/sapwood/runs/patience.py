@@ -6,7 +6,7 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
-from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
 from sapwood.kernel.actor import Actor
