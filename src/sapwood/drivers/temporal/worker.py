@@ -137,12 +137,12 @@ def _failure(response: httpx2.Response) -> ApplicationError:
         return ApplicationError(text, type=NOT_FOUND, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
+        return ApplicationError(text, type=code, next_retry_delay=LATER, category=ApplicationErrorCategory.BENIGN)
     if response.status_code == GONE:
         log.error(
             "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
         )
-        return ApplicationError(text, type=code, next_retry_delay=LATER)
+        return ApplicationError(text, type=code, next_retry_delay=LATER, category=ApplicationErrorCategory.BENIGN)
     return ApplicationError(text, type=code, non_retryable=response.is_client_error)
 
 
