@@ -16,8 +16,9 @@ from tests.conformance.chats import Talking, approval, cancel, chunks, done, ove
 from tests.conformance.served import Client
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
-from sapwood import Agent, ChatAgent, Detached, Refused, Run, agent_tool, tool
+from sapwood import Agent, ChatAgent, Detached, Run, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.errors import OverLimit
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 gates: dict[str, asyncio.Event] = {}
@@ -241,7 +242,7 @@ async def test_who_ends_a_workflow_by_force_stops_the_step_that_is_done_and_whoe
 
 
 class FlowFailing(Talking):
-    model = ScriptedModel(fails(Refused("the secret is 42")), each=True)
+    model = ScriptedModel(fails(OverLimit("the secret is 42")), each=True)
 
 
 async def test_a_turn_that_fails_is_a_failed_workflow_with_its_code_and_no_word_of_it(
@@ -259,7 +260,7 @@ async def test_a_turn_that_fails_is_a_failed_workflow_with_its_code_and_no_word_
         assert failed.value.cause.non_retryable
         (history,) = (await one.histories()).values()
         assert "secret" not in history
-        assert failed.value.cause.type == Refused.code
+        assert failed.value.cause.type == OverLimit.code
 
 
 class FlowPayer(Talking):
