@@ -37,6 +37,8 @@ from tests.conformance.served import served
 
 from sapwood import Address, Agent, App, ChatAgent, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
+from sapwood.chat import stream
+from sapwood.chat.record import Record
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, text
 
@@ -170,6 +172,37 @@ async def status_of_turn(agent: Any, wanted: str) -> None:
     async with asyncio.timeout(10):
         while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
+
+
+async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Waiting(Giving, Talking):
+        async def waits(self) -> bool:
+            return any(call.asked == "run" for call in self._actor.of(Record).turns.calls(1))
+
+        @tool
+        async def weigh(self) -> str:
+            """Weigh it."""
+            return "heavy"
+
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
+    gate = asyncio.Event()
+    asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
+    theirs = ScriptedModel(text("it is there", gate=gate), text("it is there"))
+    cls = caller(ScriptedModel(asked, text("thanks")), helper(theirs), base=Waiting)
+    async with working(cls) as (one, agent, _):
+        sending = asyncio.create_task(agent.send("go"))
+        while not await agent.waits():
+            await asyncio.sleep(0)
+        agent = await crashed(one, cls, sending)
+        gate.set()
+        await status_of_turn(agent, "completed")
+
+        parts = {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+
+    assert (parts["c1"]["input"], parts["c1"]["output"]) == ({"message": "look"}, "it is there")
+    assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
 
 
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:

@@ -308,6 +308,8 @@ class Steps:
             id = call.tool_call_id
             self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
             self._stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        if acted.approvals or acted.client_calls:
+            self._stream.flush()  # now: a turn that goes on after a crash says nothing of these calls again
         if acted.approvals or clients:
             return "waiting"
         if acted.client_calls:
