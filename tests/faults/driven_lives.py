@@ -205,6 +205,7 @@ class Person:
             await asyncio.sleep(0.05)
         else:
             problems += [f"the workflow {one.id} is still open" for one in still]
+        settled = time.monotonic()
         histories: list[WorkflowHistory] = []
         for one in found:
             history = await client.get_workflow_handle(one.id, run_id=one.run_id).fetch_history()
@@ -214,6 +215,7 @@ class Person:
                     failed = event.workflow_task_failed_event_attributes
                     if failed.cause != OVERTAKEN:
                         problems.append(f"a task of the workflow {one.id} failed: {failed.failure.message}")
+        fetched = time.monotonic()
         replayer = Replayer(workflows=[WorkWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
         async with replayer.workflow_replay_iterator(_each(histories)) as results:
             async for result in results:
@@ -221,7 +223,11 @@ class Person:
                     problems.append(f"replayed, {result.history.workflow_id} is another: {result.replay_failure}")
         return {
             "workflows": {one.id: one.status.name for one in found if one.status is not None},
+            "settling": settled - end + SETTLING,
+            "fetching": fetched - settled,
+            "replaying": time.monotonic() - fetched,
             "runs": len(found),
+            "again": len(found) - len({one.id for one in found}),
             "events": sum(len(one.events) for one in histories),
             "problems": problems,
         }
