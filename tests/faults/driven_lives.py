@@ -216,7 +216,7 @@ class Person:
                     if failed.cause != OVERTAKEN:
                         problems.append(f"a task of the workflow {one.id} failed: {failed.failure.message}")
         fetched = time.monotonic()
-        replayer = Replayer(workflows=[WorkWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+        replayer = Replayer(workflows=[WorkWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), build_id="lives")
         async with replayer.workflow_replay_iterator(_each(histories)) as results:
             async for result in results:
                 if result.replay_failure is not None:

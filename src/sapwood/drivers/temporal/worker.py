@@ -11,6 +11,7 @@ import logging
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any
 
 import httpx2
@@ -134,6 +135,7 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
         workflows=[WorkWorkflow],
         activities=[door.step, door.stop, door.look],
         workflow_runner=UnsandboxedWorkflowRunner(),  # ours, and the stored histories show what would change it
+        build_id=f"sapwood {version('sapwood')}",  # the usual one takes a second: a hash of all code that is loaded
         max_concurrent_activities=AT_ONCE,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(driver.patience, 5.0)),
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
