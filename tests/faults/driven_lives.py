@@ -29,12 +29,12 @@ from typing import Any
 
 import httpx2
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
-from temporalio.client import Client, WorkflowExecution, WorkflowHistory
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from tests.faults import driven_checker as checker
 from tests.faults.driven_mutants import MUTANTS
-from tests.faults.driven_parts import Part, Place, Server, Temporal, Worker, until_listening
+from tests.faults.driven_parts import Place, Process, Server, Temporal, Worker, until_listening
 from tests.faults.driven_workload import DEEP, ROOTS, TURN, WORLD, DrivenPlanner, DrivenWanderer
 from tests.faults.journal import read
 from tests.faults.lives import fork, wait
@@ -221,13 +221,14 @@ class Person:
             async for result in results:
                 if result.replay_failure is not None:
                     problems.append(f"replayed, {result.history.workflow_id} is another: {result.replay_failure}")
+        last = [one for one in found if one.status not in (None, WorkflowExecutionStatus.CONTINUED_AS_NEW)]
         return {
-            "workflows": {one.id: one.status.name for one in found if one.status is not None},
+            "workflows": {one.id: one.status.name for one in last if one.status is not None},
             "settling": settled - end + SETTLING,
             "fetching": fetched - settled,
             "replaying": time.monotonic() - fetched,
             "runs": len(found),
-            "again": len(found) - len({one.id for one in found}),
+            "again": len(last) - len({one.id for one in last}),
             "events": sum(len(one.events) for one in histories),
             "problems": problems,
         }
@@ -284,7 +285,7 @@ class Runner:
         self._temporal = Temporal(self._place)
         self._worker = Worker(self._place, break_it)
         self._server = Server(self._place, break_it)
-        self._parts: dict[str, Part] = {one.name: one for one in (self._temporal, self._worker, self._server)}
+        self._parts: dict[str, Process] = {one.name: one for one in (self._temporal, self._worker, self._server)}
         self._calm: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {}
         self.kills: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -352,7 +353,7 @@ class Runner:
 
     def _kill(self, life: Life) -> None:
         """Kill and start again, as planned."""
-        todo, down = list(life.kills), list[tuple[float, Part]]()
+        todo, down = list(life.kills), list[tuple[float, Process]]()
         end = time.monotonic() + LONGEST
         while (todo or down) and time.monotonic() < end and not self._answer(life).exists():
             now, lines = time.monotonic(), len(lines_of(self._place, life.name, DrivenPlanner))
