@@ -28,7 +28,7 @@ test-all:
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
     # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
 # Format, and fix what can be fixed by itself.
@@ -84,7 +84,7 @@ bench *args:
 
 # Write the lock file anew from pyproject.toml. Names no package index.
 lock *args:
-    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --universal --python-version 3.11 \
+    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --universal --python-version 3.11 \
         --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
         --quiet --output-file requirements/dev.txt {{args}}
 

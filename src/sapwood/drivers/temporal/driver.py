@@ -229,30 +229,43 @@ class TemporalDriver:
     async def _prepare(self) -> None:
         """Have the namespace know what workflows can be searched by, once."""
         from temporalio.api.enums.v1 import IndexedValueType
-        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
         from temporalio.service import RPCError, RPCStatusCode
 
         from sapwood.drivers.temporal.workflow import PATH, ROOT, TYPE
 
         if self._is_prepared:
             return
+        refused = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
         keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
         wanted = {key.name: keyword for key in (TYPE, PATH, ROOT)}
         request = AddSearchAttributesRequest(search_attributes=wanted, namespace=self.namespace)
+
+        async def are_known(client: Client) -> bool:
+            try:
+                asked = ListSearchAttributesRequest(namespace=self.namespace)
+                found = await client.operator_service.list_search_attributes(asked)
+            except RPCError as error:
+                if error.status not in refused:
+                    raise
+                return False
+            return all(found.custom_attributes.get(name) == keyword for name in wanted)
 
         async def add(client: Client) -> None:
             try:
                 await client.operator_service.add_search_attributes(request)
             except RPCError as error:
-                if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
-                    self._searchable = False
-                    log.warning(
-                        "the search attributes %s cannot be added to the namespace %r (%s): workflows go without",
-                        ", ".join(wanted),
-                        self.namespace,
-                        error,
-                    )
-                elif error.status not in (RPCStatusCode.ALREADY_EXISTS, RPCStatusCode.INVALID_ARGUMENT):
+                if error.status in refused:
+                    self._searchable = await are_known(client)  # perhaps somebody else has added them
+                    if not self._searchable:
+                        log.warning(
+                            "the search attributes %s cannot be added to the namespace %r (%s): workflows go without, "
+                            "until they are added and this app is started again",
+                            ", ".join(wanted),
+                            self.namespace,
+                            error,
+                        )
+                elif error.status != RPCStatusCode.ALREADY_EXISTS:
                     raise
 
         await self._answered(add)
@@ -285,6 +298,8 @@ class TemporalPace:
         self._waits = False
         if self._answering is not None:
             return None
+        if self._must_tell:
+            self._last = None  # it is over that it waited for, and whoever asks gets a step
         loop = self._driver.node.loop
         self._asked = loop.create_future()
         self._prompting = loop.create_task(self._prompt(self._asked))
@@ -316,7 +331,7 @@ class TemporalPace:
             answering.set_result(Answer("running", waits=True))
         else:
             self._number, self._answering = number, answering
-            self._must_tell = False
+            self._must_tell, self._part = False, replace(self._part, is_new=False)
             if self._prompting is not None:
                 self._prompting.cancel()
             if self._asked is not None and not self._asked.done():
