@@ -83,7 +83,7 @@ class Life:
     name: str
     says: str
     cancel: str = "client"
-    """Who cancels the second conversation: a `client`, or an operator by a `signal` or a `cancel` of its workflow."""
+    """Who cancels the second conversation: a `client`, or an operator by a `signal`, a `cancel`, or `both`."""
     cancel_lines: int = MOST_LINES
     cancel_after: float = 0.0
     approve_after: float = 0.0
@@ -100,7 +100,7 @@ def planned(seed: str, number: int, lines: int) -> Life:
     life = Life(
         f"life-{number}",
         random.choice(("top", DEEP)),
-        cancel=random.choice(("client", "client", "client", "signal", "cancel")),
+        cancel=random.choice(("client", "client", "client", "signal", "cancel", "both")),
         cancel_lines=random.randint(0, MOST_LINES),
         cancel_after=random.random() * 0.2,
         approve_after=random.choice((0.0, random.random() * 0.5)),
@@ -180,7 +180,10 @@ class Person:
         while True:
             try:
                 handle = (await self._client()).get_workflow_handle(id)
-                await (handle.cancel() if self._life.cancel == "cancel" else handle.signal("interrupt", "enough"))
+                if self._life.cancel != "cancel":
+                    await handle.signal("interrupt", "enough")
+                if self._life.cancel != "signal":
+                    await handle.cancel()
             except (RPCError, RuntimeError):  # it is not there, or not yet
                 await asyncio.sleep(0.05)
             else:
