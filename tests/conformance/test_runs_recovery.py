@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sized
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
 from typing import Any
 
 import apsw
@@ -35,10 +35,12 @@ from tests.conformance.errands import (
 )
 from tests.conformance.served import served
 
-from sapwood import Address, Agent, App, ChatAgent, Run, Unavailable, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
 from sapwood.chat import stream
 from sapwood.chat.record import Record
+from sapwood.kernel.node import Node
+from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, text
 
@@ -203,6 +205,44 @@ async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_mess
 
     assert (parts["c1"]["input"], parts["c1"]["output"]) == ({"message": "look"}, "it is there")
     assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
+
+
+class RefusingDriver(OwnDriver):
+    """Lets everything go on, but for what was interrupted in an agent without a parent."""
+
+    path = "/_driver/"
+    door: Any = None
+
+    async def start(self, node: Node) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def pacing(self, part: Part) -> Iterator[Pace]:
+        yield OwnPace() if part.is_new or len(part.address.steps) > 1 else RefusingPace()
+
+
+class RefusingPace(OwnPace):
+    def asked(self) -> Any:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(Refused("Somebody has ended it."))
+        return refused
+
+
+async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> None:
+    theirs = ScriptedModel(text("it is there", gate=asyncio.Event()))
+    cls = caller(ScriptedModel(call("helper", id="c1", message="look"), text("thanks")), helper(theirs))
+    async with asyncio.timeout(60), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
+        client = await one.join(CALLER)
+        sending = asyncio.create_task((await again(one, cls)).send("go"))
+        await told_text(client, "agent-tool:c1", "it")
+        agent = await crashed(one, cls, sending)
+
+        await status_of_turn(agent, "error")
+
+        assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:

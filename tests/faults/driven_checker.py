@@ -188,6 +188,6 @@ def driven(tree: Mapping[str, Left], workflows: Mapping[str, str]) -> list[str]:
         workflow = workflows.get(id)
         if workflow is None and status != "aborted":  # one that was stopped at once need not have been driven
             found.append(f"{id} is {status}, and no workflow drove it")
-        elif workflow is not None and workflow not in ENDS[status]:
+        elif workflow is not None and workflow not in ENDS.get(status, ()):
             found.append(f"{id} is {status}, and its workflow {workflow}")
     return found
