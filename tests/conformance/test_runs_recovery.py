@@ -42,7 +42,7 @@ from sapwood.chat.record import Record
 from sapwood.kernel.node import Node
 from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
-from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 SILENCE = 120.0
 
@@ -176,35 +176,58 @@ async def status_of_turn(agent: Any, wanted: str) -> None:
             await asyncio.sleep(0.005)
 
 
+class Waiting(Giving, Talking):
+    """One that tells for whom it waits."""
+
+    async def calls(self) -> dict[str, tuple[str | None, bool]]:
+        """Return whom each tool call of the first turn waits for, and whether that was answered."""
+        calls = self._actor.of(Record).turns.calls(1)
+        return {call.id: (call.asked, call.answer is not None) for call in calls}
+
+    @tool
+    async def weigh(self) -> str:
+        """Weigh it."""
+        return "heavy"
+
+
+async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], then: asyncio.Event) -> dict[str, Any]:
+    """Crash as soon as the calls of a turn stand so; return the parts of its message when it is over."""
+    async with working(cls) as (one, agent, _):
+        sending = asyncio.create_task(agent.send("go"))
+        while not (await agent.calls()).items() >= when.items():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0)
+        agent = await crashed(one, cls, sending)
+        then.set()
+        await status_of_turn(agent, "completed")
+        return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+
+
 async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Waiting(Giving, Talking):
-        async def waits(self) -> bool:
-            return any(call.asked == "run" for call in self._actor.of(Record).turns.calls(1))
-
-        @tool
-        async def weigh(self) -> str:
-            """Weigh it."""
-            return "heavy"
-
     monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
     gate = asyncio.Event()
     asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
-    theirs = ScriptedModel(text("it is there", gate=gate), text("it is there"))
-    cls = caller(ScriptedModel(asked, text("thanks")), helper(theirs), base=Waiting)
-    async with working(cls) as (one, agent, _):
-        sending = asyncio.create_task(agent.send("go"))
-        while not await agent.waits():  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0)
-        agent = await crashed(one, cls, sending)
-        gate.set()
-        await status_of_turn(agent, "completed")
+    theirs = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), theirs, base=Waiting)
 
-        parts = {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", False)}, then=gate)
 
     assert (parts["c1"]["input"], parts["c1"]["output"]) == ({"message": "look"}, "it is there")
     assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
+
+
+async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)
+    gate = asyncio.Event()
+    asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
+    loser = helper(ScriptedModel(fails(ValueError("it cannot be done"))), "Loser")
+    other = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), loser, other, base=Waiting)
+
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", True), "c2": ("run", False)}, then=gate)
+
+    assert (parts["c1"]["state"], parts["c2"]["state"]) == ("output-error", "output-available")
 
 
 class RefusingDriver(OwnDriver):
