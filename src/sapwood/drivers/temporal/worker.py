@@ -12,6 +12,7 @@ import random
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, cast
 
 import httpx2
@@ -184,6 +185,7 @@ async def _work(client: Client, driver: TemporalDriver, door: Door, until: async
         workflows=[WorkWorkflow],
         activities=[door.step, door.stop, door.look],
         workflow_runner=UnsandboxedWorkflowRunner(),  # ours, and the stored histories show what would change it
+        build_id=f"sapwood {version('sapwood')}",  # the usual one takes a second: a hash of all code that is loaded
         max_concurrent_activities=AT_ONCE,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(driver.patience, 5.0)),
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
