@@ -27,6 +27,9 @@ test-all:
     #!/usr/bin/env bash
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
+    # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
+    pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
+        tests/conformance/test_{chat,runs,teams}_*.py || failed=1
     # Those wait for each other's processes most of the time: two files at once.
     pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1
     exit $failed
@@ -84,7 +87,7 @@ bench *args:
 
 # Write the lock file anew from pyproject.toml. Names no package index.
 lock *args:
-    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --universal --python-version 3.11 \
+    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --universal --python-version 3.11 \
         --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
         --quiet --output-file requirements/dev.txt {{args}}
 
