@@ -31,7 +31,7 @@ test-all:
     pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
         tests/conformance/test_{chat,runs,teams}_*.py || failed=1
     # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
 # Format, and fix what can be fixed by itself.

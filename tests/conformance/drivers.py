@@ -7,18 +7,18 @@ in a process of its own, knows from the beginning; the next test's app is served
 from __future__ import annotations
 
 import asyncio
-import os
+import signal
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import AsyncGenerator, Generator
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import PlainTextResponse
 from tests.conformance.serving import serving
+from tests.servers import Server
 
 from sapwood import App, UsageError
 from sapwood.runs.pacing import Part
@@ -26,11 +26,11 @@ from sapwood.testing import World, world
 from sapwood.testing import running as running_by_itself
 
 if TYPE_CHECKING:
+    from temporalio.client import Client
+
     from sapwood.drivers.temporal import TemporalDriver
     from sapwood.drivers.temporal.workflow import Driven
 
-ROOT = Path(__file__).parents[2]
-TOKEN = "the worker of these tests"
 PATIENCE = 0.6
 """What `World.settled` waits for a step that Temporal has to ask for first."""
 
@@ -38,99 +38,128 @@ PATIENCE = 0.6
 @asynccontextmanager
 async def running(app: App, **options: Any) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does, driven as pytest was told."""
-    if _temporal is None:
+    if not _temporal or app.driver is not None:
         async with running_by_itself(app, **options) as one:
             yield one
         return
-    with _temporal.place() as place:
+    async with _temporal[0].place() as place:
         app.driver, begun = place.driver()
         try:
             async with place.serving() as serve, running_by_itself(app, **options) as one:
                 serve(one)
                 yield one
         finally:
-            await _temporal.end(begun)
+            await _temporal[0].end_all(begun)
 
 
 @contextmanager
 def driven_by(name: str) -> Generator[None, None, None]:
     """Have this driver drive the apps in this block."""
-    global _temporal
-    if name == "temporal":
-        _temporal, usual = Temporal(), world.PATIENCE
-        world.PATIENCE = PATIENCE
-    try:
+    if name != "temporal":
         yield
-    finally:
-        if _temporal is not None:
-            _temporal.stop()
-            _temporal, world.PATIENCE = None, usual
+        return
+    usual = world.PATIENCE
+    with tempfile.TemporaryDirectory(prefix="sapwood-temporal-") as folder:
+        temporal = Temporal(Path(folder), Path(folder, "data"))
+        try:
+            asyncio.run(temporal.begin())
+            _temporal.append(temporal)
+            world.PATIENCE = PATIENCE
+            yield
+        finally:
+            world.PATIENCE = usual
+            _temporal.clear()
+            temporal.end(signal.SIGTERM)
 
 
-class Temporal:
-    """A Temporal server, and where apps are served that it drives."""
+class Temporal(Server):
+    """A Temporal server that keeps nothing, and the places where apps are served that it drives."""
 
-    def __init__(self) -> None:
-        import temporalio.client as _  # noqa: F401 - it takes a while, which no test is to wait for
+    def __init__(self, work: Path, data: Path) -> None:
+        self._all: list[Place] = []
+        self._free: list[Place] = []
+        self._connected: Client | None = None
+        super().__init__(work, data)
 
-        self._held, port = _held_port()
-        self.target = f"127.0.0.1:{port}"
-        command = ["temporal", "server", "start-dev", "--headless", "--log-level", "error"]
-        self._process = subprocess.Popen(
-            [*command, "--ip", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL
-        )
-        _until_listening(self._process, port)
-        self._all = [Place(self.target, "place 0")]
-        self._free = [*self._all]
-        self._client: Any = None
+    def command(self) -> list[str]:
+        program = Path(sys.executable).with_name("temporal")
+        where = ["--ip", "127.0.0.1", "--port", str(self.port)]
+        return [str(program), "server", "start-dev", "--headless", "--log-level", "error", *where]
 
-    @contextmanager
-    def place(self) -> Generator[Place, None, None]:
+    async def begin(self) -> None:
+        """Have the first place, so that no test has to wait for it."""
+        async with self.place():
+            pass
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[Place, None]:
         """Have a place for one app; some tests have two apps at once."""
         if not self._free:
-            self._all.append(Place(self.target, f"place {len(self._all)}"))
-            self._free.append(self._all[-1])
+            self._all.append(place := Place(self._work, self.host, f"place-{len(self._all)}"))
+            await place.begun(await self._client())
+            self._free.append(place)
         place = self._free.pop()
         try:
             yield place
         finally:
             self._free.append(place)
 
-    async def end(self, workflows: set[str]) -> None:
+    async def end_all(self, workflows: set[str]) -> None:
         """End what a test left: agents of the next one may have the same names."""
-        from temporalio.client import Client
         from temporalio.service import RPCError
 
-        if self._client is None:
-            self._client = await Client.connect(self.target)
+        client = await self._client()
 
-        async def terminate(workflow: str) -> None:
+        async def end(workflow: str) -> None:
             with suppress(RPCError):  # most have ended
-                await self._client.get_workflow_handle(workflow).terminate("the test is over")
+                await client.get_workflow_handle(workflow).terminate("the test is over")
 
-        await asyncio.gather(*map(terminate, workflows))
+        await asyncio.gather(*map(end, workflows))
 
-    def stop(self) -> None:
+    def end(self, how: signal.Signals) -> None:
         for place in self._all:
-            place.stop()
-        _stop(self._process)
-        self._held.close()
+            place.end()
+        super().end(how)
+
+    async def _client(self) -> Client:
+        from temporalio.client import Client
+
+        async with asyncio.timeout(60):
+            while self._connected is None:
+                try:
+                    self._connected = await Client.connect(self.host)
+                except RuntimeError:  # it listens, and is not ready
+                    await asyncio.sleep(0.05)
+        return self._connected
 
 
 class Place:
     """A port where one app after the other is served, and the worker that asks there."""
 
-    def __init__(self, target: str, queue: str) -> None:
+    def __init__(self, folder: Path, target: str, queue: str) -> None:
+        from tests.temporal.cluster import Worker
+
         self._held, self._port = _held_port()
         self._target, self._queue = target, queue
-        command = [sys.executable, "-m", __name__, target, queue, f"http://127.0.0.1:{self._port}"]
-        self._worker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._worker.stdout is not None
-        self._worker.stdout.readline()  # it says when it has begun
+        self._worker = Worker(folder, target, queue, f"http://127.0.0.1:{self._port}")
+
+    async def begun(self, client: Client) -> None:
+        """Return when the worker asks for work."""
+        from temporalio.api.taskqueue.v1 import TaskQueue
+        from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+        asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=self._queue))
+        async with asyncio.timeout(120):
+            while not (await client.workflow_service.describe_task_queue(asked)).pollers:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     def driver(self) -> tuple[TemporalDriver, set[str]]:
-        """Return a driver for one app, and the ids of the workflows it has begun."""
-        driver, begun = driver_of(self._target, self._queue), set[str]()
+        """Return a driver for one app, and the ids of the workflows it begins."""
+        from tests.temporal.cluster import TOKEN
+
+        from sapwood.drivers.temporal import TemporalDriver
+
+        driver, begun = TemporalDriver(self._target, token=TOKEN, queue=self._queue), set[str]()
         driven = driver.driven
 
         def noted(part: Part) -> Driven:
@@ -141,8 +170,8 @@ class Place:
         return driver, begun
 
     @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[Any, None]:
-        """Serve what is handed to the function that is yielded, whenever it runs."""
+    async def serving(self) -> AsyncGenerator[Callable[[World], None], None]:
+        """Serve the world that is handed to the function that is yielded, whenever it runs."""
         worlds: list[World] = []
 
         async def current(scope: Any, receive: Any, send: Any) -> None:
@@ -152,8 +181,8 @@ class Place:
         async with serving(current, port=self._port):
             yield worlds.append
 
-    def stop(self) -> None:
-        _stop(self._worker)
+    def end(self) -> None:
+        self._worker.end()
         self._held.close()
 
 
@@ -165,61 +194,12 @@ def _runs(one: World) -> bool:
 
 
 def _held_port() -> tuple[socket.socket, int]:
-    """Return a port that nobody else is given, and what holds it: whoever asks for this one may listen there."""
+    """Return what holds a port, so that nobody else is given it, and the port; whoever asks for it may listen there."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     return held, int(held.getsockname()[1])
 
 
-def _until_listening(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and process.poll() is None:
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        time.sleep(0.02)
-    raise RuntimeError("Temporal did not start.")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.communicate(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-
-
-def driver_of(target: str, queue: str) -> TemporalDriver:
-    """Return what an app and its worker both have."""
-    from sapwood.drivers.temporal import TemporalDriver
-
-    return TemporalDriver(target, token=TOKEN, queue=queue)
-
-
-_temporal: Temporal | None = None
-"""What drives the apps of this process; None: their fibers."""
-
-
-async def main(target: str, queue: str, url: str) -> None:
-    """Work until whoever started this is no more; say when it has begun."""
-    from temporalio.api.taskqueue.v1 import TaskQueue
-    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-
-    from sapwood.drivers.temporal.worker import work
-
-    until, driver = asyncio.Event(), driver_of(target, queue)
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), until.set)
-    working = asyncio.create_task(work(driver, url, until))
-    service = (await driver.connect()).workflow_service
-    asked = DescribeTaskQueueRequest(namespace=driver.namespace, task_queue=TaskQueue(name=queue))
-    while not (await service.describe_task_queue(asked)).pollers:  # noqa: ASYNC110 - seen from outside
-        await asyncio.sleep(0.02)
-    print("begun", flush=True)
-    await working
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
-    os._exit(0)  # threads of Temporal's client may end the interpreter with an error otherwise
+_temporal: list[Temporal] = []
+"""What drives the apps of this process; empty: their fibers."""

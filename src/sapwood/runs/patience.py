@@ -6,7 +6,7 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
-from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
 from sapwood.kernel.actor import Actor
@@ -106,6 +106,8 @@ class Patience:
         now, row = self._actor.host.clock.now(), followed.row
         if row.deadline_at is not None and now >= row.deadline_at:
             followed.timed_out = True
+            if (away := self._away(followed)) is not None:
+                followed.trouble = away[1]
             followed.cut("timed-out")
             return
         due = self._due(followed)

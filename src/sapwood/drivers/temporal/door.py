@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.workflow import Answer, Asked
-from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable
+from sapwood.errors import Aborted, InvalidArguments, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.node import tree_folder
 from sapwood.runs.pacing import RUNNING
@@ -111,7 +111,10 @@ class Door:
 
     async def _look(self, address: Address, id: str) -> Answer:
         """Return how a turn or run stands; `NotFound` if there is none."""
-        actor = await self._reach(address)
+        try:
+            actor = await self._reach(address)
+        except Aborted:
+            return Answer(RUNNING, waits=True)  # whoever opens it again has it end or go on, and tell
         answer: Answer | None = await _done(actor, _stands, actor, id)
         if answer is None:
             raise NotFound(f"{address} has no turn or run {id!r}.", path=address.steps)

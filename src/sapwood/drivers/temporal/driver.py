@@ -35,8 +35,10 @@ MOST_ID = 900
 """Bytes of the id of a workflow; Temporal allows 1000."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
-FORGOTTEN = 3
-"""How often it looks before it says that perhaps no worker runs."""
+LONGEST_WATCH = 300.0
+"""Seconds between two looks at the workflow of one that is not asked for its next step."""
+ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
+"""How workflows end that somebody other than the agent has ended."""
 
 
 class TemporalDriver:
@@ -161,7 +163,7 @@ class TemporalDriver:
     async def _begin(self, driven: Driven) -> None:
         from temporalio.common import WorkflowIDConflictPolicy
 
-        from sapwood.drivers.temporal.workflow import NAME
+        from sapwood.drivers.temporal.workflow import NAME, READY
 
         await self._answered(
             lambda client: client.start_workflow(
@@ -170,6 +172,7 @@ class TemporalDriver:
                 id=driven.workflow,
                 task_queue=self.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=READY,  # one that waits since an earlier life may have the same id
                 execution_timeout=driven.timeout,
                 task_timeout=timedelta(seconds=self.patience),
                 search_attributes=driven.attributes,
@@ -226,30 +229,43 @@ class TemporalDriver:
     async def _prepare(self) -> None:
         """Have the namespace know what workflows can be searched by, once."""
         from temporalio.api.enums.v1 import IndexedValueType
-        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
         from temporalio.service import RPCError, RPCStatusCode
 
         from sapwood.drivers.temporal.workflow import PATH, ROOT, TYPE
 
         if self._is_prepared:
             return
+        refused = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
         keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
         wanted = {key.name: keyword for key in (TYPE, PATH, ROOT)}
         request = AddSearchAttributesRequest(search_attributes=wanted, namespace=self.namespace)
+
+        async def are_known(client: Client) -> bool:
+            try:
+                asked = ListSearchAttributesRequest(namespace=self.namespace)
+                found = await client.operator_service.list_search_attributes(asked)
+            except RPCError as error:
+                if error.status not in refused:
+                    raise
+                return False
+            return all(found.custom_attributes.get(name) == keyword for name in wanted)
 
         async def add(client: Client) -> None:
             try:
                 await client.operator_service.add_search_attributes(request)
             except RPCError as error:
-                if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
-                    self._searchable = False
-                    log.warning(
-                        "the search attributes %s cannot be added to the namespace %r (%s): workflows go without",
-                        ", ".join(wanted),
-                        self.namespace,
-                        error,
-                    )
-                elif error.status not in (RPCStatusCode.ALREADY_EXISTS, RPCStatusCode.INVALID_ARGUMENT):
+                if error.status in refused:
+                    self._searchable = await are_known(client)  # perhaps somebody else has added them
+                    if not self._searchable:
+                        log.warning(
+                            "the search attributes %s cannot be added to the namespace %r (%s): workflows go without, "
+                            "until they are added and this app is started again",
+                            ", ".join(wanted),
+                            self.namespace,
+                            error,
+                        )
+                elif error.status != RPCStatusCode.ALREADY_EXISTS:
                     raise
 
         await self._answered(add)
@@ -282,6 +298,8 @@ class TemporalPace:
         self._waits = False
         if self._answering is not None:
             return None
+        if self._must_tell:
+            self._last = None  # it is over that it waited for, and whoever asks gets a step
         loop = self._driver.node.loop
         self._asked = loop.create_future()
         self._prompting = loop.create_task(self._prompt(self._asked))
@@ -313,7 +331,7 @@ class TemporalPace:
             answering.set_result(Answer("running", waits=True))
         else:
             self._number, self._answering = number, answering
-            self._must_tell = False
+            self._must_tell, self._part = False, replace(self._part, is_new=False)
             if self._prompting is not None:
                 self._prompting.cancel()
             if self._asked is not None and not self._asked.done():
@@ -331,27 +349,25 @@ class TemporalPace:
 
     async def _prompt(self, asked: Future[None]) -> None:
         """Have the workflow ask, and see that it does not end before it has."""
+        wait, waited = self._driver.patience, 0.0
         try:
             if self._must_tell:
                 await self._driver.ready(self._part)
                 self._must_tell, self._part = False, replace(self._part, is_new=False)
-            looked = 0
             while True:
-                await asyncio.sleep(self._driver.patience)
-                looked += 1
+                await asyncio.sleep(wait)
+                waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
                 state = await self._driver.state(self._part, self._since)
-                if state in (None, "COMPLETED", "CONTINUED_AS_NEW"):
-                    await self._driver.ready(replace(self._part, is_new=True))
-                elif state != "RUNNING":
+                if state in ENDED:
                     raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
-                if looked == FORGOTTEN:
-                    log.warning(
-                        "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
-                        "(sapwood temporal worker)",
-                        *self.key,
-                        looked * self._driver.patience,
-                        self._driver.queue,
-                    )
+                log.warning(
+                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
+                    "(sapwood temporal worker)",
+                    *self.key,
+                    waited,
+                    self._driver.queue,
+                )
+                await self._driver.ready(self._part)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)

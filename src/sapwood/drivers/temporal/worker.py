@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,8 +16,8 @@ from typing import Any
 
 import httpx2
 from temporalio import activity
-from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sapwood.drivers.temporal.driver import DOOR, TemporalDriver
@@ -33,14 +34,20 @@ AT_ONCE = 5000
 """Steps that one worker waits for at once: it is the server that does them."""
 TERMINATED = "workflow-terminated"
 """Why something is stopped whose workflow an operator has ended."""
+ENDED_BY_OTHERS = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
+"""Seconds until Temporal is asked again if it does not answer."""
 
 
 class Door:
     """The way from activities to the agents."""
 
     def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._is_silent = False
+        """Whether the server did not answer when last asked."""
         self._http = httpx2.AsyncClient(
             base_url=url.rstrip("/") + DOOR,
             headers={"authorization": f"Bearer {token}"},
@@ -55,9 +62,10 @@ class Door:
             return await self._answer("step", asked)
         except asyncio.CancelledError:
             details = activity.cancellation_details()
-            if details is not None and details.not_found:  # an operator has ended the workflow, and nobody else tells
+            if details is not None and details.not_found:
                 with suppress(Exception):
-                    await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
+                    if await _is_terminated():  # by an operator, and nobody else tells
+                        await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
             raise
 
     @activity.defn(name=STOP)
@@ -74,6 +82,7 @@ class Door:
         heard = 0
         try:
             async with self._http.stream("POST", what, json=asdict(asked)) as response:
+                self._heard(None)
                 if not response.is_success:
                     await response.aread()
                     raise _failure(response)
@@ -84,11 +93,37 @@ class Door:
                     heard += 1
                     activity.heartbeat(heard)
         except (httpx2.TransportError, ValueError) as error:
-            raise ApplicationError(f"The server does not answer: {type(error).__name__}", type="unavailable") from None
-        raise ApplicationError("The server ended before it had answered.", type="unavailable")
+            self._heard(error)
+            raise _silent(f"The server does not answer: {type(error).__name__}") from None
+        raise _silent("The server ended before it had answered.")
+
+    def _heard(self, error: Exception | None) -> None:
+        """Log that the server does not answer any more, or does again."""
+        if error is not None and not self._is_silent:
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+            log.warning("the server at %s does not answer (%s); it is asked again until it does", self._url, why)
+        elif error is None and self._is_silent:
+            log.warning("the server at %s answers again", self._url)
+        self._is_silent = error is not None
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+async def _is_terminated() -> bool:
+    """Return whether Temporal does not know this activity because it has ended the workflow.
+
+    Nor does it know one that it has given up because it did not hear of it for a while: then another is under way.
+    """
+    info = activity.info()
+    assert info.workflow_id is not None
+    workflow = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return (await workflow.describe()).status in ENDED_BY_OTHERS
+
+
+def _silent(text: str) -> ApplicationError:
+    """Return what Temporal is to make of a server that says nothing: it asks again."""
+    return ApplicationError(text, type="unavailable", category=ApplicationErrorCategory.BENIGN)
 
 
 def _failure(response: httpx2.Response) -> ApplicationError:
@@ -99,7 +134,7 @@ def _failure(response: httpx2.Response) -> ApplicationError:
         said = {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
     if response.status_code == GONE and "code" in said:
-        return ApplicationError(text, type=NOT_FOUND, non_retryable=True)
+        return ApplicationError(text, type=NOT_FOUND, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
         return ApplicationError(text, type=code, next_retry_delay=LATER)
@@ -112,9 +147,25 @@ def _failure(response: httpx2.Response) -> ApplicationError:
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
-    """Work for a driver's queue, until told to stop."""
-    client: Client = await driver.connect()
-    door = Door(url, driver.token)
+    """Work for a driver's queue, until told to stop; wait for a Temporal server that is not there yet."""
+    door, wait, said = Door(url, driver.token), SHORTEST_WAIT, ""
+    try:
+        while not until.is_set():
+            try:
+                await _work(await driver.connect(), driver, door, until)
+            except RuntimeError as error:  # all that Temporal's client says of a server it cannot work for
+                if str(error) != said:
+                    where = f"{driver.target}, namespace {driver.namespace!r}"
+                    log.warning("Temporal at %s cannot be worked for yet: %s. It is tried until it can.", where, error)
+                said = str(error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(until.wait(), random.uniform(wait / 2, wait))
+                wait = min(wait * 2, LONGEST_WAIT)
+    finally:
+        await door.close()
+
+
+async def _work(client: Client, driver: TemporalDriver, door: Door, until: asyncio.Event) -> None:
     worker = Worker(
         client,
         task_queue=driver.queue,
@@ -126,8 +177,6 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
         default_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
     )
-    try:
-        async with worker:
-            await until.wait()
-    finally:
-        await door.close()
+    async with worker:
+        log.info("working for the queue %r of Temporal at %s", driver.queue, driver.target)
+        await until.wait()

@@ -3,8 +3,9 @@
 It knows nothing of what is said. All it keeps is how many steps there were; the rest
 is with the agent, and the same step asked for twice is done once.
 
-Workflows that run now were begun by older versions of this file. What it does, in which
-order, may only change behind `workflow.patched`; the stored histories in the tests say so.
+Workflows that run now were begun by older versions of this file. Which commands it gives, in
+which order, may only change behind `workflow.patched`: `tests/unit/test_temporal_histories.py`
+replays histories of what was begun, and those of a released version stay.
 """
 
 from __future__ import annotations
