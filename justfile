@@ -38,6 +38,9 @@ test-all:
     #!/usr/bin/env bash
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
+    # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
+    pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
+        tests/conformance/test_{chat,runs,teams}_*.py || failed=1
     # Those wait for each other's processes most of the time: two files at once.
     pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed

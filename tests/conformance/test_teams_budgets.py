@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.conformance.drivers import running
 
 from sapwood import Address, Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
 from sapwood.chat.estimating import OVERHEAD
 from sapwood.chat.transcript import CHAT
-from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
+from sapwood.testing import ScriptedModel, World, call, calls, fails, text
 
 MOST = 60
 """Tokens an answer may have."""

@@ -188,7 +188,7 @@ class WorkWorkflow:
             self._ready = False
             steps += 1
             answer = await self._step(steps)
-            if answer.is_over:
+            if answer.is_over and not self._ready:  # else the agent goes on with it: it said so before it was over here
                 return answer
             self._ready = self._ready or not answer.waits
             if steps % self._driven.most_steps == 0 or workflow.info().is_continue_as_new_suggested():
