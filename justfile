@@ -28,7 +28,7 @@ test-all:
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
     # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
 # Format, and fix what can be fixed by itself.

@@ -176,7 +176,8 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             return self.cancel_run(id, "enough")
 
         async def is_away(self, id: str) -> bool:
-            child = self._actor.of(Outcomes).followed[id].child
+            followed = self._actor.of(Outcomes).followed.get(id)
+            child = None if followed is None else followed.child
             return child is not None and bool(child.of(ServedRuns).away)
 
         async def clear_them(self) -> int:

@@ -34,7 +34,7 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
 from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.storage.database import until_free
 from sapwood.when import is_a
 
@@ -313,7 +313,7 @@ class Fibers:
                 actor.address,
                 describe(error),
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = describe(error)
             self._end(row, "failed", error=error)
@@ -423,7 +423,7 @@ class Fibers:
                 row.name,
                 text,
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = text
             self._rows.failed(row.number, text)

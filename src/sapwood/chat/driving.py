@@ -58,9 +58,11 @@ class FiberDriver:
             await self._actor.of(Served).ended_at_rest(row.run)
         # Also if the process died while it was told, or nobody had to drive it to its end.
         await self._steps.tell_end(number)
-        ended = self._turns.of(number)
-        if row is not None and not is_known and (ended is None or not ended.is_open):
-            await self._driver.over(self._part(row), "aborted" if ended is None else ended.status)
+        if row is not None and not is_known:
+            await self._actor.free()
+            ended = self._turns.of(number)
+            if ended is None or not ended.is_open:
+                await self._driver.over(self._part(row), "aborted" if ended is None else ended.status)
 
     def _part(self, row: Row, *, again: bool = False) -> Part:
         is_new = not again and not row.continues and not self._has_rested()
@@ -130,6 +132,7 @@ class FiberDriver:
         asked = pace.asked()
         if asked is None:
             return
+        self._interrupts.going_on(number)  # it may have been stopped before the process ended
         await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
         await self._actor.free()
         self._interrupts.going_on(number)

@@ -102,7 +102,7 @@ class Outcomes:
         row = self.row(followed.row.id)
         news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
         if followed.timed_out and state.status == "aborted":
-            self.end_timed_out(row, seq=state.seq + 1, **news)
+            self.end_timed_out(followed, seq=state.seq + 1, **news)
             return
         self.end(row, state.status, error=state.error, reason=state.reason, seq=state.seq + 1, **news)
 
@@ -110,15 +110,18 @@ class Outcomes:
         """Note that a run ended without its sub-agent saying how."""
         row = self.row(followed.row.id)
         if isinstance(error, Aborted) and followed.timed_out:
-            self.end_timed_out(row)
+            self.end_timed_out(followed)
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
             self.end(row, "error", error=str(error) or describe(error), reason=code_of(error))
 
-    def end_timed_out(self, row: Row, **news: Any) -> None:
-        """Note that a run was stopped because its time was over."""
+    def end_timed_out(self, followed: Followed, **news: Any) -> None:
+        """Note that a run was stopped because its time was over; and why it was, if that is known."""
+        row = self.row(followed.row.id)
         text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        if followed.trouble is not None:
+            text = f"{text} {followed.trouble}"
         self.end(row, "error", error=text, reason="timed-out", **news)
 
     def give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:

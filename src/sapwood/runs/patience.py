@@ -106,6 +106,8 @@ class Patience:
         now, row = self._actor.host.clock.now(), followed.row
         if row.deadline_at is not None and now >= row.deadline_at:
             followed.timed_out = True
+            if (away := self._away(followed)) is not None:
+                followed.trouble = away[1]
             followed.cut("timed-out")
             return
         due = self._due(followed)

@@ -381,7 +381,7 @@ class Runs:
                     self._actor.of(Served).worker.wake(row.work)
                 self._outcomes.end(row, status, **news)
                 self._following.wake(row.id)
-                tree.questions.forget_below(self._actor.address.child(kind.type, name))
+                tree.questions.forget_below(self._actor.address.child(kind.type, name), self._actor)
 
     def wake_work(self, work: str) -> None:
         """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""

@@ -300,6 +300,8 @@ class TemporalPace:
         self._waits = False
         if self._answering is not None:
             return None
+        if self._must_tell:
+            self._last = None  # it is over that it waited for, and whoever asks gets a step
         loop = self._driver.node.loop
         self._asked = loop.create_future()
         self._prompting = loop.create_task(self._prompt(self._asked))
@@ -331,7 +333,7 @@ class TemporalPace:
             answering.set_result(Answer("running", waits=True))
         else:
             self._number, self._answering = number, answering
-            self._must_tell = False
+            self._must_tell, self._part = False, replace(self._part, is_new=False)
             if self._prompting is not None:
                 self._prompting.cancel()
             if self._asked is not None and not self._asked.done():

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 from temporalio import activity
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -34,6 +34,7 @@ AT_ONCE = 5000
 """Steps that one worker waits for at once: it is the server that does them."""
 TERMINATED = "workflow-terminated"
 """Why something is stopped whose workflow an operator has ended."""
+ENDED_BY_OTHERS = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
@@ -61,9 +62,10 @@ class Door:
             return await self._answer("step", asked)
         except asyncio.CancelledError:
             details = activity.cancellation_details()
-            if details is not None and details.not_found:  # an operator has ended the workflow, and nobody else tells
+            if details is not None and details.not_found:
                 with suppress(Exception):
-                    await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
+                    if await _is_terminated():  # by an operator, and nobody else tells
+                        await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
             raise
 
     @activity.defn(name=STOP)
@@ -106,6 +108,17 @@ class Door:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+async def _is_terminated() -> bool:
+    """Return whether Temporal does not know this activity because it has ended the workflow.
+
+    Nor does it know one that it has given up because it did not hear of it for a while: then another is under way.
+    """
+    info = activity.info()
+    assert info.workflow_id is not None
+    workflow = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return (await workflow.describe()).status in ENDED_BY_OTHERS
 
 
 def _silent(text: str) -> ApplicationError:

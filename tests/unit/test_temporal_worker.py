@@ -1,0 +1,69 @@
+"""What a worker of Temporal's tells the server when Temporal does not know its activity any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("temporalio")
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from temporalio.activity import ActivityCancellationDetails
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.testing import ActivityEnvironment
+from tests.conformance.serving import serving
+
+from sapwood.drivers.temporal.worker import Door
+from sapwood.drivers.temporal.workflow import Asked
+
+
+class Temporal:
+    """Knows how the workflow stands."""
+
+    def __init__(self, status: WorkflowExecutionStatus) -> None:
+        self.status = status
+
+    def get_workflow_handle(self, *_: Any, **__: Any) -> Temporal:
+        return self
+
+    async def describe(self) -> Any:
+        return SimpleNamespace(status=self.status)
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped"), [(WorkflowExecutionStatus.TERMINATED, ["stop"]), (WorkflowExecutionStatus.RUNNING, [])]
+)
+async def test_a_step_is_stopped_if_its_workflow_was_ended_and_not_if_it_only_took_too_long(
+    status: WorkflowExecutionStatus, stopped: list[str]
+) -> None:
+    begun, asked = asyncio.Event(), list[str]()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        what = Request(scope, receive).url.path.rpartition("/")[2]
+        asked.append(what)
+
+        async def steps() -> AsyncIterator[bytes]:
+            yield b"{}\n"
+            begun.set()
+            await asyncio.Event().wait()
+
+        response: Response = StreamingResponse(steps()) if what == "step" else JSONResponse({"status": "aborted"})
+        await response(scope, receive, send)
+
+    async with serving(answer) as site:
+        door = Door(f"http://127.0.0.1:{site.port}", "secret")
+        activity = ActivityEnvironment(client=cast("Client", Temporal(status)))
+        doing = asyncio.ensure_future(activity.run(door.step, Asked("Boss:b", "t1", 1)))
+        await begun.wait()
+        activity.cancel(ActivityCancellationDetails(not_found=True))
+        with contextlib.suppress(asyncio.CancelledError):
+            await doing
+        await door.close()
+
+    assert asked == ["step", *stopped]
