@@ -6,16 +6,19 @@ A scene that was recorded for a release stays: workflows like it may run when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
+from tests.conformance.serving import serving
 
 from sapwood import Address, Agent, App, ChatAgent, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
+from sapwood.drivers.temporal.worker import work
 from sapwood.drivers.temporal.workflow import INTERRUPT, LOOK, STEP, Driven
 from sapwood.runs.pacing import Part
 from sapwood.testing import ScriptedModel, call, calls, fails, text
@@ -139,6 +142,20 @@ def finished_looks(history: WorkflowHistory) -> int:
     return sum(
         event.activity_task_completed_event_attributes.scheduled_event_id in scheduled for event in history.events
     )
+
+
+@asynccontextmanager
+async def worked(app: App) -> AsyncGenerator[None, None]:
+    """Serve an app, and work for its driver, in this process."""
+    assert isinstance(app.driver, TemporalDriver)
+    until = asyncio.Event()
+    async with app, serving(app) as site:
+        working = asyncio.create_task(work(app.driver, f"http://127.0.0.1:{site.port}", until))
+        try:
+            yield
+        finally:
+            until.set()
+            await working
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 from tests.e2e.command import going_on, said_by, serving
-from tests.temporal.driven import Temporal
+from tests.temporal.cluster import Temporal
 
 EXAMPLE = Path(__file__).parents[2] / "examples/temporal"
 
@@ -23,13 +21,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples/temporal"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return shutil.copytree(EXAMPLE, tmp_path / "example")
-
-
-@pytest.fixture
-def temporal(tmp_path: Path) -> Iterator[Temporal]:
-    server = Temporal(tmp_path, tmp_path / "temporal")
-    yield server
-    server.end(signal.SIGKILL)
 
 
 def workflows(temporal: Temporal, query: str) -> list[dict[str, Any]]:
@@ -52,22 +43,21 @@ def until_closed(temporal: Temporal, query: str, count: int) -> list[str]:
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["open", "sealed"])
 def test_the_example_runs_as_its_readme_says(folder: Path, temporal: Temporal, *, is_sealed: bool) -> None:
+    name = f"Editor:{'sealed' if is_sealed else 'open'}"
     told = {"TEMPORAL": temporal.host, "DRIVER_TOKEN": "between-us", "PAUSE": "0"}
     told |= {"SEAL_KEYS": Fernet.generate_key().decode()} if is_sealed else {}
     with (
         serving(folder, "serve", "app:app", **told) as server,
         going_on(folder, "temporal", "worker", "app:app", "--url", f"http://127.0.0.1:{server.port}", **told),
     ):
-        turn = json.loads(said_by(folder, "call", "Editor:morning", "send", "A bulletin, please."))
-        (question,) = json.loads(said_by(folder, "call", "Editor:morning", "approvals"))
+        turn = json.loads(said_by(folder, "call", name, "send", "A bulletin, please."))
+        (question,) = json.loads(said_by(folder, "call", name, "approvals"))
         assert (turn["status"], question["tool"]) == ("waiting", "print_it")
-        (waiting,) = workflows(temporal, "ExecutionStatus='Running'")
-        assert waiting["execution"]["workflowId"] == f"Editor:morning {turn['id']}"
+        (waiting,) = workflows(temporal, f"SapwoodRoot='{name}' AND ExecutionStatus='Running'")
+        assert waiting["execution"]["workflowId"] == f"{name} {turn['id']}"
 
-        said_by(folder, "call", "Editor:morning", "approve", question["id"])
+        said_by(folder, "call", name, "approve", question["id"])
 
-        assert (
-            json.loads(said_by(folder, "call", "Editor:morning", "turn", turn["id"]))["text"] == "The bulletin is out."
-        )
-        assert until_closed(temporal, "SapwoodRoot='Editor:morning'", 3) == ["WORKFLOW_EXECUTION_STATUS_COMPLETED"] * 3
-        assert len(workflows(temporal, "SapwoodType='Reporter'")) == 2
+        assert json.loads(said_by(folder, "call", name, "turn", turn["id"]))["text"] == "The bulletin is out."
+        assert until_closed(temporal, f"SapwoodRoot='{name}'", 3) == ["WORKFLOW_EXECUTION_STATUS_COMPLETED"] * 3
+        assert len(workflows(temporal, f"SapwoodRoot='{name}' AND SapwoodType='Reporter'")) == 2
