@@ -27,6 +27,7 @@ ROOMS = [
     "tests/faults",
     "tests/npm",
     "tests/e2e",
+    "tests/temporal",
     "tests/browser",
     "examples",
 ]
