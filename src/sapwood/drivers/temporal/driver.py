@@ -116,12 +116,14 @@ class TemporalDriver:
 
     @property
     def node(self) -> Node:
+        """The node whose agents it drives."""
         if self._node is None:
             raise Unavailable("The app is not running.")
         return self._node
 
     @property
     def door(self) -> ASGI:
+        """What answers workers."""
         from sapwood.drivers.temporal.door import Door
 
         return Door(self)
