@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 from tests.temporal.cluster import TOKEN, Temporal
-from tests.temporal.scenes import SCENES, SceneDesk, Stage, begun_below, histories, until_async, worked
+from tests.temporal.scenes import SCENES, SceneDesk, Stage, begun_below, histories, worked
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
@@ -32,7 +32,7 @@ async def ended(workflow: WorkflowHandle[Any, str]) -> str:
     """Return how a workflow has ended, as Temporal shows it."""
     found = await workflow.describe()
     assert found.status is not None
-    if found.close_time is None:
+    if found.close_time is None or found.status is WorkflowExecutionStatus.TERMINATED:
         return found.status.name
     try:
         return f"{found.status.name} {await workflow.result()}"
@@ -92,16 +92,16 @@ async def test_a_run_that_nobody_waits_for_is_a_child_workflow_that_outlives_its
         assert (await child.describe()).parent_id == stage.workflow.id
 
 
-async def test_a_turn_that_waits_goes_on_though_its_workflow_was_terminated(temporal: Temporal, tmp_path: Path) -> None:
+async def test_a_turn_that_waits_for_a_person_ends_when_answered_if_its_workflow_was_terminated(
+    temporal: Temporal, tmp_path: Path
+) -> None:
     async with played(temporal, tmp_path, "waiting") as stage:
-        await stage.workflow.terminate("by mistake")
+        await stage.workflow.terminate("enough")
         desk = await stage.desk()
         (question,) = await desk.approvals()
 
-        await desk.deny(question.id)
+        await desk.approve(question.id)
 
-        async def is_asked_again() -> bool:
-            return bool(await desk.approvals())
-
-        await until_async(is_asked_again)
-        assert await ended(stage.workflow) == "RUNNING"
+        turn = await desk.turn(stage.turn)
+        assert (turn.status, turn.error) == ("error", "Its workflow was ended in Temporal: terminated.")
+        assert await ended(stage.workflow) == "TERMINATED"
