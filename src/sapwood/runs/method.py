@@ -125,7 +125,8 @@ class MethodRuns:
         doing.set((actor, run))
         try:
             if (asked := pace.asked()) is not None:
-                await asked
+                with actor.host.shared(Driving).holding(actor.address, run):
+                    await asked
                 await self._actor.free()
             with tracing.span(
                 f"invoke_agent {actor.kind.type}",
