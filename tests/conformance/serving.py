@@ -169,6 +169,9 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
         server.should_exit = True
         await task
         listening.close()
+        for late in list(server.server_state.connections):  # they came while it ended
+            late.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
