@@ -820,9 +820,9 @@ async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun
 async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_has_said_since() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
-        await bench.seen("begun")
+        await told_text(await one.join(BOSS), "r1", "hello")
         agent = await crashed(one, cls, giving)
-        await bench.seen("begun", 2)
+        await told_text(await one.join(BOSS), "r1", "hellohello")
         await one.world.clock.advance(SILENCE + 1)
         await status(agent, "r1", "interrupted")
         client = await one.join(BOSS)

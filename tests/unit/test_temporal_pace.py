@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ class Told(TemporalDriver):
         self.answers = answers
         self.told: list[Part] = []
 
-    async def ready(self, part: Part) -> None:
+    async def ready(self, part: Part, *, open_since: datetime | None = None) -> None:
         self.told.append(part)
         await self.answers.wait()
 

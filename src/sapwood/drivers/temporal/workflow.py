@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 NAME = "SapwoodWork"
 STEP, STOP, LOOK = "sapwood.step", "sapwood.stop", "sapwood.look"
@@ -167,8 +168,10 @@ class WorkWorkflow:
                 task_timeout=timedelta(seconds=child.patience),
                 static_summary=child.address,
             )
-        except WorkflowAlreadyStartedError:
+        except WorkflowAlreadyStartedError:  # it waits, perhaps since an earlier one of its name was cleared away
             self._children.discard(child.workflow)
+            with suppress(FailureError):  # it has just ended; the agent tells again
+                await workflow.get_external_workflow_handle(child.workflow).signal(READY)
             return
         begun.add_done_callback(lambda done: self._child_ended(child.workflow, done))
 
@@ -185,7 +188,7 @@ class WorkWorkflow:
             self._ready = False
             steps += 1
             answer = await self._step(steps)
-            if answer.is_over:
+            if answer.is_over and not self._ready:  # else the agent goes on with it: it said so before it was over here
                 return answer
             self._ready = self._ready or not answer.waits
             if steps % self._driven.most_steps == 0 or workflow.info().is_continue_as_new_suggested():
