@@ -35,7 +35,7 @@ async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not until():
             await one.world.clock.advance(0.5)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
     one.world.clock.settled = one.world.settled
 
 

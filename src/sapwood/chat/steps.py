@@ -37,6 +37,7 @@ from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
+from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire.chat import recovering
 
@@ -170,6 +171,7 @@ class Steps:
             extra={"address": str(self._actor.address)},
             exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
         )
+        self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         words = in_words(error, said=self._asking.said > 0)
         await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
@@ -308,6 +310,8 @@ class Steps:
             id = call.tool_call_id
             self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
             self._stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        if acted.approvals or acted.client_calls:
+            self._stream.flush()  # now: a turn that goes on after a crash says nothing of these calls again
         if acted.approvals or clients:
             return "waiting"
         if acted.client_calls:

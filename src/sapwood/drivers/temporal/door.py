@@ -70,7 +70,7 @@ class Door:
                 answers = found.step(asked.step) if not isinstance(found, Answer) else found
                 return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
             if what == "stop":
-                await self._stop(address, asked.id, asked.reason)
+                await self.stop(address, asked.id, asked.reason)
             return JSONResponse(asdict(await self._look(address, asked.id)))
         except (ValueError, msgspec.ValidationError) as error:
             return _refused(InvalidArguments(f"This is not what workers ask: {error}"))
@@ -135,7 +135,8 @@ class Door:
             return False
         return await _done(parent, _is_over, parent, address.name, id)
 
-    async def _stop(self, address: Address, id: str, reason: str) -> None:
+    async def stop(self, address: Address, id: str, reason: str) -> None:
+        """Have a turn or run be stopped, and all below it."""
         try:
             actor = await self._reach(address)
         except Aborted:

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import random
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
 from sapwood.errors import Refused, Unavailable, UsageError
-from sapwood.runs.pacing import Driving, Part
+from sapwood.runs.pacing import RUNNING, Driving, Part
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -37,6 +37,8 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
 LONGEST_WATCH = 300.0
 """Seconds between two looks at the workflow of one that is not asked for its next step."""
+LONGEST_UNSEEN = 60.0
+"""Seconds until it is noticed that somebody has ended a workflow whose turn waits for others."""
 ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
 """How workflows end that somebody other than the agent has ended."""
 
@@ -114,12 +116,14 @@ class TemporalDriver:
 
     @property
     def node(self) -> Node:
+        """The node whose agents it drives."""
         if self._node is None:
             raise Unavailable("The app is not running.")
         return self._node
 
     @property
     def door(self) -> ASGI:
+        """What answers workers."""
         from sapwood.drivers.temporal.door import Door
 
         return Door(self)
@@ -154,11 +158,8 @@ class TemporalDriver:
             searchable=self._searchable,
         )
 
-    async def ready(self, part: Part, *, open_since: datetime | None = None) -> None:
-        """Have the workflow of a part ask for its next step; begin it if there is none.
-
-        If it was open since then, raise instead if somebody has ended it.
-        """
+    async def ready(self, part: Part) -> None:
+        """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
         from sapwood.drivers.temporal.workflow import GIVE, READY
 
         await self._prepare()
@@ -166,8 +167,8 @@ class TemporalDriver:
         if not part.is_new:
             if await self._signal(driven.workflow, READY):
                 return
-            if open_since is not None:
-                await self.check(part, open_since)
+            if (state := await self.state(part)) != "FAILED":  # of an end that the agent has lost with the power
+                _check(state)
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -211,13 +212,20 @@ class TemporalDriver:
         )
         return told is not NOTHING
 
-    async def check(self, part: Part, since: datetime) -> None:
-        """Raise if somebody other than the agent has ended the workflow of a part since then."""
+    async def stop_work(self, part: Part, state: str) -> None:
+        """Have a part be stopped whose workflow was ended in Temporal."""
+        from sapwood.drivers.temporal.door import Door
+
+        await Door(self).stop(part.address, part.id, f"workflow-{state.lower()}")
+
+    async def state(self, part: Part, since: datetime | None = None) -> str | None:
+        """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
         found: Any = await self._answered(
             lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
         )
-        if found is not NOTHING and found.status.name in ENDED and found.close_time >= since:
-            raise Refused(f"Its workflow was ended in Temporal: {found.status.name.lower().replace('_', ' ')}.")
+        if found is NOTHING or (since is not None and found.close_time is not None and found.close_time < since):
+            return None
+        return found.status.name
 
     async def _answered(self, ask: Callable[[Client], Awaitable[Any]], *, or_none: bool = False) -> Any:
         """Return what Temporal answers, once it does; `NOTHING` if there is no such workflow."""
@@ -309,6 +317,7 @@ class TemporalPace:
         self._must_tell = True
         """Whether its workflow will not ask by itself."""
         self._prompting: Task[None] | None = None
+        """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
 
     def asked(self) -> Future[None] | None:
         """Return what is done when a step is asked for; None: one is."""
@@ -317,10 +326,14 @@ class TemporalPace:
             return None
         if self._must_tell:
             self._last = None  # it is over that it waited for, and whoever asks gets a step
-        loop = self._driver.node.loop
-        self._asked = loop.create_future()
-        self._prompting = loop.create_task(self._prompt(self._asked))
+        self._asked = self._driver.node.loop.create_future()
+        self._see_to(self._prompt(self._asked))
         return self._asked
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._prompting is not None:
+            self._prompting.cancel()
+        self._prompting = self._driver.node.loop.create_task(work)
 
     def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
         """Answer whoever asked for a step; return whether anybody did."""
@@ -333,6 +346,8 @@ class TemporalPace:
         self._last, self._answering = (self._number, answer), None
         if not answering.done():
             answering.set_result(answer)
+        if waits and status == RUNNING:
+            self._see_to(self._watch())
         return True
 
     def step(self, number: int) -> Future[Answer]:
@@ -369,12 +384,13 @@ class TemporalPace:
         wait, waited = self._driver.patience, 0.0
         try:
             if self._must_tell:
-                await self._driver.ready(self._part, open_since=self._since if self._number else None)
+                await self._driver.ready(self._part)
                 self._must_tell, self._part = False, replace(self._part, is_new=False)
             while True:
                 await asyncio.sleep(wait)
                 waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
-                await self._driver.check(self._part, self._since)
+                state = await self._driver.state(self._part, self._since)
+                _check(state)
                 log.warning(
                     "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
                     "(sapwood temporal worker)",
@@ -382,11 +398,26 @@ class TemporalPace:
                     waited,
                     self._driver.queue,
                 )
-                await self._driver.ready(self._part, open_since=self._since if self._number else None)
+                await self._driver.ready(self._part)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
                 asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
+
+    async def _watch(self) -> None:
+        """Stop it if its workflow is ended in Temporal while it waits for others."""
+        state, wait = None, self._driver.patience
+        while state not in ENDED:
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_UNSEEN)
+            state = await self._driver.state(self._part, self._since)
+        await self._driver.stop_work(self._part, state)
+
+
+def _check(state: str | None) -> None:
+    """Raise if somebody has ended a workflow that had not come to its end."""
+    if state in ENDED:
+        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
 
 
 NOTHING: Any = object()

@@ -12,6 +12,7 @@ import random
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, cast
 
 import httpx2
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 SILENCE = 30.0
 """Seconds after which a server that says nothing is taken for one that is no more; it says something every second."""
 CONNECTING = 5.0
+IDLE = 2.0
+"""Seconds for which a connection is kept for the next step: less than servers keep theirs."""
 LATER = timedelta(seconds=30)
 """After which a server is asked again that does not know us: until somebody has put the token right."""
 AT_ONCE = 5000
@@ -56,7 +59,7 @@ class Door:
             base_url=url.rstrip("/") + DOOR,
             headers={"authorization": f"Bearer {token}"},
             timeout=httpx2.Timeout(SILENCE, connect=CONNECTING, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=IDLE),
         )
 
     @activity.defn(name=STEP)
@@ -83,7 +86,7 @@ class Door:
         return await self._answer("look", asked)
 
     async def _answer(self, what: str, asked: Asked) -> Answer:
-        heard = 0
+        heard, answer = 0, None
         try:
             async with self._http.stream("POST", what, json=asdict(asked)) as response:
                 self._heard(None)
@@ -93,13 +96,18 @@ class Door:
                 async for line in response.aiter_lines():
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
-                        return msgspec.convert(said, Answer)
+                        # It is read to its end, so that the connection can be used again.
+                        answer = msgspec.convert(said, Answer)
+                        continue
                     heard += 1
                     activity.heartbeat(heard)
         except (httpx2.TransportError, ValueError) as error:
-            self._heard(error)
-            raise _silent(f"The server does not answer: {type(error).__name__}") from None
-        raise _silent("The server ended before it had answered.")
+            if answer is None:
+                self._heard(error)
+                raise _silent(f"The server does not answer: {type(error).__name__}") from None
+        if answer is None:
+            raise _silent("The server ended before it had answered.")
+        return answer
 
     def _heard(self, error: Exception | None) -> None:
         """Log that the server does not answer any more, or does again."""
@@ -147,7 +155,8 @@ def refusal(response: httpx2.Response) -> ApplicationError:
             "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
         )
     # Somebody in between may refuse, too: that passes, and ends nothing.
-    return ApplicationError(text, type=code, next_retry_delay=LATER if response.is_client_error else None)
+    again = LATER if response.is_client_error else None
+    return ApplicationError(text, type=code, next_retry_delay=again, category=ApplicationErrorCategory.BENIGN)
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
@@ -176,6 +185,7 @@ async def _work(client: Client, driver: TemporalDriver, door: Door, until: async
         workflows=[WorkWorkflow],
         activities=[door.step, door.stop, door.look],
         workflow_runner=UnsandboxedWorkflowRunner(),  # ours, and the stored histories show what would change it
+        build_id=f"sapwood {version('sapwood')}",  # the usual one takes a second: a hash of all code that is loaded
         max_concurrent_activities=AT_ONCE,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(driver.patience, 5.0)),
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
