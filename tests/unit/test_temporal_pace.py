@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
+pytest.importorskip("temporalio")
+
 from temporalio.client import Client
 
 from sapwood.address import Address
