@@ -194,6 +194,9 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
         server.stop.set()
         await task
         listening.close()
+        for late in list(server.server_state.connections):  # they came while it ended
+            late.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
-import httpx2
 import pytest
+
+pytest.importorskip("temporalio")
+
+import httpx2
 
 from sapwood import Agent, App, ChatAgent, NotFound, UsageError, agent_tool
 from sapwood.drivers.temporal import TemporalDriver

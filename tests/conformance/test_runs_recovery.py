@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sized
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sized
+from typing import Any, cast
 
 import apsw
 import pytest
@@ -487,6 +487,54 @@ async def test_silence_after_a_restart_gives_a_run_up_and_a_later_end_repairs_it
             ("finish", "r1", "interrupted"),
             ("finish", "r1", "completed"),
         ]
+
+
+class SlowDriver:
+    """A driver that says when to go on as soon as the test lets it."""
+
+    path, door = "/_slow/", None
+
+    def __init__(self) -> None:
+        self.go: asyncio.Future[None] | None = None
+        """What everybody waits for; None: nobody does."""
+
+    async def start(self, node: Any) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def pacing(self, part: Part) -> Generator[Any, None, None]:
+        pace: Any = OwnPace()
+        pace.asked = lambda: self.go
+        yield pace
+
+    async def over(self, part: Part, status: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("helps", ["method", "turn"])
+async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_silent(helps: str) -> None:
+    driver, bench = SlowDriver(), Words()
+    worker = CountingAgent if helps == "method" else helper(ScriptedModel(text("hello", gate=asyncio.Event())))
+    cls = boss(worker)
+    app = App(agents=[cls], deps=bench, driver=cast("Any", driver))
+    async with asyncio.timeout(60), served(app) as one:
+        giving = asyncio.create_task((await again(one, cls)).give("x", run_id="r1"))
+        await told_text(await one.join(BOSS), "r1", "hel")
+        driver.go = asyncio.get_running_loop().create_future()
+        agent = await crashed(one, cls, giving)
+        await running(agent, "r1")
+
+        for _ in range(3):
+            await one.world.clock.advance(SILENCE + 1)
+
+        assert (await agent.one("r1")).status == "running"
+        driver.go.set_result(None)
+        await told_text(await one.join(BOSS), "r1", "hellohel" if helps == "method" else "hel")
+        await one.world.clock.advance(SILENCE + 1)
+        assert (await status(agent, "r1", "interrupted")).reason == "no-progress"
 
 
 async def test_an_interrupted_run_that_goes_on_is_attached_to_by_asking_for_it_again() -> None:

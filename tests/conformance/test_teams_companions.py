@@ -302,13 +302,13 @@ async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> 
 
 async def test_what_a_child_was_told_before_it_was_stopped_stays_in_its_conversation() -> None:
     child = scribe(text("A poem.", gate=asyncio.Event()), text("Two poems."))
-    ours = ScriptedModel(
-        spawn(), message("It has to rhyme."), text("Told."), message("Once more.", id="m2"), text("Told again.")
-    )
+    told = (message("It has to rhyme."), text("Told."), message("Once more.", id="m2"), text("Told again."))
+    ours = ScriptedModel(spawn(), text("Sent."), *told)
     async with working(cls := keeper(ours, child, "non-blocking")) as (one, agent, _):
         client = await one.join(CALLER)
         await agent.send("go")
         await told_text(client, "agent-tool:c1", "A")
+        await agent.send("more")
         assert await agent.stop("agent-tool:c1")
         await over(agent, "agent-tool:c1")
         await agent.send("again")

@@ -34,10 +34,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from tests.faults import driven_checker as checker
 from tests.faults.driven_mutants import MUTANTS
-from tests.faults.driven_parts import Place, Process, Server, Temporal, Worker, until_listening
+from tests.faults.driven_parts import Place, Process, Server, Temporal, Worker, fork_silent, until_listening
 from tests.faults.driven_workload import DEEP, ROOTS, TURN, WORLD, DrivenPlanner, DrivenWanderer
 from tests.faults.journal import read
-from tests.faults.lives import fork, wait
+from tests.faults.lives import wait
 from tests.faults.run_checker import Left
 
 from sapwood import App, Settings
@@ -339,7 +339,7 @@ class Runner:
         def person() -> None:
             answer.write_text(json.dumps(asyncio.run(Person(self._place, life).live())))
 
-        pid = fork(person, self._place.home / f"{life.name}.log")
+        pid = fork_silent(person, self._place.home / f"{life.name}.log")
         self._kill(life)
         status = wait(pid, LONGEST + SETTLING + 30)
         problems = [one for part in self._parts.values() if (one := part.has_ended()) is not None]

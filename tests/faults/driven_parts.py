@@ -80,6 +80,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def fork_silent(run: Callable[[], None], log: Path) -> int:
+    """Run this in a process of its own, of which all that it prints goes to its log: Temporal's client prints."""
+
+    def silent() -> None:
+        os.dup2(2, 1)
+        run()
+
+    return fork(silent, log)
+
+
 class Process:
     """One of the processes."""
 
@@ -157,7 +167,7 @@ class Fork(Process):
             self._break_it()
             asyncio.run(self._run())
 
-        return fork(run, log)
+        return fork_silent(run, log)
 
     async def _run(self) -> None:
         raise NotImplementedError

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 from tests.temporal.cluster import TOKEN, Temporal
-from tests.temporal.scenes import SCENES, SceneDesk, Stage, begun_below, histories, worked
+from tests.temporal.scenes import SCENES, SceneDesk, Stage, worked
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
@@ -32,7 +32,7 @@ async def ended(workflow: WorkflowHandle[Any, str]) -> str:
     """Return how a workflow has ended, as Temporal shows it."""
     found = await workflow.describe()
     assert found.status is not None
-    if found.close_time is None or found.status is WorkflowExecutionStatus.TERMINATED:
+    if found.close_time is None:
         return found.status.name
     try:
         return f"{found.status.name} {await workflow.result()}"
@@ -66,42 +66,3 @@ async def test_a_workflow_stands_and_ends_as_its_turn_does(
 async def test_the_workflow_of_an_agent_that_is_no_more_ends(temporal: Temporal, tmp_path: Path) -> None:
     async with played(temporal, tmp_path, "destroyed") as stage:
         assert await ended(stage.workflow) == "COMPLETED gone"
-
-
-async def test_an_interrupt_of_a_workflow_stops_all_below_it(temporal: Temporal, tmp_path: Path) -> None:
-    async with played(temporal, tmp_path, "interrupted-above") as stage:
-        below = [
-            one for one in await histories(stage.client, stage.workflow.id) if one.workflow_id != stage.workflow.id
-        ]
-
-        assert await ended(stage.workflow) == "COMPLETED aborted"
-        assert len(below) == 2
-        for one in below:
-            assert await ended(stage.client.get_workflow_handle(one.workflow_id)) == "COMPLETED aborted"
-
-
-async def test_a_run_that_nobody_waits_for_is_a_child_workflow_that_outlives_its_parent(
-    temporal: Temporal, tmp_path: Path
-) -> None:
-    async with played(temporal, tmp_path, "sent-off") as stage:
-        (child,) = await begun_below(stage, 1)
-
-        assert await ended(stage.workflow) == "COMPLETED completed"
-        assert await ended(child) == "RUNNING"
-        assert child.id == "SceneDesk:sent-off/SceneSlow:sent-off sent-off"
-        assert (await child.describe()).parent_id == stage.workflow.id
-
-
-async def test_a_turn_that_waits_for_a_person_ends_when_answered_if_its_workflow_was_terminated(
-    temporal: Temporal, tmp_path: Path
-) -> None:
-    async with played(temporal, tmp_path, "waiting") as stage:
-        await stage.workflow.terminate("enough")
-        desk = await stage.desk()
-        (question,) = await desk.approvals()
-
-        await desk.approve(question.id)
-
-        turn = await desk.turn(stage.turn)
-        assert (turn.status, turn.error) == ("error", "Its workflow was ended in Temporal: terminated.")
-        assert await ended(stage.workflow) == "TERMINATED"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("temporalio")
+
+from temporalio.client import Client
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
@@ -60,3 +66,19 @@ async def test_a_workflow_that_is_begun_anew_does_not_wait_for_what_is_over() ->
     assert begins is not None
     assert begins.done()
     assert again.exception() is not None  # it was begun, and nobody does it now
+
+
+async def test_a_codec_that_cannot_encrypt_now_makes_turns_wait_and_fail_no_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver = TemporalDriver(token="t")
+    driver._client = cast("Client", object())
+    failures = [OSError("the keys are away"), ValueError("no key")]
+
+    async def ask(client: Any) -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert await driver._answered(ask) == "done"
+    assert "Turns wait" in caplog.text

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import pytest
+
+pytest.importorskip("temporalio")
+
+import httpx2
 
 from sapwood.drivers.temporal.worker import refusal
 

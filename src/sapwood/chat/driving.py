@@ -133,8 +133,9 @@ class FiberDriver:
         asked = pace.asked()
         if asked is None:
             return
-        self._interrupts.going_on(number)  # it may have been stopped before the process ended
-        await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
+        row = self._interrupts.going_on(number)  # it may have been stopped before the process ended
+        with self._actor.host.shared(Driving).holding(self._actor.address, row.id):
+            await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
         await self._actor.free()
         self._interrupts.going_on(number)
         asked.result()

@@ -33,10 +33,10 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
+from sapwood.errors import Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire.chat import recovering
@@ -169,7 +169,7 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
+            exc_info=mistake(error),
         )
         self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         words = in_words(error, said=self._asking.said > 0)
@@ -232,7 +232,7 @@ class Steps:
                 self._actor.address,
                 describe(error),
                 extra={"address": str(self._actor.address)},
-                exc_info=error,
+                exc_info=mistake(error),
             )
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:

@@ -237,7 +237,7 @@ class TemporalDriver:
                 raise Unavailable("The app is not running.")
             try:
                 answer = await ask(self._client)
-            except (RPCError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - also a codec of the user's, whose keys may be away
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
                     return NOTHING
                 if not self._is_silent:
