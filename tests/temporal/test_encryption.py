@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode
 from collections.abc import Iterator
@@ -10,13 +11,15 @@ from typing import Any
 
 from cryptography.fernet import Fernet
 from sealing import ENCODING, sealed
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
+from tests.conformance.serving import serving
 from tests.temporal.cluster import TOKEN, Temporal
-from tests.temporal.scenes import SCENES, SceneDesk, Stage, histories, worked
+from tests.temporal.scenes import SCENES, SceneDesk, Stage, histories, until, worked
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.drivers.temporal.worker import work
 
 READABLE = ("Scene", "turn-", "agent-tool", "running", "completed", "step", "enough", "out of order", "sapwood/")
 """What would be read in payloads without a codec, or in messages of failures."""
@@ -89,3 +92,37 @@ async def test_what_was_sealed_with_an_old_key_or_with_none_is_read_after_a_chan
     open_, sealed_by_old = await DataConverter.default.encode(["a"]), await sealed([old]).encode(["b"])
 
     assert await sealed([new, old]).decode([*open_, *sealed_by_old]) == ["a", "b"]
+
+
+async def test_a_turn_waits_while_only_workers_without_the_key_are_there(temporal: Temporal, tmp_path: Path) -> None:
+    def driver(**options: Any) -> TemporalDriver:
+        return TemporalDriver(temporal.host, token=TOKEN, queue="sealed keys", patience=2.0, options=options)
+
+    app = App(
+        agents=[SceneDesk],
+        driver=driver(data_converter=sealed([Fernet.generate_key().decode()])),
+        settings=Settings(data=tmp_path / "data"),
+    )
+    async with app, serving(app) as site:
+        stage, without = Stage(app, await Client.connect(temporal.host), "one-step"), asyncio.Event()
+        url = f"http://127.0.0.1:{site.port}"
+        wrong = asyncio.create_task(work(driver(), url, without))
+        asking = asyncio.create_task(stage.ask())
+        await until(lambda: bool(stage.driver.paces))
+        (stage.turn,) = (id for _, id in stage.driver.paces)
+        await stage.until_event(failed_tasks, 1)
+        without.set()
+        await wrong
+        assert not asking.done()
+
+        with_key = asyncio.Event()
+        right = asyncio.create_task(work(stage.driver, url, with_key))
+
+        await asking
+        assert (await (await stage.desk()).turn(stage.turn)).status == "completed"
+        with_key.set()
+        await right
+
+
+def failed_tasks(history: WorkflowHistory) -> int:
+    return sum(event.HasField("workflow_task_failed_event_attributes") for event in history.events)
