@@ -137,11 +137,14 @@ class Place:
     """A port where one app after the other is served, and the worker that asks there."""
 
     def __init__(self, folder: Path, target: str, queue: str) -> None:
-        from tests.temporal.cluster import Worker
+        from tests.temporal.cluster import TOKEN, Worker
+
+        from sapwood.drivers.temporal import TemporalDriver
 
         self._held, self._port = _held_port()
         self._target, self._queue = target, queue
-        self._worker = Worker(folder, target, queue, f"http://127.0.0.1:{self._port}")
+        driver = TemporalDriver(target, token=TOKEN, queue=queue)
+        self._worker = Worker(folder, driver, f"http://127.0.0.1:{self._port}")
 
     async def begun(self, client: Client) -> None:
         """Return when the worker asks for work."""

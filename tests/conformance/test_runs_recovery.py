@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Generator, Sized
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sized
 from typing import Any, cast
 
 import apsw
@@ -35,11 +35,14 @@ from tests.conformance.errands import (
 )
 from tests.conformance.served import served
 
-from sapwood import Address, Agent, App, ChatAgent, Run, Unavailable, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
-from sapwood.runs.pacing import Driving, OwnPace, Part
+from sapwood.chat import stream
+from sapwood.chat.record import Record
+from sapwood.kernel.node import Node
+from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
-from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 SILENCE = 120.0
 
@@ -171,6 +174,98 @@ async def status_of_turn(agent: Any, wanted: str) -> None:
     async with asyncio.timeout(10):
         while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
+
+
+class Waiting(Giving, Talking):
+    """One that tells for whom it waits."""
+
+    async def calls(self) -> dict[str, tuple[str | None, bool]]:
+        """Return whom each tool call of the first turn waits for, and whether that was answered."""
+        calls = self._actor.of(Record).turns.calls(1)
+        return {call.id: (call.asked, call.answer is not None) for call in calls}
+
+    @tool
+    async def weigh(self) -> str:
+        """Weigh it."""
+        return "heavy"
+
+
+async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], then: asyncio.Event) -> dict[str, Any]:
+    """Crash as soon as the calls of a turn stand so; return the parts of its message when it is over."""
+    async with working(cls) as (one, agent, _):
+        sending = asyncio.create_task(agent.send("go"))
+        while not (await agent.calls()).items() >= when.items():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0)
+        agent = await crashed(one, cls, sending)
+        then.set()
+        await status_of_turn(agent, "completed")
+        return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+
+
+async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
+    gate = asyncio.Event()
+    asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
+    theirs = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), theirs, base=Waiting)
+
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", False)}, then=gate)
+
+    assert (parts["c1"]["input"], parts["c1"]["output"]) == ({"message": "look"}, "it is there")
+    assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
+
+
+async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)
+    gate = asyncio.Event()
+    asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
+    loser = helper(ScriptedModel(fails(ValueError("it cannot be done"))), "Loser")
+    other = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), loser, other, base=Waiting)
+
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", True), "c2": ("run", False)}, then=gate)
+
+    assert (parts["c1"]["state"], parts["c2"]["state"]) == ("output-error", "output-available")
+
+
+class RefusingDriver(OwnDriver):
+    """Lets everything go on, but for what was interrupted in an agent without a parent."""
+
+    path = "/_driver/"
+    door: Any = None
+
+    async def start(self, node: Node) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def pacing(self, part: Part) -> Iterator[Pace]:
+        yield OwnPace() if part.is_new or len(part.address.steps) > 1 else RefusingPace()
+
+
+class RefusingPace(OwnPace):
+    def asked(self) -> Any:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(Refused("Somebody has ended it."))
+        return refused
+
+
+async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> None:
+    theirs = ScriptedModel(text("it is there", gate=asyncio.Event()))
+    cls = caller(ScriptedModel(call("helper", id="c1", message="look"), text("thanks")), helper(theirs))
+    async with asyncio.timeout(60), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
+        client = await one.join(CALLER)
+        sending = asyncio.create_task((await again(one, cls)).send("go"))
+        await told_text(client, "agent-tool:c1", "it")
+        agent = await crashed(one, cls, sending)
+
+        await status_of_turn(agent, "error")
+
+        assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:

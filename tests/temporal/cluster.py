@@ -50,9 +50,10 @@ class Temporal(Server):
 class Worker:
     """`sapwood temporal worker`, in a process of its own."""
 
-    def __init__(self, folder: Path, target: str, queue: str, url: str, *, token: str = TOKEN) -> None:
+    def __init__(self, folder: Path, driver: TemporalDriver, url: str, *, token: str = TOKEN) -> None:
         self._file = folder / f"worker-{uuid4().hex[:8]}.log"
-        told = {"TEMPORAL_TARGET": target, "TEMPORAL_QUEUE": queue, "TEMPORAL_TOKEN": token}
+        told = {"TEMPORAL_TARGET": driver.target, "TEMPORAL_QUEUE": driver.queue, "TEMPORAL_TOKEN": token}
+        told["TEMPORAL_PATIENCE"] = str(driver.patience)
         command = [sys.executable, "-m", "sapwood", "temporal", "worker", "tests.temporal.worked:app", "--url", url]
         with self._file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -62,11 +63,8 @@ class Worker:
     def log(self) -> str:
         return self._file.read_text()
 
-    def tell(self, how: signal.Signals) -> None:
-        self._process.send_signal(how)
-
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.tell(how)
+        self._process.send_signal(how)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -84,12 +82,14 @@ class Driven:
         self.temporal = temporal
         self.client = client
         self._folder = folder
+        self.name = f"t{uuid4().hex[:8]}"
+        """For the root of this test: Temporal is the same for all of them."""
         self.workers: list[Worker] = []
 
     def work(self, **more: Any) -> Worker:
         """Start a worker."""
         url = f"http://127.0.0.1:{self.one.site.port}"
-        self.workers.append(Worker(self._folder, self.temporal.host, self.driver.queue, url, **more))
+        self.workers.append(Worker(self._folder, self.driver, url, **more))
         return self.workers[-1]
 
     def workflow(self, address: str, id: str) -> WorkflowHandle[Any, Any]:

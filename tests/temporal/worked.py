@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from tests.temporal.cluster import PATIENCE
-
 from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
 
@@ -14,6 +12,9 @@ TOLD = os.environ
 app = App(
     agents=[],
     driver=TemporalDriver(
-        TOLD["TEMPORAL_TARGET"], token=TOLD["TEMPORAL_TOKEN"], queue=TOLD["TEMPORAL_QUEUE"], patience=PATIENCE
+        TOLD["TEMPORAL_TARGET"],
+        token=TOLD["TEMPORAL_TOKEN"],
+        queue=TOLD["TEMPORAL_QUEUE"],
+        patience=float(TOLD["TEMPORAL_PATIENCE"]),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a worker of Temporal's tells the server when Temporal does not know its activity any more."""
+"""How a worker of Temporal's asks the server, and what it tells it when Temporal has forgotten its activity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from temporalio.testing import ActivityEnvironment
 from tests.conformance.serving import serving
 
 from sapwood.drivers.temporal.worker import Door
-from sapwood.drivers.temporal.workflow import Asked
+from sapwood.drivers.temporal.workflow import Answer, Asked
 
 
 class Temporal:
@@ -29,8 +29,8 @@ class Temporal:
     def __init__(self, status: WorkflowExecutionStatus) -> None:
         self.status = status
 
-    def get_workflow_handle(self, *_: Any, **__: Any) -> Temporal:
-        return self
+    def get_workflow_handle(self, _: str) -> Temporal:
+        return self  # whatever run is the last: one that is reset has another
 
     async def describe(self) -> Any:
         return SimpleNamespace(status=self.status)
@@ -67,3 +67,24 @@ async def test_a_step_is_stopped_if_its_workflow_was_ended_and_not_if_it_only_to
         await door.close()
 
     assert asked == ["step", *stopped]
+
+
+async def test_one_connection_is_used_for_one_step_after_the_other() -> None:
+    connections = set[Any]()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        connections.add(tuple(scope["client"]))
+
+        async def steps() -> AsyncIterator[bytes]:
+            yield b"{}\n"
+            yield b'{"status": "running"}\n'
+
+        await StreamingResponse(steps())(scope, receive, send)
+
+    async with serving(answer) as site:
+        door, activity = Door(f"http://127.0.0.1:{site.port}", "secret"), ActivityEnvironment()
+        answers = [await activity.run(door.step, Asked("Boss:b", "t1", step)) for step in range(3)]
+        await door.close()
+
+    assert answers == [Answer("running")] * 3
+    assert len(connections) == 1

@@ -68,7 +68,7 @@ class Driver(Protocol):
         ...
 
     async def over(self, part: Part, status: str) -> None:
-        """Return when the driver knows that a part is over which could not be told after a step."""
+        """Have the driver know that a part is over which could not be told after a step."""
         ...
 
 

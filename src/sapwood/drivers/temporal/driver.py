@@ -11,7 +11,7 @@ import hashlib
 import logging
 import random
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
 from sapwood.errors import Refused, Unavailable, UsageError
-from sapwood.runs.pacing import Driving, Part
+from sapwood.runs.pacing import RUNNING, Driving, Part
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -37,6 +37,8 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
 LONGEST_WATCH = 300.0
 """Seconds between two looks at the workflow of one that is not asked for its next step."""
+LONGEST_UNSEEN = 60.0
+"""Seconds until it is noticed that somebody has ended a workflow whose turn waits for others."""
 ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
 """How workflows end that somebody other than the agent has ended."""
 
@@ -84,6 +86,8 @@ class TemporalDriver:
         """Whether Temporal did not answer when last asked."""
         self.paces: dict[tuple[str, str], TemporalPace] = {}
         """What is done now in this process, by address and id."""
+        self._telling: set[Task[bool]] = set()
+        """What Temporal has not been told yet."""
         self.changed: set[Future[None]] = set()
         """Those who wait for one of them to begin."""
 
@@ -95,25 +99,31 @@ class TemporalDriver:
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
-        self._node = node
-        self.paces.clear()
+        if self._node is not None:
+            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
         self._client = await self.connect(lazy=True)
+        self._node = node
         node.shared(Driving).driver = self
 
     async def stop(self) -> None:
         """End; the workflows go on when the app is started again."""
         for pace in list(self.paces.values()):
             pace.leave()
+        self.paces.clear()
+        for telling in self._telling:
+            telling.cancel()
         self._node = self._client = None
 
     @property
     def node(self) -> Node:
+        """The node whose agents it drives."""
         if self._node is None:
             raise Unavailable("The app is not running.")
         return self._node
 
     @property
     def door(self) -> ASGI:
+        """What answers workers."""
         from sapwood.drivers.temporal.door import Door
 
         return Door(self)
@@ -149,13 +159,16 @@ class TemporalDriver:
         )
 
     async def ready(self, part: Part) -> None:
-        """Have the workflow of a part ask for its next step; begin it if there is none."""
+        """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
         from sapwood.drivers.temporal.workflow import GIVE, READY
 
         await self._prepare()
         driven = self.driven(part)
-        if not part.is_new and await self._signal(driven.workflow, READY):
-            return
+        if not part.is_new:
+            if await self._signal(driven.workflow, READY):
+                return
+            if (state := await self.state(part)) != "FAILED":  # of an end that the agent has lost with the power
+                _check(state)
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -181,10 +194,16 @@ class TemporalDriver:
         )
 
     async def over(self, part: Part, status: str) -> None:
-        """Have the workflow of a part end that nobody asked for a step when it was over."""
+        """Have the workflow of a part end that nobody asked for a step when it was over.
+
+        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        """
         from sapwood.drivers.temporal.workflow import OVER
 
-        await self._signal(workflow_id(part.address, part.id), OVER, status)
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+        await asyncio.wait({telling}, timeout=self.patience)
 
     async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
         """Tell a workflow something; return whether there is one that has not ended."""
@@ -193,12 +212,18 @@ class TemporalDriver:
         )
         return told is not NOTHING
 
-    async def state(self, part: Part, since: datetime) -> str | None:
+    async def stop_work(self, part: Part, state: str) -> None:
+        """Have a part be stopped whose workflow was ended in Temporal."""
+        from sapwood.drivers.temporal.door import Door
+
+        await Door(self).stop(part.address, part.id, f"workflow-{state.lower()}")
+
+    async def state(self, part: Part, since: datetime | None = None) -> str | None:
         """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
         found: Any = await self._answered(
             lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
         )
-        if found is NOTHING or (found.close_time is not None and found.close_time < since):
+        if found is NOTHING or (since is not None and found.close_time is not None and found.close_time < since):
             return None
         return found.status.name
 
@@ -212,7 +237,7 @@ class TemporalDriver:
                 raise Unavailable("The app is not running.")
             try:
                 answer = await ask(self._client)
-            except (RPCError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - also a codec of the user's, whose keys may be away
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
                     return NOTHING
                 if not self._is_silent:
@@ -292,6 +317,7 @@ class TemporalPace:
         self._must_tell = True
         """Whether its workflow will not ask by itself."""
         self._prompting: Task[None] | None = None
+        """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
 
     def asked(self) -> Future[None] | None:
         """Return what is done when a step is asked for; None: one is."""
@@ -300,10 +326,14 @@ class TemporalPace:
             return None
         if self._must_tell:
             self._last = None  # it is over that it waited for, and whoever asks gets a step
-        loop = self._driver.node.loop
-        self._asked = loop.create_future()
-        self._prompting = loop.create_task(self._prompt(self._asked))
+        self._asked = self._driver.node.loop.create_future()
+        self._see_to(self._prompt(self._asked))
         return self._asked
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._prompting is not None:
+            self._prompting.cancel()
+        self._prompting = self._driver.node.loop.create_task(work)
 
     def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
         """Answer whoever asked for a step; return whether anybody did."""
@@ -316,6 +346,8 @@ class TemporalPace:
         self._last, self._answering = (self._number, answer), None
         if not answering.done():
             answering.set_result(answer)
+        if waits and status == RUNNING:
+            self._see_to(self._watch())
         return True
 
     def step(self, number: int) -> Future[Answer]:
@@ -358,8 +390,7 @@ class TemporalPace:
                 await asyncio.sleep(wait)
                 waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
                 state = await self._driver.state(self._part, self._since)
-                if state in ENDED:
-                    raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+                _check(state)
                 log.warning(
                     "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
                     "(sapwood temporal worker)",
@@ -371,6 +402,22 @@ class TemporalPace:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
+                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
+
+    async def _watch(self) -> None:
+        """Stop it if its workflow is ended in Temporal while it waits for others."""
+        state, wait = None, self._driver.patience
+        while state not in ENDED:
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_UNSEEN)
+            state = await self._driver.state(self._part, self._since)
+        await self._driver.stop_work(self._part, state)
+
+
+def _check(state: str | None) -> None:
+    """Raise if somebody has ended a workflow that had not come to its end."""
+    if state in ENDED:
+        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
 
 
 NOTHING: Any = object()
