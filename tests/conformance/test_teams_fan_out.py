@@ -404,6 +404,7 @@ async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_it
 async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -> None:
     async def plan(agent: Any) -> None:
         giving = asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "late")))
+        await agent.deps.seen("begun wait")
         await agent.deps.seen("begun late")
         if "failed" not in agent.deps.log:
             agent.deps.log.append("failed")
