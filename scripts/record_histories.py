@@ -19,8 +19,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.temporal.driven import TOKEN, Temporal, worked  # noqa: E402
-from tests.temporal.scenes import SCENES, SceneDesk, ShortDriver, Stage, histories  # noqa: E402
+from tests.temporal.cluster import TOKEN, Temporal  # noqa: E402
+from tests.temporal.scenes import SCENES, SceneDesk, ShortDriver, Stage, histories, worked  # noqa: E402
 
 from sapwood import App, Settings  # noqa: E402
 from sapwood.drivers.temporal import TemporalDriver  # noqa: E402

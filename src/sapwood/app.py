@@ -123,14 +123,14 @@ class App:
             tracing.begin()
             node = await self._runtime.start(deps)
             stack.callback(self._runtime.release)
-            if self.driver is not None:
-                stack.push_async_callback(self.driver.stop)  # after the node, whose agents still need it
+            driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(node.stop)
             roots = tuple(known(cls) for cls in self.agents)
             for root in roots:
                 node.check_deps(root)
             if self.driver is not None:
                 await self.driver.start(node)
+                driving.push_async_callback(self.driver.stop)
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
             self._stack = stack.pop_all()

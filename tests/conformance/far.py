@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse
 from tests.conformance.chats import Talking
+from tests.conformance.drivers import running
 from tests.conformance.served import Served, served
 from tests.conformance.serving import serving
 
@@ -26,7 +27,7 @@ from sapwood import (
 from sapwood.address import kebab
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served as ServedRuns
-from sapwood.testing import ScriptedModel, running
+from sapwood.testing import ScriptedModel
 from sapwood.testing import text as says
 
 KEY = "remote-key"

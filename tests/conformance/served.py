@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import websockets
+from tests.conformance.drivers import running
 from tests.conformance.serving import Site, serving
 from websockets.asyncio.client import ClientConnection
 
 from sapwood import App
-from sapwood.testing import World, running
+from sapwood.testing import World
 
 
 class Client:

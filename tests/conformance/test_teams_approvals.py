@@ -13,6 +13,7 @@ import pytest
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.chats import Talking, check_history, say, tool_result, user
+from tests.conformance.drivers import running
 from tests.conformance.served import Client, Served, served, type_of
 from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import until
@@ -20,7 +21,7 @@ from tests.conformance.worlds import until
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
 from sapwood.errors import InvalidArguments
-from sapwood.testing import ScriptedModel, World, call, calls, running, text
+from sapwood.testing import ScriptedModel, World, call, calls, text
 
 QUESTIONS = "sapwood_questions"
 RUN = "agent-tool:c1"

@@ -35,7 +35,7 @@ async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not until():
             await one.world.clock.advance(0.5)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
     one.world.clock.settled = one.world.settled
 
 
@@ -485,6 +485,7 @@ async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(l
         await bench.seen("begun wait", 2)
         bench.go.set()
         await bench.seen("dug y")
+        await over(agent, "agent-tool:c1:4")
         await over(agent, "agent-tool:c1:5")
 
         runs = await agent.runs()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.conformance.drivers import running
 
 from sapwood import (
     Agent,
@@ -30,7 +31,7 @@ from sapwood.kernel.gate import DiskGate
 from sapwood.kernel.spending import Spent
 from sapwood.runs.following import Following
 from sapwood.storage.database import Database
-from sapwood.testing import ScriptedModel, World, call, running, text
+from sapwood.testing import ScriptedModel, World, call, text
 
 RUN = "agent-tool:c1"
 SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import going_on, sapwood, serving
-from tests.temporal.driven import Temporal
+from tests.temporal.cluster import Temporal
 
 APP = """
 import os

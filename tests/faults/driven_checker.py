@@ -163,15 +163,11 @@ def done_twice(lines: Lines) -> list[str]:
 
 def in_order(calm: Lines, lines: Lines, *, server_was_killed: bool) -> list[str]:
     """Return what did not happen that happens if nothing is killed, and the other way round."""
-    one, other = _kinds(calm), _kinds(lines)
+    one, other = ({(kind, place, *line) for kind, _, place, *line in these} for these in (calm, lines))
+    differs = one ^ other
     if server_was_killed:
-        one = {line for line in one if line[2] not in ONCE}
-        other = {line for line in other if line[2] not in ONCE}
-    return [f"{line} did not happen" for line in one - other] + [f"{line} happened" for line in other - one]
-
-
-def _kinds(lines: Lines) -> set[tuple[Any, ...]]:
-    return {(kind, *line[1:], place) for kind, _, place, *line in lines}
+        differs = {line for line in differs if line[-1] not in ONCE}
+    return [f"{line} {'did not happen' if line in one else 'happened'}" for line in differs]
 
 
 def workflows_of(tree: Mapping[str, Left]) -> dict[str, str]:
@@ -192,6 +188,6 @@ def driven(tree: Mapping[str, Left], workflows: Mapping[str, str]) -> list[str]:
         workflow = workflows.get(id)
         if workflow is None and status != "aborted":  # one that was stopped at once need not have been driven
             found.append(f"{id} is {status}, and no workflow drove it")
-        elif workflow is not None and workflow not in ENDS[status]:
+        elif workflow is not None and workflow not in ENDS.get(status, ()):
             found.append(f"{id} is {status}, and its workflow {workflow}")
     return found

@@ -29,15 +29,15 @@ from typing import Any
 
 import httpx2
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
-from temporalio.client import Client, WorkflowExecution, WorkflowHistory
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from tests.faults import driven_checker as checker
 from tests.faults.driven_mutants import MUTANTS
-from tests.faults.driven_parts import Part, Place, Server, Temporal, Worker, until_listening
+from tests.faults.driven_parts import Place, Process, Server, Temporal, Worker, fork_silent, until_listening
 from tests.faults.driven_workload import DEEP, ROOTS, TURN, WORLD, DrivenPlanner, DrivenWanderer
 from tests.faults.journal import read
-from tests.faults.lives import fork, wait
+from tests.faults.lives import wait
 from tests.faults.run_checker import Left
 
 from sapwood import App, Settings
@@ -83,7 +83,7 @@ class Life:
     name: str
     says: str
     cancel: str = "client"
-    """Who cancels the second conversation: a `client`, or an operator by a `signal` or a `cancel` of its workflow."""
+    """Who cancels the second conversation: a `client`, or an operator by a `signal`, a `cancel`, or `both`."""
     cancel_lines: int = MOST_LINES
     cancel_after: float = 0.0
     approve_after: float = 0.0
@@ -100,7 +100,7 @@ def planned(seed: str, number: int, lines: int) -> Life:
     life = Life(
         f"life-{number}",
         random.choice(("top", DEEP)),
-        cancel=random.choice(("client", "client", "client", "signal", "cancel")),
+        cancel=random.choice(("client", "client", "client", "signal", "cancel", "both")),
         cancel_lines=random.randint(0, MOST_LINES),
         cancel_after=random.random() * 0.2,
         approve_after=random.choice((0.0, random.random() * 0.5)),
@@ -180,7 +180,10 @@ class Person:
         while True:
             try:
                 handle = (await self._client()).get_workflow_handle(id)
-                await (handle.cancel() if self._life.cancel == "cancel" else handle.signal("interrupt", "enough"))
+                if self._life.cancel != "cancel":
+                    await handle.signal("interrupt", "enough")
+                if self._life.cancel != "signal":
+                    await handle.cancel()
             except (RPCError, RuntimeError):  # it is not there, or not yet
                 await asyncio.sleep(0.05)
             else:
@@ -205,6 +208,7 @@ class Person:
             await asyncio.sleep(0.05)
         else:
             problems += [f"the workflow {one.id} is still open" for one in still]
+        settled = time.monotonic()
         histories: list[WorkflowHistory] = []
         for one in found:
             history = await client.get_workflow_handle(one.id, run_id=one.run_id).fetch_history()
@@ -214,14 +218,20 @@ class Person:
                     failed = event.workflow_task_failed_event_attributes
                     if failed.cause != OVERTAKEN:
                         problems.append(f"a task of the workflow {one.id} failed: {failed.failure.message}")
-        replayer = Replayer(workflows=[WorkWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+        fetched = time.monotonic()
+        replayer = Replayer(workflows=[WorkWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), build_id="lives")
         async with replayer.workflow_replay_iterator(_each(histories)) as results:
             async for result in results:
                 if result.replay_failure is not None:
                     problems.append(f"replayed, {result.history.workflow_id} is another: {result.replay_failure}")
+        last = [one for one in found if one.status not in (None, WorkflowExecutionStatus.CONTINUED_AS_NEW)]
         return {
-            "workflows": {one.id: one.status.name for one in found if one.status is not None},
+            "workflows": {one.id: one.status.name for one in last if one.status is not None},
+            "settling": settled - end + SETTLING,
+            "fetching": fetched - settled,
+            "replaying": time.monotonic() - fetched,
             "runs": len(found),
+            "again": len(last) - len({one.id for one in last}),
             "events": sum(len(one.events) for one in histories),
             "problems": problems,
         }
@@ -278,7 +288,7 @@ class Runner:
         self._temporal = Temporal(self._place)
         self._worker = Worker(self._place, break_it)
         self._server = Server(self._place, break_it)
-        self._parts: dict[str, Part] = {one.name: one for one in (self._temporal, self._worker, self._server)}
+        self._parts: dict[str, Process] = {one.name: one for one in (self._temporal, self._worker, self._server)}
         self._calm: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {}
         self.kills: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -329,7 +339,7 @@ class Runner:
         def person() -> None:
             answer.write_text(json.dumps(asyncio.run(Person(self._place, life).live())))
 
-        pid = fork(person, self._place.home / f"{life.name}.log")
+        pid = fork_silent(person, self._place.home / f"{life.name}.log")
         self._kill(life)
         status = wait(pid, LONGEST + SETTLING + 30)
         problems = [one for part in self._parts.values() if (one := part.has_ended()) is not None]
@@ -346,7 +356,7 @@ class Runner:
 
     def _kill(self, life: Life) -> None:
         """Kill and start again, as planned."""
-        todo, down = list(life.kills), list[tuple[float, Part]]()
+        todo, down = list(life.kills), list[tuple[float, Process]]()
         end = time.monotonic() + LONGEST
         while (todo or down) and time.monotonic() < end and not self._answer(life).exists():
             now, lines = time.monotonic(), len(lines_of(self._place, life.name, DrivenPlanner))

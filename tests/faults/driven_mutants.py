@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 from temporalio import activity
 
@@ -14,7 +16,7 @@ from sapwood.chat.record import Record
 from sapwood.drivers.temporal import door, worker
 from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
 from sapwood.drivers.temporal.workflow import Answer, Asked, WorkWorkflow
-from sapwood.runs.pacing import Part
+from sapwood.runs.pacing import OwnPace, Pace, Part
 
 
 def over_untold() -> None:
@@ -38,8 +40,8 @@ def other_workflow() -> None:
 
 
 def begun_again() -> None:
-    """A turn is begun again when one of its steps is asked for a second time."""
-    found = door.Door._found
+    """A turn is begun again, beside itself, when its workflow asks for another step."""
+    found, pacing = door.Door._found, TemporalDriver.pacing
 
     async def begin_again(self: door.Door, address: Address, id: str) -> TemporalPace | Answer:
         pace = self._driver.paces.get((str(address), id))
@@ -54,7 +56,15 @@ def begun_again() -> None:
             await door._done(actor, launch)
         return await found(self, address, id)
 
-    door.Door._found = begin_again
+    @contextmanager
+    def pace_beside(self: TemporalDriver, part: Part) -> Iterator[Pace]:
+        if (str(part.address), part.id) in self.paces:
+            yield OwnPace()
+            return
+        with pacing(self, part) as pace:
+            yield pace
+
+    door.Door._found, TemporalDriver.pacing = begin_again, cast("Any", pace_beside)
 
 
 def given_up() -> None:

@@ -63,11 +63,8 @@ class Worker:
     def log(self) -> str:
         return self._file.read_text()
 
-    def tell(self, how: signal.Signals) -> None:
-        self._process.send_signal(how)
-
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.tell(how)
+        self._process.send_signal(how)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

@@ -6,16 +6,19 @@ A scene that was recorded for a release stays: workflows like it may run when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
+from tests.conformance.serving import serving
 
-from sapwood import Address, Agent, App, ChatAgent, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Detached, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
+from sapwood.drivers.temporal.worker import work
 from sapwood.drivers.temporal.workflow import INTERRUPT, LOOK, STEP, Driven
 from sapwood.runs.pacing import Part
 from sapwood.testing import ScriptedModel, call, calls, fails, text
@@ -49,6 +52,12 @@ class SceneClumsy(Agent):
         raise ValueError("nothing here")
 
 
+class SceneSlow(ChatAgent):
+    """Takes its time."""
+
+    model = ScriptedModel(text("a long story that nobody waits for", delay=30.0), each=True)
+
+
 class SceneDesk(ChatAgent):
     """A desk whose scenes are told apart by its name."""
 
@@ -62,7 +71,16 @@ class SceneDesk(ChatAgent):
         """Sell something."""
         return "sold"
 
-    tools = (agent_tool(SceneHelper), agent_tool(SceneDigger), agent_tool(SceneClumsy))
+    @tool
+    async def send_off(self, what: str) -> str:
+        """Have something done that nobody waits for."""
+        await self.run_agent(SceneSlow, what, run_id="sent-off", detached=Detached())
+        return "on its way"
+
+    async def leave(self) -> None:
+        await self.destroy()
+
+    tools = tuple(agent_tool(cls) for cls in (SceneHelper, SceneDigger, SceneClumsy, SceneSlow))
 
     def get_model(self) -> Any:
         return ScriptedModel(*SCENES[self.name][1], each=True)
@@ -72,6 +90,8 @@ WEIGH = call("weigh", what="a stone")
 HELP = [call("scene_helper", message=what) for what in ("tea", "milk")]
 DIG, FAIL = call("scene_digger", message="a root"), call("scene_clumsy", message="a stone")
 SELL = call("sell", what="a chair")
+LONG = [call("scene_slow", message=what) for what in ("one", "two")]
+SEND_OFF = call("send_off", what="a letter")
 SLOW = text("a long story that nobody waits for", delay=30.0)
 
 
@@ -141,6 +161,20 @@ def finished_looks(history: WorkflowHistory) -> int:
     )
 
 
+@asynccontextmanager
+async def worked(app: App) -> AsyncGenerator[None, None]:
+    """Serve an app, and work for its driver, in this process."""
+    assert isinstance(app.driver, TemporalDriver)
+    until = asyncio.Event()
+    async with app, serving(app) as site:
+        working = asyncio.create_task(work(app.driver, f"http://127.0.0.1:{site.port}", until))
+        try:
+            yield
+        finally:
+            until.set()
+            await working
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     async def looked() -> bool:
         return is_so()
@@ -166,6 +200,17 @@ async def histories(client: Client, workflow: str) -> list[WorkflowHistory]:
             before = event.workflow_execution_started_event_attributes.continued_execution_run_id
             runs += [(begun.workflow_id, begun.run_id)] if begun.workflow_id else []
             runs += [(id, before)] if before else []
+    return found
+
+
+async def begun_below(stage: Stage, count: int) -> list[WorkflowHandle[Any, str]]:
+    """Return the workflows of so many runs below, once each has asked for its first step."""
+    found: list[WorkflowHandle[Any, str]] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            all_of_them = await histories(stage.client, stage.workflow.id)
+            below = [one for one in all_of_them if one.workflow_id != stage.workflow.id and started_steps(one)]
+            found = [stage.client.get_workflow_handle(one.workflow_id) for one in below]
     return found
 
 
@@ -219,6 +264,27 @@ async def stopped_waiting(stage: Stage) -> None:
     await stage.end()
 
 
+async def interrupted_above(stage: Stage) -> None:
+    sending = await stage.begin()
+    below = await begun_below(stage, 2)
+    await stage.workflow.signal(INTERRUPT, "enough")
+    await sending
+    await stage.end()
+    for one in below:
+        await one.result()
+
+
+async def sent_off(stage: Stage) -> None:
+    await to_its_end(stage)
+    await begun_below(stage, 1)
+
+
+async def destroyed(stage: Stage) -> None:
+    await stage.ask()
+    await (await stage.desk()).leave()
+    await until_async(stage.is_closed)
+
+
 async def interrupted_waiting(stage: Stage) -> None:
     await stage.ask()
     await stage.workflow.signal(INTERRUPT, "enough")
@@ -250,6 +316,9 @@ SCENES: dict[str, tuple[Callable[[Stage], Awaitable[None]], list[Line]]] = {
     "stopped": (stopped, [WEIGH, SLOW]),
     "stopped-waiting": (stopped_waiting, [SELL]),
     "interrupted": (interrupted, [SLOW]),
+    "interrupted-above": (interrupted_above, [calls(*LONG)]),
+    "sent-off": (sent_off, [SEND_OFF, text("It is on its way.")]),
+    "destroyed": (destroyed, [SELL]),
     "interrupted-waiting": (interrupted_waiting, [SELL]),
     "cancelled": (cancelled, [SLOW]),
     "cancelled-waiting": (cancelled_waiting, [SELL]),

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cryptography.fernet import Fernet
 from sealing import ENCODING, sealed
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from tests.temporal.driven import TOKEN, Temporal, worked
-from tests.temporal.scenes import SCENES, SceneDesk, Stage, histories
+from tests.temporal.cluster import TOKEN, Temporal
+from tests.temporal.scenes import SCENES, SceneDesk, Stage, histories, worked
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
@@ -24,18 +22,11 @@ READABLE = ("Scene", "turn-", "agent-tool", "running", "completed", "step", "eno
 """What would be read in payloads without a codec, or in messages of failures."""
 
 
-@pytest.fixture
-def temporal(tmp_path: Path) -> Iterator[Temporal]:
-    server = Temporal(tmp_path, tmp_path / "temporal")
-    yield server
-    server.end(signal.SIGKILL)
-
-
 async def kept_of(scenes: list[str], temporal: Temporal, folder: Path, **options: Any) -> list[Any]:
     """Play scenes; return what Temporal keeps of them, as it keeps it."""
     kept: list[Any] = []
     for name in scenes:
-        driver = TemporalDriver(temporal.host, token=TOKEN, queue=name, look=0.3, options=options)
+        driver = TemporalDriver(temporal.host, token=TOKEN, queue=f"sealed {name}", look=0.3, options=options)
         app = App(agents=[SceneDesk], driver=driver, settings=Settings(data=folder / name))
         async with worked(app):
             stage = Stage(app, await driver.connect(), name)

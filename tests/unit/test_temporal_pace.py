@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("temporalio")
+
+from temporalio.client import Client
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
@@ -23,7 +30,7 @@ class Told(TemporalDriver):
         self.answers = answers
         self.told: list[Part] = []
 
-    async def ready(self, part: Part) -> None:
+    async def ready(self, part: Part, *, open_since: datetime | None = None) -> None:
         self.told.append(part)
         await self.answers.wait()
 
@@ -59,3 +66,19 @@ async def test_a_workflow_that_is_begun_anew_does_not_wait_for_what_is_over() ->
     assert begins is not None
     assert begins.done()
     assert again.exception() is not None  # it was begun, and nobody does it now
+
+
+async def test_a_codec_that_cannot_encrypt_now_makes_turns_wait_and_fail_no_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver = TemporalDriver(token="t")
+    driver._client = cast("Client", object())
+    failures = [OSError("the keys are away"), ValueError("no key")]
+
+    async def ask(client: Any) -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert await driver._answered(ask) == "done"
+    assert "Turns wait" in caplog.text

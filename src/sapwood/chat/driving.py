@@ -65,7 +65,8 @@ class FiberDriver:
                 await self._driver.over(self._part(row), "aborted" if ended is None else ended.status)
 
     def _part(self, row: Row, *, again: bool = False) -> Part:
-        is_new = not again and not row.continues and not self._has_rested()
+        # One that was over, and goes on after all, begins as if it were new.
+        is_new = row.ended_at is not None or not (again or row.continues or self._has_rested())
         return part_of(self._actor, row.id, row.run, is_new=is_new)
 
     def _has_rested(self) -> bool:
@@ -132,8 +133,9 @@ class FiberDriver:
         asked = pace.asked()
         if asked is None:
             return
-        self._interrupts.going_on(number)  # it may have been stopped before the process ended
-        await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
+        row = self._interrupts.going_on(number)  # it may have been stopped before the process ended
+        with self._actor.host.shared(Driving).holding(self._actor.address, row.id):
+            await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
         await self._actor.free()
         self._interrupts.going_on(number)
         asked.result()

@@ -33,10 +33,11 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
+from sapwood.errors import Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
+from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire.chat import recovering
 
@@ -168,8 +169,9 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
+            exc_info=mistake(error),
         )
+        self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         words = in_words(error, said=self._asking.said > 0)
         await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
@@ -230,7 +232,7 @@ class Steps:
                 self._actor.address,
                 describe(error),
                 extra={"address": str(self._actor.address)},
-                exc_info=error,
+                exc_info=mistake(error),
             )
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
@@ -308,6 +310,8 @@ class Steps:
             id = call.tool_call_id
             self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
             self._stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        if acted.approvals or acted.client_calls:
+            self._stream.flush()  # now: a turn that goes on after a crash says nothing of these calls again
         if acted.approvals or clients:
             return "waiting"
         if acted.client_calls:

@@ -17,6 +17,7 @@ from sapwood.address import Address
 from sapwood.errors import StoredDataError
 from sapwood.kernel.actor import Actor, Host
 from sapwood.kernel.alarms import TreeAlarms
+from sapwood.kernel.givers import Givers
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
@@ -46,6 +47,7 @@ class Yard(Protocol):
     spending: Spending
     alarms: TreeAlarms
     questions: TreeQuestions
+    givers: Givers
     databases: dict[str, Database]
 
     @property
@@ -113,6 +115,7 @@ class Deletion:
         self._yard.files.remove(database.wal)
         self._yard.databases.pop(stem, None)
         self._yard.ledger.freed()
+        self._yard.givers.freed()
 
     def _generations(self, registry: Registry, database: Database, after: int) -> list[int]:
         if database.removed:

@@ -16,7 +16,7 @@ from sapwood.capabilities.exposed import Exposed
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
@@ -125,7 +125,8 @@ class MethodRuns:
         doing.set((actor, run))
         try:
             if (asked := pace.asked()) is not None:
-                await asked
+                with actor.host.shared(Driving).holding(actor.address, run):
+                    await asked
                 await self._actor.free()
             with tracing.span(
                 f"invoke_agent {actor.kind.type}",
@@ -152,7 +153,7 @@ class MethodRuns:
             await self._actor.free()
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
-            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
+            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=mistake(error))
             served.ended(run, "error", error=describe(error), reason=code_of(error))
         finally:
             self._tasks.pop(run, None)

@@ -19,6 +19,7 @@ from sapwood.capabilities.queue import Lane, Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import RunState, code_of
@@ -95,6 +96,13 @@ class Outcomes:
         self.tell(row)
         self._deliver(row, shown(row))
         self.changed(row.id)
+        self.freed()
+
+    def freed(self) -> None:
+        """A run is over, or no more: whoever waits for that anywhere in the tree looks whether another may begin."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        tree.givers.freed()
 
     def end_as(self, followed: Followed, state: RunState) -> None:
         """Note how the sub-agent says a run ended."""

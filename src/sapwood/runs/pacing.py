@@ -68,7 +68,7 @@ class Driver(Protocol):
         ...
 
     async def over(self, part: Part, status: str) -> None:
-        """Return when the driver knows that a part is over which could not be told after a step."""
+        """Have the driver know that a part is over which could not be told after a step."""
         ...
 
 
@@ -118,6 +118,21 @@ class Driving:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.driver: Driver = OwnDriver()
+        self._held: set[tuple[Address, str]] = set()
+        """Turns and runs that could go on, as soon as the driver says so."""
+
+    @contextmanager
+    def holding(self, address: Address, id: str) -> Generator[None, None, None]:
+        """Have this turn or run wait for its driver in this block."""
+        self._held.add((address, id))
+        try:
+            yield
+        finally:
+            self._held.discard((address, id))
+
+    def holds(self, above: Address) -> bool:
+        """Return whether this agent, or one below it, waits for the driver."""
+        return any(address.steps[: len(above.steps)] == above.steps for address, _ in self._held)
 
 
 def is_again(actor: Actor) -> bool:

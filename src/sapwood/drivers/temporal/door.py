@@ -19,10 +19,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.workflow import Answer, Asked
-from sapwood.errors import Aborted, InvalidArguments, NotFound, SapwoodError, Unavailable
+from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.node import tree_folder
 from sapwood.runs.pacing import RUNNING
+from sapwood.runs.registry import HARD
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
@@ -37,6 +38,8 @@ BEAT = 1.0
 """Seconds between two signs of life, if nobody wants them sooner."""
 BEGINNING = 10.0
 """Seconds that something is waited for that is about to go on."""
+AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""What has those in between hand on each line: they are signs of life."""
 
 
 class Door:
@@ -65,7 +68,7 @@ class Door:
             if what == "step":
                 found = await self._found(address, asked.id)
                 answers = found.step(asked.step) if not isinstance(found, Answer) else found
-                return StreamingResponse(self._lines(answers), media_type="application/x-ndjson")
+                return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
             if what == "stop":
                 await self.stop(address, asked.id, asked.reason)
             return JSONResponse(asdict(await self._look(address, asked.id)))
@@ -114,17 +117,34 @@ class Door:
         try:
             actor = await self._reach(address)
         except Aborted:
-            return Answer(RUNNING, waits=True)  # whoever opens it again has it end or go on, and tell
+            is_over = await self._is_over_above(address, id)
+            # If not, whoever opens it again has it end or go on, and tell.
+            return Answer("aborted") if is_over else Answer(RUNNING, waits=True)
         answer: Answer | None = await _done(actor, _stands, actor, id)
         if answer is None:
             raise NotFound(f"{address} has no turn or run {id!r}.", path=address.steps)
         return answer
 
+    async def _is_over_above(self, address: Address, id: str) -> bool:
+        """Return whether a run is over for the agent that gave it."""
+        if address.parent is None:
+            return False
+        try:
+            parent = await self._reach(address.parent)
+        except Aborted:
+            return False
+        return await _done(parent, _is_over, parent, address.name, id)
+
     async def stop(self, address: Address, id: str, reason: str) -> None:
         """Have a turn or run be stopped, and all below it."""
-        actor = await self._reach(address)
+        try:
+            actor = await self._reach(address)
+        except Aborted:
+            if await self._is_over_above(address, id):
+                return
+            raise
         parent = actor.parent
-        if parent is not None and actor.of(Served).row(id) is not None:
+        if parent is not None and await _done(actor, _does_run, actor, id):
             parent = await self._reach(parent.address)
             await _done(parent, _cancel_run, parent, id, reason)
         else:
@@ -136,7 +156,15 @@ class Door:
             raise NotFound(f"There is no {address.root}.", path=address.steps)
         if not node.tree(address).has(address):
             raise NotFound(f"There is no {address}.", path=address.steps)
-        return await node.reach(address, None, None)
+        try:
+            return await node.reach(address, None, None)
+        except (Aborted, Quarantined, Unavailable):
+            raise
+        except Exception as error:
+            if isinstance(error, NotFound) and not node.tree(address).has(address):
+                raise
+            # What its code says is for nobody outside: it would be kept in histories.
+            raise Unavailable(f"{address} cannot be reached now: {type(error).__name__}.") from None
 
 
 class _Waiting:
@@ -160,16 +188,27 @@ async def _stands(actor: Actor, id: str) -> Answer | None:
     await until_free(actor.database)
     worker = actor.of(Served).worker
     status = worker.stands(id)
-    return None if status is None else Answer(status, waits=status == "waiting" or worker.rests(id))
+    return None if status is None else Answer(status, waits=status in ("queued", "waiting") or worker.rests(id))
+
+
+async def _is_over(parent: Actor, child: str, run: str) -> bool:
+    await until_free(parent.database)
+    row = parent.of(Runs).registry.get(run)
+    return row is not None and row.name == child and row.status in HARD
+
+
+async def _does_run(actor: Actor, id: str) -> bool:
+    """Return whether this is a run; a turn that was one, and goes on, is none."""
+    await until_free(actor.database)
+    row = actor.of(Served).row(id)
+    return row is not None and row.status == RUNNING
 
 
 async def _cancel(actor: Actor, id: str, reason: str) -> None:
-    await until_free(actor.database)
-    served = actor.of(Served)
-    if served.row(id) is None:
-        served.worker.cancel(id)
+    if await _does_run(actor, id):
+        actor.of(Served).cancel(id, reason)
     else:
-        served.cancel(id, reason)
+        actor.of(Served).worker.cancel(id)
 
 
 async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
@@ -178,4 +217,5 @@ async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
 
 
 def _refused(error: SapwoodError) -> Response:
-    return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+    text = "It was aborted." if isinstance(error, Aborted) else str(error)  # not why: it would be kept in histories
+    return JSONResponse({"error": text, "code": error.code}, status_of(error))

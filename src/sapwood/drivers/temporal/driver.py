@@ -86,6 +86,8 @@ class TemporalDriver:
         """Whether Temporal did not answer when last asked."""
         self.paces: dict[tuple[str, str], TemporalPace] = {}
         """What is done now in this process, by address and id."""
+        self._telling: set[Task[bool]] = set()
+        """What Temporal has not been told yet."""
         self.changed: set[Future[None]] = set()
         """Those who wait for one of them to begin."""
 
@@ -97,25 +99,31 @@ class TemporalDriver:
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
-        self._node = node
-        self.paces.clear()
+        if self._node is not None:
+            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
         self._client = await self.connect(lazy=True)
+        self._node = node
         node.shared(Driving).driver = self
 
     async def stop(self) -> None:
         """End; the workflows go on when the app is started again."""
         for pace in list(self.paces.values()):
             pace.leave()
+        self.paces.clear()
+        for telling in self._telling:
+            telling.cancel()
         self._node = self._client = None
 
     @property
     def node(self) -> Node:
+        """The node whose agents it drives."""
         if self._node is None:
             raise Unavailable("The app is not running.")
         return self._node
 
     @property
     def door(self) -> ASGI:
+        """What answers workers."""
         from sapwood.drivers.temporal.door import Door
 
         return Door(self)
@@ -151,7 +159,7 @@ class TemporalDriver:
         )
 
     async def ready(self, part: Part) -> None:
-        """Have the workflow of a part ask for its next step; begin it if there is none."""
+        """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
         from sapwood.drivers.temporal.workflow import GIVE, READY
 
         await self._prepare()
@@ -186,10 +194,16 @@ class TemporalDriver:
         )
 
     async def over(self, part: Part, status: str) -> None:
-        """Have the workflow of a part end that nobody asked for a step when it was over."""
+        """Have the workflow of a part end that nobody asked for a step when it was over.
+
+        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        """
         from sapwood.drivers.temporal.workflow import OVER
 
-        await self._signal(workflow_id(part.address, part.id), OVER, status)
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+        await asyncio.wait({telling}, timeout=self.patience)
 
     async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
         """Tell a workflow something; return whether there is one that has not ended."""
@@ -223,7 +237,7 @@ class TemporalDriver:
                 raise Unavailable("The app is not running.")
             try:
                 answer = await ask(self._client)
-            except (RPCError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - also a codec of the user's, whose keys may be away
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
                     return NOTHING
                 if not self._is_silent:
@@ -388,6 +402,7 @@ class TemporalPace:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
             if not asked.done():
                 asked.set_exception(error)
+                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
 
     async def _watch(self) -> None:
         """Stop it if its workflow is ended in Temporal while it waits for others."""

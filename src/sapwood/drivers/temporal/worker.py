@@ -12,9 +12,11 @@ import random
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from importlib.metadata import version
+from typing import Any, cast
 
 import httpx2
+import msgspec
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -22,6 +24,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sapwood.drivers.temporal.driver import DOOR, TemporalDriver
 from sapwood.drivers.temporal.workflow import LOOK, NOT_FOUND, STEP, STOP, Answer, Asked, WorkWorkflow
+from sapwood.errors import InvalidArguments
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ TERMINATED = "workflow-terminated"
 ENDED_BY_OTHERS = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 UNKNOWN = (401, 403)
 GONE = 404
+FINAL = (NOT_FOUND, InvalidArguments.code)
+"""What agents say that will not change."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
 
@@ -87,11 +92,12 @@ class Door:
                 self._heard(None)
                 if not response.is_success:
                     await response.aread()
-                    raise _failure(response)
+                    raise refusal(response)
                 async for line in response.aiter_lines():
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
-                        answer = Answer(**said)  # it is read to its end, so that the connection can be used again
+                        # It is read to its end, so that the connection can be used again.
+                        answer = msgspec.convert(said, Answer)
                         continue
                     heard += 1
                     activity.heartbeat(heard)
@@ -123,7 +129,7 @@ async def _is_terminated() -> bool:
     """
     info = activity.info()
     assert info.workflow_id is not None
-    workflow = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    workflow = activity.client().get_workflow_handle(info.workflow_id)  # its last run: it may have been reset
     return (await workflow.describe()).status in ENDED_BY_OTHERS
 
 
@@ -132,24 +138,25 @@ def _silent(text: str) -> ApplicationError:
     return ApplicationError(text, type="unavailable", category=ApplicationErrorCategory.BENIGN)
 
 
-def _failure(response: httpx2.Response) -> ApplicationError:
+def refusal(response: httpx2.Response) -> ApplicationError:
     """Return what Temporal is to make of a refusal, by who has to act."""
     try:
-        said: dict[str, Any] = response.json()
+        found: Any = response.json()
     except ValueError:
-        said = {}
+        found = None
+    said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
-    if response.status_code == GONE and "code" in said:
-        return ApplicationError(text, type=NOT_FOUND, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+    if code in FINAL:
+        return ApplicationError(text, type=code, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
-        return ApplicationError(text, type=code, next_retry_delay=LATER, category=ApplicationErrorCategory.BENIGN)
-    if response.status_code == GONE:
+    elif response.status_code == GONE:
         log.error(
             "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
         )
-        return ApplicationError(text, type=code, next_retry_delay=LATER, category=ApplicationErrorCategory.BENIGN)
-    return ApplicationError(text, type=code, non_retryable=response.is_client_error)
+    # Somebody in between may refuse, too: that passes, and ends nothing.
+    again = LATER if response.is_client_error else None
+    return ApplicationError(text, type=code, next_retry_delay=again, category=ApplicationErrorCategory.BENIGN)
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
@@ -178,6 +185,7 @@ async def _work(client: Client, driver: TemporalDriver, door: Door, until: async
         workflows=[WorkWorkflow],
         activities=[door.step, door.stop, door.look],
         workflow_runner=UnsandboxedWorkflowRunner(),  # ours, and the stored histories show what would change it
+        build_id=f"sapwood {version('sapwood')}",  # the usual one takes a second: a hash of all code that is loaded
         max_concurrent_activities=AT_ONCE,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(driver.patience, 5.0)),
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),

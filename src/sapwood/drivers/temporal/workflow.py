@@ -11,12 +11,14 @@ replays histories of what was begun, and those of a released version stay.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 NAME = "SapwoodWork"
 STEP, STOP, LOOK = "sapwood.step", "sapwood.stop", "sapwood.look"
@@ -166,8 +168,10 @@ class WorkWorkflow:
                 task_timeout=timedelta(seconds=child.patience),
                 static_summary=child.address,
             )
-        except WorkflowAlreadyStartedError:
+        except WorkflowAlreadyStartedError:  # it waits, perhaps since an earlier one of its name was cleared away
             self._children.discard(child.workflow)
+            with suppress(FailureError):  # it has just ended; the agent tells again
+                await workflow.get_external_workflow_handle(child.workflow).signal(READY)
             return
         begun.add_done_callback(lambda done: self._child_ended(child.workflow, done))
 
@@ -184,12 +188,13 @@ class WorkWorkflow:
             self._ready = False
             steps += 1
             answer = await self._step(steps)
-            if answer.is_over:
+            if answer.is_over and not self._ready:  # else the agent goes on with it: it said so before it was over here
                 return answer
             self._ready = self._ready or not answer.waits
             if steps % self._driven.most_steps == 0 or workflow.info().is_continue_as_new_suggested():
-                await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(replace(self._driven, steps=steps, ready=self._ready, stop=self._stop))
+                await self._until(workflow.all_handlers_finished)
+                if self._ended is None:
+                    workflow.continue_as_new(replace(self._driven, steps=steps, ready=self._ready, stop=self._stop))
 
     async def _until_ready(self) -> None:
         """Return when a step can be asked for, or it is over."""
@@ -200,7 +205,7 @@ class WorkWorkflow:
                     timeout=timedelta(seconds=self._driven.look),
                 )
             except TimeoutError:
-                self._take(await self._ask(LOOK, self._asked))
+                self._take(await self._answer(LOOK, self._asked))
             except asyncio.CancelledError:
                 self._cancel()
             if self._stop is not None:
@@ -223,14 +228,29 @@ class WorkWorkflow:
         if self._stop is not None and not doing.done():
             await self._tell_stop()
             self._stop = None
-        return await doing
+        await self._until(doing.done)
+        return doing.result()
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        """Return when this is true; whoever cancels it meanwhile has the agent stop, and waits as well."""
+        while not true():
+            try:
+                await workflow.wait_condition(true)
+            except asyncio.CancelledError:
+                self._cancel()
 
     def _cancel(self) -> None:
         self._is_cancelled = True
         self._stop = self._stop or "cancelled"
 
     async def _tell_stop(self) -> Answer:
-        return await self._ask(STOP, replace(self._asked, reason=self._stop or ""))
+        return await self._answer(STOP, replace(self._asked, reason=self._stop or ""))
+
+    async def _answer(self, what: str, asked: Asked) -> Answer:
+        """Ask the agent for something that is not taken back."""
+        asking = asyncio.ensure_future(self._ask(what, asked))
+        await self._until(asking.done)
+        return asking.result()
 
     async def _ask(self, what: str, asked: Asked) -> Answer:
         """Ask the agent for something; what is no more is over."""
