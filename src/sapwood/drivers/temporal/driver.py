@@ -12,13 +12,13 @@ import logging
 import random
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
-from sapwood.errors import Refused, Unavailable, UsageError
+from sapwood.errors import Refused, SapwoodError, Unavailable, UsageError
 from sapwood.runs.pacing import RUNNING, Driving, Part
 
 if TYPE_CHECKING:
@@ -407,11 +407,12 @@ class TemporalPace:
     async def _watch(self) -> None:
         """Stop it if its workflow is ended in Temporal while it waits for others."""
         state, wait = None, self._driver.patience
-        while state not in ENDED:
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_UNSEEN)
-            state = await self._driver.state(self._part, self._since)
-        await self._driver.stop_work(self._part, state)
+        with suppress(SapwoodError):  # the app ends, or the agent is no more
+            while state not in ENDED:
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_UNSEEN)
+                state = await self._driver.state(self._part, self._since)
+            await self._driver.stop_work(self._part, state)
 
 
 def _check(state: str | None) -> None:
