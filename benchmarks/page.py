@@ -72,6 +72,10 @@ LIMITS = """## What limits what
   the processor is with others: one pass that took 90 ms had 38 ms of processor time, and 22 ms of the 90 went by in
   Python's garbage collection. Unwinding a thousand turns and writing down their ends takes seconds and comes after
   it. A connection that was used before and has not answered yet is not known: it closes as its turn unwinds.
+- **A turn that Temporal drives** is a turn, one request of a worker for each step, and what any workflow costs: to be
+  written down, and to wait twice until a worker is handed it. Whoever talks to the agent does not wait for the second
+  time. A sub-agent is a workflow of its own, and the one above is told of it and woken after it.
+- **A Stop under Temporal** does not go through Temporal: it is the same pass. The workflows learn of it after it.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 

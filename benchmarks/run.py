@@ -26,7 +26,18 @@ from page import page
 HERE = Path(__file__).parent
 LAST = HERE / "last.jsonl"
 PAGE = HERE.parent / "docs/explanation/measured.md"
-PROGRAMS = ("tree.py", "anchor.py", "door.py", "time.py", "chat.py", "runs.py", "teams.py", "interrupt.py", "costs.py")
+PROGRAMS = (
+    "tree.py",
+    "anchor.py",
+    "door.py",
+    "time.py",
+    "chat.py",
+    "runs.py",
+    "teams.py",
+    "interrupt.py",
+    "temporal.py",
+    "costs.py",
+)
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
     "time.py": ("--small", "grow", "storm", "restart", "step"),
@@ -34,6 +45,7 @@ QUICK = {
     "runs.py": ("--small",),
     "teams.py": ("--small",),
     "interrupt.py": ("--small",),
+    "temporal.py": ("--small",),
     "costs.py": (),
 }
 """What is measured with `--quick`: all metrics of a program, or these."""

@@ -177,7 +177,7 @@ async def test_cookies_that_are_forged_expired_or_absent_open_nothing(
         f"{COOKIE}=ann",
         f"{COOKIE}={head}.{claims}.",
         f"{COOKIE}={head}.{claims}.{signature[::-1]}",
-        f"{COOKIE}={jwt.encode({'sub': 'ann', 'exp': later}, None, algorithm='none')}",
+        f"{COOKIE}={jwt.encode({'sub': 'ann', 'exp': later}, '', algorithm='none')}",
         signed("another secret, of the same length or more", sub="ann", exp=later),
         signed(secret, sub="ann", exp=time.time() - 1),
         signed(secret, sub="ann"),

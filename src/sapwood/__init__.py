@@ -9,7 +9,7 @@ from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import on_child_state
 from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection
-from sapwood.capabilities.fibers import Fiber
+from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import Lane, QueuedCall
 from sapwood.capabilities.schedules import Schedule

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
 
@@ -25,7 +26,8 @@ from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
-from sapwood.capabilities.fibers import OWNER, Fiber
+from sapwood.capabilities.fiber_rows import Fiber
+from sapwood.capabilities.fibers import OWNER
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import NO_NAME, Lane, Queue, QueuedCall
 from sapwood.capabilities.schedules import Schedule, Schedules
@@ -35,6 +37,8 @@ from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
 from sapwood.kernel.context import current
+from sapwood.kernel.crossing import describe, mistake
+from sapwood.kernel.misspelt import misspelt
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
@@ -199,7 +203,7 @@ class Agent(Generic[S]):
         names: dict[str, Any] = {}
         if "<locals>" in cls.__qualname__:
             # Annotations of a class defined in a function may name its neighbours there.
-            names = sys._getframe(1).f_locals.copy()  # pyright: ignore[reportPrivateUsage]
+            names = dict(_definition().f_locals)
         learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:
@@ -233,7 +237,8 @@ class Agent(Generic[S]):
 
     async def on_error(self, error: BaseException, connection: Connection) -> None:
         """Called with what `on_message` raised; until overridden it is logged."""
-        log.error("on_message of %s failed", self._actor.address, exc_info=error)
+        who = self._actor.address
+        log.error("on_message of %s failed: %s", who, describe(error), exc_info=mistake(error))
 
     async def on_before_request(self, request: Request) -> Request | Response | None:
         """Called before `on_request`: let it through (None), answer it, or put another in its place. Override it."""
@@ -729,6 +734,7 @@ def _check_class(cls: type[Agent[Any]]) -> None:
     hooks: frozenset[str] = base.__dict__["_hooks"]
     settings: frozenset[str] = base.__dict__["_settings"]
     for owner in cls.__mro__[: cls.__mro__.index(base)]:
+        asked = misspelt(owner, base, hooks, settings)
         for name, value in owner.__dict__.items():
             if name == "__init__":
                 raise UsageError(
@@ -742,7 +748,11 @@ def _check_class(cls: type[Agent[Any]]) -> None:
                     f"only {', '.join(sorted(hooks))} are meant to be overridden."
                 )
             if inspect.isfunction(value) and not name.startswith("__"):
-                _check_method(cls, name, value, hooks)
+                _check_method(cls, name, value, hooks | asked.keys())
+        # What an agent class above has was asked about when that was made.
+        if owner is cls or not issubclass(owner, base):
+            for text in asked.values():
+                _warn(text)
     if isinstance(getattr(cls, "migrations", ()), str):
         raise UsageError(
             f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
@@ -761,11 +771,29 @@ def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) ->
     if name == "on_start" and not inspect.iscoroutinefunction(function):
         raise UsageError(f"{cls.__name__}.on_start has to be `async def`.")
     if plain and name not in hooks and not name.startswith("_") and not getattr(function, MAY_BE_PLAIN, False):
-        warnings.warn(
+        _warn(
             f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
-            f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself.",
-            stacklevel=4,
+            f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself."
         )
+
+
+def _warn(text: str) -> None:
+    """Warn about a class where it is written."""
+    frame = _definition()
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__", "")
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
+
+
+def _definition() -> FrameType:
+    """Return where the class is written that is being made."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_code.co_name != "__init_subclass__" and frame.f_back is not None:
+        frame = frame.f_back
+    # Each class that the new one extends may have one of its own.
+    while frame.f_code.co_name == "__init_subclass__" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def agent(*, type: str, aliases: Sequence[str] = ()) -> Callable[[type[A]], type[A]]:

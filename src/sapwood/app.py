@@ -21,11 +21,12 @@ from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
+from sapwood.runs.pacing import OutsideDriver
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
 from sapwood.web.carrying import answer_carried
-from sapwood.wire.routing import path_to
+from sapwood.wire.routing import path_to, relative
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -53,6 +54,9 @@ class App:
     `pages` is a folder of files, such as a page and its script. They are served at `/`, for everybody, wherever no
     agent is. A relative one is looked for in the current folder; write `Path(__file__).with_name("page")` for one
     that lies beside your program. If the app is mounted in another one, serve them there.
+
+    With a `driver`, such as `sapwood.drivers.temporal.TemporalDriver`, something outside says when turns and runs go
+    on; most apps need none.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class App:
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: LocalRuntime | None = None,
+        driver: OutsideDriver | None = None,
     ) -> None:
         if isinstance(agents, type):
             raise UsageError(f"App(agents=…) takes a list of agent classes. Write agents=[{agents.__name__}].")
@@ -78,6 +83,7 @@ class App:
         self.authenticate = authenticate
         self.authorize = authorize
         self.pages = Path(pages).resolve() if pages is not None else None
+        self.driver = driver
         self._given_runtime = runtime
         self._runtime = runtime or LocalRuntime(self.settings)
         self._node: Node | None = None
@@ -124,11 +130,15 @@ class App:
             tracing.begin()
             node = await self._runtime.start(deps)
             stack.callback(self._runtime.release)
+            driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
             stack.push_async_callback(node.stop)
             roots = tuple(known(cls) for cls in self.agents)
             for root in roots:
                 node.check_deps(root)
+            if self.driver is not None:
+                await self.driver.start(node)
+                driving.push_async_callback(self.driver.stop)
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
             if node.far is not None:
@@ -152,6 +162,9 @@ class App:
         """Serve one ASGI connection."""
         if scope["type"] == "lifespan":
             await serve_lifespan(self, receive, send)
+        elif self.driver is not None and scope["type"] == "http" and _path(scope).startswith(self.driver.path):
+            await self._opened_door()
+            await self.driver.door(scope, receive, send)
         else:
             await serve(await self._opened_door(), scope, receive, send)
 
@@ -269,3 +282,8 @@ class App:
 
 def _root(cls: type[Agent[Any]] | None, name: str) -> Address | None:
     return None if cls is None else Address.root_of(known(cls).type, name)
+
+
+def _path(scope: Scope) -> str:
+    """Return the path of a request below the place where the app is mounted."""
+    return relative(str(scope["path"]), str(scope.get("root_path", "")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
@@ -34,11 +34,12 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
 
     _runs_as = RemoteRuns
 
-    async def token(self) -> str | None:
-        """Return what the other server knows this program by, sent with every request. Override it.
+    def token(self) -> str | Awaitable[str | None] | None:
+        """Return what the other server knows this program by, sent with every request. Override it, plain or async.
 
         Take it from `self.deps`: it is stored nowhere.
         """
+        return None
 
     async def stop_elsewhere(self, session: str, reason: str) -> None:
         """Have the other server stop a run; the framework's own."""
@@ -58,10 +59,12 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
         return msgspec.json.encode({"url": cls.url, "session": f"{whose}-{token_hex(16)}"}).decode()
 
 
-def remote_class(url: str, type: str, token: str | Callable[[Any], str | None] | None) -> type[RemoteSubAgent]:
+def remote_class(
+    url: str, type: str, token: str | Callable[[Any], str | Awaitable[str | None] | None] | None
+) -> type[RemoteSubAgent]:
     """Return a class of agents of another server that nobody has written down as one."""
 
-    async def own(self: RemoteSubAgent) -> str | None:
+    def own(self: RemoteSubAgent) -> str | Awaitable[str | None] | None:
         return token(self.deps) if callable(token) else token
 
     return types.new_class(

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from tests.conformance import runtimes
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import driven_by, running
 from tests.conformance.works import Bench
 from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, App
-from sapwood.testing import World
+from sapwood.testing import World, world
+
+# Nothing here takes longer than that in another thread or process. Where an agent of a test waits for the test,
+# the usual patience of a fifth of a second is all spent, at every step of the clock.
+world.PATIENCE = 0.03
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--driver", choices=("fiber", "temporal"), default="fiber", help="who drives turns and runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("driver") != "fiber":
+        for item in items:
+            for mark in item.iter_markers("fiber"):
+                item.add_marker(pytest.mark.skip(mark.args[0]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def driver(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """Have the apps of these tests be driven as pytest was told."""
+    with driven_by(str(request.config.getoption("driver"))):
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +71,7 @@ def bench() -> Bench:
     return Bench()
 
 
-@pytest.fixture(params=[0, 1, 2, 3])
+@pytest.fixture(params=[0, 3])
 def depth(request: pytest.FixtureRequest) -> int:
-    """How far below the root the agent of this test is."""
+    """How far below the root the agent of this test is: the root itself, or one whose parent is not the root."""
     return request.param

@@ -29,7 +29,7 @@ class Bench:
 
     async def seen(self, entry: str, times: int = 1) -> None:
         """Return when an agent has written this entry, so many times."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.log.count(entry) < times:  # noqa: ASYNC110 - agents write to it, and tell nobody
                 await asyncio.sleep(0.001)
 
@@ -146,7 +146,7 @@ async def again(one: Served, cls: type) -> Any:
 
 async def status(agent: Any, id: str, *wanted: str) -> Run:
     """Wait until a run has one of these statuses; return it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while (run := await agent.one(id)) is None or run.status not in wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
     return run

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse
 from tests.conformance.chats import Talking
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import running
 from tests.conformance.served import Served, served
 from tests.conformance.serving import serving
 
@@ -177,7 +177,8 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             return self.cancel_run(id, "enough")
 
         async def is_away(self, id: str) -> bool:
-            child = self._actor.of(Outcomes).followed[id].child
+            followed = self._actor.of(Outcomes).followed.get(id)
+            child = None if followed is None else followed.child
             return child is not None and bool(child.of(ServedRuns).away)
 
         async def clear_them(self) -> int:

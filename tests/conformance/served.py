@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import websockets
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import running
 from tests.conformance.serving import Site, serving
 from websockets.asyncio.client import ClientConnection
 

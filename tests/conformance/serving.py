@@ -22,6 +22,31 @@ from sapwood.testing import World
 
 
 class _Server(uvicorn.Server):
+    """A server that ends as soon as it can: uvicorn's own looks every tenth of a second, in hundreds of tests."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stop = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+        except TimeoutError:
+            for task in state.tasks:
+                task.cancel()
+        await self.lifespan.shutdown()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals to pytest."""
@@ -164,12 +189,15 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
             while not server.started:
                 if task.done():
                     await task  # it says why
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
         yield Site(listening.getsockname()[1], world)
     finally:
-        server.should_exit = True
+        server.stop.set()
         await task
         listening.close()
+        for late in list(server.server_state.connections):  # they came while it ended
+            late.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager

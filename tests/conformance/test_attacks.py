@@ -572,6 +572,7 @@ async def test_22_a_close_frame_that_is_no_close_frame_ends_that_socket_alone(lo
         assert await call(other, "who") == "Fort:f"
 
 
+@pytest.mark.alone
 async def test_23_a_flood_of_messages_holds_up_nobody_else(log: Log) -> None:
     async with door(Fort, deps=log) as site, site.socket(ROOT) as flooder, site.socket(ROOT) as other:
         await greeted(other)

@@ -33,6 +33,7 @@ from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, until
 
 from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
+from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -125,6 +126,32 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> 
         _, answer = await agent.transcript()
         assert parts_of(answer, "p")["state"] == "output-denied"
         check_history(json.loads(await agent.seen_by_model()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"amount": "much"}, "do not fit pay: amount: .*integer"),
+        ({"sum": 3}, "amount: .*required; sum: .*not permitted"),
+        ({}, "amount: .*required"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_when_they_are_given(
+    run: Run, arguments: dict[str, Any], wrong: str
+) -> None:
+    cls = paying(call("pay", id="p", amount=500), text("paid less"))
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        turn = await agent.send("pay")
+
+        with pytest.raises(InvalidArguments, match=wrong):
+            await agent.approve("p", arguments)
+
+        # It still waits, and is answered by whoever knows better.
+        assert (await agent.turn(turn.id)).status == "waiting"
+        assert await agent.approve("p", {"amount": 3})
+        await over(agent)
+        assert cls.log == [3]
 
 
 async def test_a_call_is_made_with_what_the_person_changed(run: Run) -> None:

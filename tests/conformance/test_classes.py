@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, App, Limits, UsageError, expose
+from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, UsageError, expose
 from sapwood.agent import HOOKS, SETTINGS
 
 
@@ -107,6 +108,74 @@ def test_a_warning_points_at_the_class_that_has_the_method() -> None:
     assert Mine.plain
 
 
+@pytest.mark.parametrize(
+    ("base", "name", "value", "meant"),
+    [
+        (Agent, "limit", Limits(children=3), "limits"),
+        (Agent, "migration", ["CREATE TABLE t (a) STRICT"], "migrations"),
+        (Agent, "keep_run", {}, "keep_runs"),
+        (ChatAgent, "limit", Limits(children=3), "limits"),
+        (ChatAgent, "instruction", "Be kind.", "instructions"),
+        (ChatAgent, "max_step", 3, "max_steps"),
+        (Agent, "on_state_change", method, "on_state_changed"),
+        (Agent, "onstart", method, "on_start"),
+        (ChatAgent, "before_tool_cal", method, "before_tool_call"),
+        (RemoteSubAgent, "on_run_finished", method, "on_run_finish"),
+    ],
+)
+def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value: Any, meant: str) -> None:
+    with pytest.warns(UserWarning, match=rf"Mine\.{name} is no (setting|hook).*Did you mean {meant}\?") as seen:
+        type("Mine", (base,), {name: value})
+
+    assert len(seen) == 1
+
+
+def test_a_misspelt_hook_that_is_plain_is_asked_about() -> None:
+    def is_read_only(self: Any, connection: Any) -> bool:
+        return True
+
+    with pytest.warns(UserWarning, match=r"is no hook.*Did you mean is_readonly\?"):
+        make("Mine", is_read_only=is_read_only)
+
+
+def test_names_that_are_somewhat_like_settings_and_hooks_are_free() -> None:
+    class Honest(ChatAgent):
+        model_name = "large"
+        models = ("large", "small")
+        mode = "fast"
+        limits_page = "/limits"
+        tool = None
+        limit: int = 20
+        page_limit = 20
+
+        async def before_run(self) -> None: ...
+
+        async def get_mode(self) -> str:
+            return self.mode
+
+        async def get_models(self) -> tuple[str, ...]:
+            return self.models
+
+        @expose
+        async def on_messages(self) -> None: ...
+
+    class Derived(Honest): ...
+
+    assert Derived.limit == 20
+
+
+def test_a_misspelt_setting_is_asked_about_where_it_is_written_and_once() -> None:
+    with pytest.warns(UserWarning, match="Did you mean instructions") as seen:
+
+        class Vague(ChatAgent):
+            instruction = "Be kind."
+
+    class Vaguer(Vague): ...
+
+    assert [one.filename for one in seen] == [__file__]
+    assert Vaguer.instruction
+
+
 async def test_names_that_only_the_user_has_are_free(run: Run) -> None:
     class Free(Agent):
         async def on_start(self) -> None:
@@ -131,6 +200,19 @@ async def test_names_that_only_the_user_has_are_free(run: Run) -> None:
 
         assert await free.database() == ([1], "mine", {"a": 1})
         assert [await free.call(), await free.stub(), await free.children()] == ["called", "stubbed", "mine"]
+
+
+async def test_a_chat_agent_written_in_a_function_may_name_its_neighbours_there(run: Run) -> None:
+    @dataclass
+    class Neighbour:
+        value: int
+
+    class Local(ChatAgent):
+        async def value_of(self, neighbour: Neighbour) -> int:
+            return neighbour.value
+
+    async with run(Local) as world:
+        assert await (await world.get_agent(Local, "l")).value_of(Neighbour(3)) == 3
 
 
 async def test_agents_may_share_a_base_class_and_a_mixin(run: Run) -> None:

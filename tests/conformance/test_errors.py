@@ -326,3 +326,69 @@ async def test_one_error_raised_to_many_callers_is_a_copy_for_each(run: Run) -> 
 
         assert errors[0] is not errors[1]
         assert len(errors[0].__notes__) == len(errors[1].__notes__) == 1
+
+
+class Logged(Agent):
+    """Fails where nobody waits for it: only the log tells."""
+
+    async def on_start(self) -> None:
+        if self.name == "unstarted":
+            raise Refused("not today")
+
+    async def later(self, error: str) -> None:
+        self.queue(self.fail, error)
+
+    async def as_fiber(self, error: str) -> None:
+        self.start_fiber("f", self.fail, error)
+
+    async def fail(self, error: str) -> None:
+        errors = {"refused": Refused("no"), "over": OverLimit("too many"), "aborted": Aborted("gone")}
+        raise errors.get(error) or ValueError("a mistake")
+
+    async def misspelt(self) -> None:
+        self.start_fiber("f", self.call_what_is_not_there)
+
+    async def call_what_is_not_there(self) -> None:
+        other: Any = await self.sub_agent(Logged, "other")
+        await other.nothing()
+
+
+@pytest.mark.parametrize("error", ["refused", "over", "aborted"])
+@pytest.mark.parametrize("way", ["later", "as_fiber"])
+async def test_what_has_to_be_expected_is_logged_in_a_sentence(
+    run: Run, caplog: pytest.LogCaptureFixture, way: str, error: str
+) -> None:
+    async with run(Logged) as world:
+        await getattr(await world.get_agent(Logged, "l"), way)(error)
+        await world.settled()
+
+    record = next(one for one in caplog.records if "failed" in one.message)
+    assert record.exc_info is None
+    assert record.message.endswith(("no", "too many", "gone"))
+
+
+@pytest.mark.parametrize("way", ["later", "as_fiber"])
+async def test_a_mistake_is_logged_with_where_it_is(run: Run, caplog: pytest.LogCaptureFixture, way: str) -> None:
+    async with run(Logged) as world:
+        await getattr(await world.get_agent(Logged, "l"), way)("mistake")
+        await world.settled()
+
+    assert next(one for one in caplog.records if "ValueError: a mistake" in one.message).exc_info
+
+
+async def test_a_method_that_is_not_there_is_a_mistake(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async with run(Logged) as world:
+        await (await world.get_agent(Logged, "l")).misspelt()
+        await world.settled()
+
+    assert next(one for one in caplog.records if "NoSuchMethod" in one.message).exc_info
+
+
+async def test_a_start_that_is_refused_is_logged_in_a_sentence(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async with run(Logged) as world:
+        with pytest.raises(Refused, match="not today"):
+            await world.get_agent(Logged, "unstarted")
+
+    record = next(one for one in caplog.records if "failed to start" in one.message)
+    assert record.message.endswith("Refused: not today")
+    assert record.exc_info is None

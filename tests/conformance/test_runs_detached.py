@@ -485,6 +485,7 @@ async def test_a_cancelled_detached_run_is_aborted_told_and_shown() -> None:
     async with working(sender()) as (one, agent, bench):
         client = await one.join(BOSS)
         await agent.send_off("wait", "r1")
+        await bench.seen("begun wait")
 
         assert await agent.stop("r1", "enough")
         await news(agent, ("r1", "aborted"))
@@ -513,6 +514,7 @@ async def test_a_detached_run_that_was_given_up_can_be_cancelled() -> None:
 async def test_a_cancel_is_kept_through_a_crash() -> None:
     async with working(cls := sender()) as (one, agent, bench):
         await agent.send_off("wait", "r1")
+        await bench.seen("begun wait")
         await agent.stop("r1")
         await one.world.crash()
         agent = await again(one, cls)

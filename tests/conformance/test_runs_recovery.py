@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sized
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sized
+from typing import Any, cast
 
 import apsw
 import pytest
@@ -35,10 +35,14 @@ from tests.conformance.errands import (
 )
 from tests.conformance.served import served
 
-from sapwood import Address, Agent, App, ChatAgent, Run, Unavailable, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
+from sapwood.chat import stream
+from sapwood.chat.record import Record
+from sapwood.kernel.node import Node
+from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
-from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 SILENCE = 120.0
 
@@ -170,6 +174,98 @@ async def status_of_turn(agent: Any, wanted: str) -> None:
     async with asyncio.timeout(10):
         while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
+
+
+class Waiting(Giving, Talking):
+    """One that tells for whom it waits."""
+
+    async def calls(self) -> dict[str, tuple[str | None, bool]]:
+        """Return whom each tool call of the first turn waits for, and whether that was answered."""
+        calls = self._actor.of(Record).turns.calls(1)
+        return {call.id: (call.asked, call.answer is not None) for call in calls}
+
+    @tool
+    async def weigh(self) -> str:
+        """Weigh it."""
+        return "heavy"
+
+
+async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], then: asyncio.Event) -> dict[str, Any]:
+    """Crash as soon as the calls of a turn stand so; return the parts of its message when it is over."""
+    async with working(cls) as (one, agent, _):
+        sending = asyncio.create_task(agent.send("go"))
+        while not (await agent.calls()).items() >= when.items():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0)
+        agent = await crashed(one, cls, sending)
+        then.set()
+        await status_of_turn(agent, "completed")
+        return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+
+
+async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
+    gate = asyncio.Event()
+    asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
+    theirs = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), theirs, base=Waiting)
+
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", False)}, then=gate)
+
+    assert (parts["c1"]["input"], parts["c1"]["output"]) == ({"message": "look"}, "it is there")
+    assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
+
+
+async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3600.0)
+    gate = asyncio.Event()
+    asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
+    loser = helper(ScriptedModel(fails(ValueError("it cannot be done"))), "Loser")
+    other = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
+    cls = caller(ScriptedModel(asked, text("thanks")), loser, other, base=Waiting)
+
+    parts = await parts_after_a_crash(cls, when={"c1": ("run", True), "c2": ("run", False)}, then=gate)
+
+    assert (parts["c1"]["state"], parts["c2"]["state"]) == ("output-error", "output-available")
+
+
+class RefusingDriver(OwnDriver):
+    """Lets everything go on, but for what was interrupted in an agent without a parent."""
+
+    path = "/_driver/"
+    door: Any = None
+
+    async def start(self, node: Node) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def pacing(self, part: Part) -> Iterator[Pace]:
+        yield OwnPace() if part.is_new or len(part.address.steps) > 1 else RefusingPace()
+
+
+class RefusingPace(OwnPace):
+    def asked(self) -> Any:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(Refused("Somebody has ended it."))
+        return refused
+
+
+async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> None:
+    theirs = ScriptedModel(text("it is there", gate=asyncio.Event()))
+    cls = caller(ScriptedModel(call("helper", id="c1", message="look"), text("thanks")), helper(theirs))
+    async with asyncio.timeout(60), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
+        client = await one.join(CALLER)
+        sending = asyncio.create_task((await again(one, cls)).send("go"))
+        await told_text(client, "agent-tool:c1", "it")
+        agent = await crashed(one, cls, sending)
+
+        await status_of_turn(agent, "error")
+
+        assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
@@ -391,6 +487,54 @@ async def test_silence_after_a_restart_gives_a_run_up_and_a_later_end_repairs_it
             ("finish", "r1", "interrupted"),
             ("finish", "r1", "completed"),
         ]
+
+
+class SlowDriver:
+    """A driver that says when to go on as soon as the test lets it."""
+
+    path, door = "/_slow/", None
+
+    def __init__(self) -> None:
+        self.go: asyncio.Future[None] | None = None
+        """What everybody waits for; None: nobody does."""
+
+    async def start(self, node: Any) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def pacing(self, part: Part) -> Generator[Any, None, None]:
+        pace: Any = OwnPace()
+        pace.asked = lambda: self.go
+        yield pace
+
+    async def over(self, part: Part, status: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("helps", ["method", "turn"])
+async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_silent(helps: str) -> None:
+    driver, bench = SlowDriver(), Words()
+    worker = CountingAgent if helps == "method" else helper(ScriptedModel(text("hello", gate=asyncio.Event())))
+    cls = boss(worker)
+    app = App(agents=[cls], deps=bench, driver=cast("Any", driver))
+    async with asyncio.timeout(60), served(app) as one:
+        giving = asyncio.create_task((await again(one, cls)).give("x", run_id="r1"))
+        await told_text(await one.join(BOSS), "r1", "hel")
+        driver.go = asyncio.get_running_loop().create_future()
+        agent = await crashed(one, cls, giving)
+        await running(agent, "r1")
+
+        for _ in range(3):
+            await one.world.clock.advance(SILENCE + 1)
+
+        assert (await agent.one("r1")).status == "running"
+        driver.go.set_result(None)
+        await told_text(await one.join(BOSS), "r1", "hellohel" if helps == "method" else "hel")
+        await one.world.clock.advance(SILENCE + 1)
+        assert (await status(agent, "r1", "interrupted")).reason == "no-progress"
 
 
 async def test_an_interrupted_run_that_goes_on_is_attached_to_by_asking_for_it_again() -> None:
@@ -724,9 +868,9 @@ async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun
 async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_has_said_since() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
-        await bench.seen("begun")
+        await told_text(await one.join(BOSS), "r1", "hello")
         agent = await crashed(one, cls, giving)
-        await bench.seen("begun", 2)
+        await told_text(await one.join(BOSS), "r1", "hellohello")
         await one.world.clock.advance(SILENCE + 1)
         await status(agent, "r1", "interrupted")
         client = await one.join(BOSS)

@@ -226,7 +226,7 @@ async def test_a_reader_that_leaves_ends_nothing_but_its_reading() -> None:
                 assert (await lines.json())["kind"] == "started"
                 await no_listeners(root, 2)
             await no_listeners(root, 1)
-            gates["gate:go"].set()
+            gates.setdefault("gate:go", asyncio.Event()).set()
             while (event := await other.json())["kind"] != "finished":
                 pass
 

@@ -192,6 +192,7 @@ async def test_any_error_of_a_function_becomes_one_that_code_can_catch(
         ("def f():\n  yield 1", "This is not Python that can run here (line 2): NotImplementedError: The monty syntax"),
         ("x = 1\nnope", "There is no such thing here (line 2): NameError: name 'nope' is not defined"),
         ("def f():\n  return 1 / 0\nf()", "It raised (line 2): ZeroDivisionError: division by zero"),
+        ("x = [1]\nx.push(2)", "It raised (line 2): AttributeError: 'list' object has no attribute 'push'"),
         ("print('so far')\nraise ValueError('bad')", "so far\nIt raised (line 2): ValueError: bad"),
     ],
 )

@@ -13,13 +13,14 @@ import pytest
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.chats import Talking, check_history, say, tool_result, user
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import running
 from tests.conformance.served import Client, Served, served, type_of
 from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import until
 
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
+from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, calls, text
 
 QUESTIONS = "sapwood_questions"
@@ -44,6 +45,9 @@ class QuizDeep(Talking):
 
     async def seen_by_model(self) -> str:
         return json.dumps((await self.export())["model_messages"])
+
+    async def leave(self) -> None:
+        await self.destroy()
 
 
 class QuizThird(ChatAgent):
@@ -285,6 +289,23 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
 
 
+async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> None:
+    async with quiz() as one:
+        await begun(one)
+        agent = await top(one)
+        (question,) = await agent.pending_approvals()
+
+        with pytest.raises(InvalidArguments, match="do not fit reveal: what"):
+            await agent.answer_approval(question, approved=True, arguments={"what": 3})
+        refused = await posted(one, 0, approved=True, arguments={"who": "it"})
+
+        assert refused.status == 400
+        assert "do not fit reveal: what: Field required; who: " in refused.text
+        assert await agent.answer_approval(question, approved=True, arguments={"what": "another"})
+        await ended(one)
+        assert QuizDeep.told == ["another"]
+
+
 async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level: str) -> None:
     async with quiz(durability=level) as one:
         client = await asked(one)
@@ -396,6 +417,26 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         assert not await agent.answer_approval(question, approved=True)
         assert QuizDeep.told == []
         await asleep(one)
+
+
+@pytest.mark.parametrize("how", ["awake", "asleep", "aborted", "cleared", "by itself"])
+async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_more(how: str) -> None:
+    async with quiz() as one:
+        page = await asked(one)
+        agent = await top(one)
+        if how == "asleep":
+            await asleep(one)
+        if how == "aborted":
+            await agent.abort()
+        elif how == "cleared":
+            await agent.clear()
+        elif how == "by itself":
+            await (await below(one, 4)).leave()
+        else:
+            await agent.delete()
+
+        await page.until(lambda frame: frame == {"type": QUESTIONS, "path": wired(0), "questions": []})
+        assert await (await top(one)).pending_approvals() == []
 
 
 @pytest.mark.parametrize("how", ["cancels", "clears", "says something else"])

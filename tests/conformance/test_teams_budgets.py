@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import running
 
 from sapwood import Address, Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
 from sapwood.chat.estimating import OVERHEAD
@@ -437,6 +437,117 @@ async def test_only_so_many_runs_of_a_whole_tree_begin_in_a_minute_also_after_a_
         more = [await agent.give_one(id) for id in ("p", "q", "r")]
 
         assert [run.ok for run in (*first, *more)] == [True, True, True, True, False]
+
+
+class Porter(Agent):
+    """Does one thing, once it is let."""
+
+    deps: dict[str, asyncio.Event]
+    log: list[str]
+
+    async def on_run(self, input: str) -> str:
+        self.log.append(input)
+        if input in self.deps:
+            await self.deps[input].wait()
+        return input
+
+
+class Gang(Agent):
+    """Has porters, and another gang beside it that has some too."""
+
+    async def carry(self, inputs: list[str]) -> list[str]:
+        return [run.status for run in await self.map(Porter, inputs, concurrency=10)]
+
+    async def carry_below(self, inputs: list[str]) -> list[str]:
+        return await (await self.sub_agent(Gang, "below")).carry(inputs)
+
+    async def carry_one(self, input: str) -> Run:
+        return await self.run_agent(Porter, input, run_id=input)
+
+    async def drop_below(self) -> None:
+        await self.delete_sub_agent(Gang, "below")
+
+    async def forget(self) -> int:
+        return await self.clear_runs()
+
+
+def gang(**limits: int) -> Any:
+    Porter.log = []
+    return type("Gang", (Gang,), {"limits": Limits(**limits)})
+
+
+async def begun(*inputs: str) -> None:
+    async def log() -> list[str]:
+        return sorted(Porter.log)
+
+    await until(log, sorted(inputs))
+
+
+@pytest.mark.parametrize("how", ["ends", "is deleted"])
+async def test_those_given_together_begin_when_the_limit_is_freed_elsewhere_in_the_tree(how: str) -> None:
+    gates = {name: asyncio.Event() for name in ("held", "first", "second")}
+    cls = gang(runs_at_once=2)
+    async with asyncio.timeout(60), running(App(agents=[cls], deps=gates)) as world:
+        agent: Any = await world.get_agent(cls, "b")
+        held = asyncio.create_task(agent.carry_below(["held"]))
+        await begun("held")
+        giving = asyncio.create_task(agent.carry(["first", "second"]))
+        await begun("held", "first")
+
+        if how == "ends":
+            gates["held"].set()
+        else:
+            await agent.drop_below()
+
+        await begun("held", "first", "second")  # while the first still goes on
+        gates["first"].set()
+        gates["second"].set()
+        assert await giving == ["completed", "completed"]
+        await asyncio.gather(held, return_exceptions=True)
+
+
+async def test_those_given_together_wait_for_the_minute_in_which_they_may_begin() -> None:
+    cls = gang(runs_per_minute=2)
+    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+        agent: Any = await world.get_agent(cls, "b")
+        giving = asyncio.create_task(agent.carry(["a", "b", "c", "d", "e"]))
+        await begun("a", "b")
+        await world.clock.advance(59)
+        assert len(Porter.log) == 2
+        await world.clock.advance(1)
+        await begun("a", "b", "c", "d")
+        refused = await agent.carry_one("x")
+        assert "allow no more. The next may begin in 60 seconds." in (refused.error or "")
+        await world.clock.advance(60)
+
+        assert await giving == ["completed"] * 5
+
+
+async def test_where_no_run_may_ever_begin_nobody_waits() -> None:
+    cls = gang(runs_per_minute=0)
+    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+        agent: Any = await world.get_agent(cls, "b")
+
+        assert await agent.carry(["a", "b"]) == ["error", "error"]
+
+
+@pytest.mark.parametrize("how", ["cleared", "deleted with who gave them"])
+async def test_runs_count_for_their_minute_after_a_restart_even_if_they_are_no_more(how: str) -> None:
+    cls = gang(runs_per_minute=2)
+    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+        agent: Any = await world.get_agent(cls, "b")
+        if how == "cleared":
+            assert await agent.carry(["a", "b"]) == ["completed"] * 2
+            assert await agent.forget() == 2
+        else:
+            assert await agent.carry_below(["a", "b"]) == ["completed"] * 2
+            await agent.drop_below()
+        await world.restart()
+        agent = await world.get_agent(cls, "b")
+
+        assert (await agent.carry_one("x")).reason == "over_limit"
+        await world.clock.advance(60)
+        assert (await agent.carry_one("y")).ok
 
 
 async def test_without_limits_nobody_is_refused_and_agents_without_models_keep_no_account() -> None:

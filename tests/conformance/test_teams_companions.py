@@ -284,9 +284,12 @@ async def _history(agent: Any) -> str:
 async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> None:
     gate = asyncio.Event()
     child = scribe(text("A poem.", gate=gate), text("A rhyming poem."))
-    ours = ScriptedModel(spawn(), message("It has to rhyme."), text("Told."))
+    ours = ScriptedModel(spawn(), text("Sent."), message("It has to rhyme."), text("Told."))
     async with working(cls := keeper(ours, child, "non-blocking")) as (one, agent, bench):
+        client = await one.join(CALLER)
         await agent.send("go")
+        await told_text(client, "agent-tool:c1", "A")
+        await agent.send("more")
         gate.set()
         run = await over(agent, "agent-tool:c1")
 
@@ -299,11 +302,13 @@ async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> 
 
 async def test_what_a_child_was_told_before_it_was_stopped_stays_in_its_conversation() -> None:
     child = scribe(text("A poem.", gate=asyncio.Event()), text("Two poems."))
-    ours = ScriptedModel(
-        spawn(), message("It has to rhyme."), text("Told."), message("Once more.", id="m2"), text("Told again.")
-    )
+    told = (message("It has to rhyme."), text("Told."), message("Once more.", id="m2"), text("Told again."))
+    ours = ScriptedModel(spawn(), text("Sent."), *told)
     async with working(cls := keeper(ours, child, "non-blocking")) as (one, agent, _):
+        client = await one.join(CALLER)
         await agent.send("go")
+        await told_text(client, "agent-tool:c1", "A")
+        await agent.send("more")
         assert await agent.stop("agent-tool:c1")
         await over(agent, "agent-tool:c1")
         await agent.send("again")
@@ -614,9 +619,11 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
 async def test_clearing_one_task_keeps_the_child_and_clearing_the_last_deletes_it() -> None:
     failing = ScriptedModel(text("One."), text("Two."), each=True)
     child = helper(failing, "Scribe", base=Scribe)
-    ours = ScriptedModel(spawn(), message("More."), text("Told."), message("Still there?", id="m2"), text("Gone."))
-    async with working(keeper(ours, child, "non-blocking")) as (_, agent, bench):
+    said = (text("Sent."), message("More."), text("Told."), message("Still there?", id="m2"), text("Gone."))
+    async with working(keeper(ScriptedModel(spawn(), *said), child, "non-blocking")) as (_, agent, bench):
         await agent.send("go")
+        await over(agent, "agent-tool:c1")
+        await agent.send("more")
         await over(agent, "agent-tool:m1")
         await bench.seen("heard of ann: completed Two.")
         assert await agent.children() == ["ann"]

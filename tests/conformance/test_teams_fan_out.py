@@ -35,7 +35,7 @@ async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not until():
             await one.world.clock.advance(0.5)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
     one.world.clock.settled = one.world.settled
 
 
@@ -404,6 +404,7 @@ async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_it
 async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -> None:
     async def plan(agent: Any) -> None:
         giving = asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "late")))
+        await agent.deps.seen("begun wait")
         await agent.deps.seen("begun late")
         if "failed" not in agent.deps.log:
             agent.deps.log.append("failed")
@@ -485,6 +486,7 @@ async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(l
         await bench.seen("begun wait", 2)
         bench.go.set()
         await bench.seen("dug y")
+        await over(agent, "agent-tool:c1:4")
         await over(agent, "agent-tool:c1:5")
 
         runs = await agent.runs()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.conformance.chats import check_history
 from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
-from tests.conformance.far import KEY, NEAR, Both, FarDigger, FarThinker, at, both
+from tests.conformance.far import KEY, NEAR, Both, Far, FarDigger, FarThinker, at, both, desk
 from tests.conformance.served import Client, served
 
 from sapwood import (
@@ -23,7 +24,7 @@ from sapwood import (
     UsageError,
     persistent_agent,
 )
-from sapwood.testing import ScriptedModel, World, call
+from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
 
 SILENCE = 120.0
@@ -334,6 +335,30 @@ async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | Non
         assert KEY not in str(run)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_token_is_returned_or_awaited(is_async: bool) -> None:
+    async with both() as two:
+        near = at(f"http://127.0.0.1:{two.far.site.port}", FarDigger)
+
+        class PlainToken(near):
+            def token(self) -> str | None:
+                return self.deps.key
+
+        class AsyncToken(near):
+            async def token(self) -> str | None:
+                await asyncio.sleep(0)
+                return self.deps.key
+
+        class TokenDesk(Agent):
+            async def give(self) -> Run:
+                return await self.run_agent(AsyncToken if is_async else PlainToken, "dig")
+
+        async with running(App(agents=[TokenDesk], deps=two.bench)) as world:
+            run = await (await world.get_agent(TokenDesk, "d")).give()
+
+        assert (run.status, run.error) == ("completed", None)
+
+
 async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() -> None:
     async with both() as two:
         done = await (await two.desk()).give("FarDigger", "dig", "r1")
@@ -361,10 +386,41 @@ async def test_a_server_that_is_away_too_long_is_given_up_and_its_end_counts_all
 
         run = await giving
         assert (run.status, run.reason, run.still_running) == ("interrupted", "unreachable", True)
-        assert "answers 503" in (run.error or "")
+        assert f":{two.far.site.port}/agents/far-digger " in (run.error or "")
         two.bench.is_down = False
         two.bench.go.set()
         assert (await over(desk, "r1")).status == "completed"
+
+
+async def test_a_run_that_timed_out_while_its_server_was_away_says_why() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1", timeout=10))
+        await two.bench.seen("begun wait")
+        await two.cut_off()
+        await _is_away(desk)
+
+        await two.near.world.clock.advance(11)
+
+        run = await giving
+        assert (run.status, run.reason) == ("error", "timed-out")
+        assert run.error == f"It took longer than it may: 10 seconds. {run.remote['url']} answers 503: down."
+
+
+async def test_a_server_that_is_not_there_at_all_is_named_when_a_run_times_out() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        cls = desk(f"http://127.0.0.1:{free.getsockname()[1]}", ScriptedModel(), [FarDigger])
+        async with running(App(agents=[cls], deps=Far())) as world:
+            near: Any = await world.get_agent(cls, "d")
+            giving = asyncio.create_task(near.give("FarDigger", "dig", "r1", timeout=10))
+            await _is_away(near)
+
+            await world.clock.advance(11)
+
+            run = await giving
+            assert run.reason == "timed-out"
+            assert f"10 seconds. {run.remote['url']} cannot be reached: " in run.error
 
 
 async def test_a_server_that_comes_back_in_time_was_never_away() -> None:

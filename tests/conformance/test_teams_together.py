@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.conformance.runtimes import running
+from tests.conformance.drivers import running
 
 from sapwood import (
     Agent,

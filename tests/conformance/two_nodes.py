@@ -108,6 +108,7 @@ class TwoNodes(World):
         behind = App(
             **options,
             deps=given.deps,
+            driver=given.driver,
             settings=self.settings,
             runtime=_Runtime(self.settings, self.clock, self.points, back),
         )

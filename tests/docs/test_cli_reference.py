@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 from sapwood.cli.commands import cli
 from sapwood.cli.new import TEMPLATES
@@ -14,7 +15,18 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
 SECTIONS = {
     part.partition("`")[0]: part.partition("\n")[2] for part in re.split(r"^## `sapwood ", PAGE, flags=re.MULTILINE)[1:]
 }
-COMMANDS = [name for name in cli if not name.startswith("-")]
+
+
+def commands(of: App = cli, above: tuple[str, ...] = ()) -> dict[str, App]:
+    """Return every command that does something, by its words."""
+    found: dict[str, App] = {}
+    for word in (word for word in of if not word.startswith("-")):
+        below, words = of[word], (*above, word)
+        found |= {" ".join(words): below} if below.default_command else commands(below, words)
+    return found
+
+
+COMMANDS = commands()
 
 
 def test_every_command_is_in_the_reference_and_nothing_else_is() -> None:
@@ -23,7 +35,7 @@ def test_every_command_is_in_the_reference_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_of_a_command_is_in_the_reference_and_nothing_else_is(command: str) -> None:
-    taken = {name for argument in cli[command].assemble_argument_collection() for name in argument.names}
+    taken = {name for argument in COMMANDS[command].assemble_argument_collection() for name in argument.names}
 
     described = {
         name
@@ -36,7 +48,7 @@ def test_every_parameter_of_a_command_is_in_the_reference_and_nothing_else_is(co
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_reference_of_a_parameter_has_its_default_and_its_variable(command: str) -> None:
-    for argument in cli[command].assemble_argument_collection():
+    for argument in COMMANDS[command].assemble_argument_collection():
         (row,) = re.findall(rf"^\| `{re.escape(argument.names[0])}`.*$", SECTIONS[command], flags=re.MULTILINE)
         default = argument.field_info.default
         if isinstance(default, str | int | float) and not isinstance(default, bool):

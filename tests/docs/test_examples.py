@@ -311,9 +311,18 @@ def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_
 
 
 @pytest.mark.alone  # what holds up the loop fails these tests, as it does a user's
-@pytest.mark.parametrize("beside", [[], ["tests/unit/test_address.py"]], ids=["as the README says", "beside others"])
-def test_the_tests_among_the_examples_pass(beside: list[str]) -> None:
-    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", *beside, cwd=ROOT)
+def test_the_tests_among_the_examples_pass() -> None:
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", cwd=ROOT)
+
+
+@pytest.mark.alone  # the same
+def test_the_tests_among_the_examples_can_be_collected_and_run_beside_others() -> None:
+    one_of_each = "test_notes_survive_a_crash or test_an_address_knows_its_root"
+    others = "tests/unit/test_address.py"
+
+    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", others, "-k", one_of_each, cwd=ROOT)
+
+    assert "\n2 passed" in said
 
 
 def test_the_programs_in_the_readme_are_the_examples() -> None:

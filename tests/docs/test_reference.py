@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sapwood
 import sapwood.client
+import sapwood.drivers.temporal
 import sapwood.sandbox
 import sapwood.testing
 from sapwood import errors
@@ -87,6 +88,9 @@ RETURNED_NAMES = ["Rows", "SlowSlice"]
 CLIENT_NAMES = ["RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
 
+DRIVER_NAMES = ["TemporalDriver"]
+"""What `sapwood.drivers.temporal` exports."""
+
 SANDBOX_NAMES = [
     "Answer",
     "Bubblewrap",
@@ -162,6 +166,7 @@ def kinds_of_error() -> list[type[SapwoodError]]:
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
     assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
+    assert sorted(sapwood.drivers.temporal.__all__) == sorted(DRIVER_NAMES)
     assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
 
@@ -170,6 +175,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     shown = documented("api.md")
 
     assert last_names(shown.pop("sapwood.client")) == sorted(CLIENT_NAMES)
+    assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
@@ -180,6 +186,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
     exported |= {name: getattr(sapwood.client, name) for name in CLIENT_NAMES}
+    exported |= {name: getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES}
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
@@ -193,6 +200,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
 def test_everything_public_has_a_docstring() -> None:
     named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
     named += [getattr(sapwood.client, name) for name in CLIENT_NAMES]
+    named += [getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES]
     named += [getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES]
     own = [
         (owner, name, value)

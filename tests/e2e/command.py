@@ -13,17 +13,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.sync.client import ClientConnection, connect
 
 COMMAND = [sys.executable, "-m", "sapwood"]
 PATIENCE = 30.0
+P = TypeVar("P", bound="Process")
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
 
 
-class Server:
-    """A server in a process of its own."""
+class Process:
+    """A command that goes on until it is stopped, and what it says."""
 
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         self.folder = folder
@@ -37,7 +38,6 @@ class Server:
         self.said: list[str] = []
         self._heard = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
-        self.port = int(self.wait_for(RUNNING)[1])
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
@@ -57,6 +57,18 @@ class Server:
                         return found
                 assert self._heard.wait(until - time.monotonic()), "".join(self.said)
 
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+class Server(Process):
+    """A server in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        super().__init__(folder, *arguments, **variables)
+        self.port = int(self.wait_for(RUNNING)[1])
+
     def connect(self, path: str, **more: Any) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **more)
 
@@ -68,20 +80,28 @@ class Server:
         connection.close()
         return answer.status, text
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
 
 @contextmanager
 def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
-    server = Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)
-    try:
+    with _ended(Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)) as server:
         yield server
+
+
+@contextmanager
+def going_on(folder: Path, *arguments: str, **variables: str) -> Iterator[Process]:
+    """Run a command that does not end by itself."""
+    with _ended(Process(folder, *arguments, **variables)) as process:
+        yield process
+
+
+@contextmanager
+def _ended(process: P) -> Iterator[P]:
+    try:
+        yield process
     finally:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait(PATIENCE)
+        if process.process.poll() is None:
+            process.process.kill()
+            process.process.wait(PATIENCE)
 
 
 def sapwood(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE = 7200.0
+TEMPORAL = shutil.which("temporal", path=str(Path(sys.executable).parent)) or shutil.which("temporal")
+"""The Temporal server, if there is one."""
 LIVES = int(os.environ.get("SAPWOOD_LIVES", "40"))
 
 
@@ -26,7 +29,7 @@ def run_lives(
 ) -> dict[str, Any]:
     """Run so many lives, or with a mutant until something like that is found, and return what the runner printed.
 
-    `of`: `lives`, `time_lives`, `chat_lives`, `run_lives` or `team_lives`.
+    `of`: `lives`, `time_lives`, `chat_lives`, `run_lives`, `team_lives` or `driven_lives`.
     """
     command = [sys.executable, "-m", f"tests.faults.{of}", "--level", level, "--lives", str(lives), "--seed", seed]
     if mutant is not None:

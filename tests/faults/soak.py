@@ -1,7 +1,7 @@
 """Kills again and again, both levels side by side, and prints a line of JSON for every thousand lives.
 
 Of each level so many lives that write, as many that wait for the clock, as many that talk, as many whose
-agents use agents, and as many of teams.
+agents use agents, and as many of teams. Then those in which Temporal drives the turns: they are long, and fewer.
 
 python -m tests.faults.soak --lives 5000
 """
@@ -36,15 +36,18 @@ def soak(level: str, lives: int, seed: str) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lives", type=int, default=5000, help="how many of each level and kind")
+    parser.add_argument("--driven-lives", type=int, default=300, help="how many that Temporal drives")
     parser.add_argument("--seed", default=str(time.time_ns()))
     options = parser.parse_args()
     with ThreadPoolExecutor(len(LEVELS)) as threads:
         runs = list(threads.map(lambda level: soak(level, options.lives, options.seed), LEVELS))
+    driven = run_lives("process", options.driven_lives, options.seed, of="driven_lives") if options.driven_lives else {}
+    print(json.dumps({"of": "driven_lives", **driven}), flush=True)
     for level, results in zip(LEVELS, runs, strict=True):
         total = {name: sum(result[name] for result in results) for name in ("lives", "replies", "seconds")}
         violations = [violation for result in results for violation in result["violations"]]
         print(json.dumps({"level": level, "seed": options.seed, **total, "violations": len(violations)}), flush=True)
-    return 1 if any(result["violations"] for results in runs for result in results) else 0
+    return 1 if driven.get("violations") or any(result["violations"] for results in runs for result in results) else 0
 
 
 if __name__ == "__main__":

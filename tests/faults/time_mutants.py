@@ -12,9 +12,7 @@ from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import TreeAlarms
 from sapwood.kernel.deletion import Deletion
-from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import Tree
-from sapwood.storage.database import Database
 from sapwood.when import Retry
 
 
@@ -73,9 +71,7 @@ def deleted_goes_on() -> None:
     def forget_below(self: TreeAlarms, address: Address) -> None:
         pass
 
-    async def finish(
-        self: Deletion, parent: Database, registry: Registry, parent_stem: str, generation: int, address: Address
-    ) -> None:
+    async def finish(self: Deletion, owner: Actor, generation: int, address: Address) -> None:
         pass
 
     def drop_others(self: Tree, actor: Actor, error: SapwoodError) -> None:

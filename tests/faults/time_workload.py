@@ -21,7 +21,7 @@ from tests.faults.journal import Journal
 from tests.faults.workload import EXPECTED, Shared
 
 from sapwood import Agent, App
-from sapwood.capabilities.fibers import Fiber
+from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.queue import Lane
 from sapwood.clock import Timer
 from sapwood.errors import FiberFailed, SapwoodError, Unavailable

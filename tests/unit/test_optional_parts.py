@@ -15,6 +15,7 @@ OPTIONAL = (
     "httpx2",
     "jwt",
     "pydantic_monty",
+    "temporalio",
 )
 
 

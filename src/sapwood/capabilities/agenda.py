@@ -11,7 +11,8 @@ import logging
 from datetime import timedelta
 
 from sapwood.capabilities.calls import CALLS, StoredCalls, retry_of
-from sapwood.capabilities.fibers import FIBERS, Fibers
+from sapwood.capabilities.fiber_rows import FIBERS
+from sapwood.capabilities.fibers import Fibers
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER

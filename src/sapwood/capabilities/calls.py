@@ -34,7 +34,7 @@ from sapwood.errors import (
 from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor, row_id
 from sapwood.kernel.classes import Method, is_callback
 from sapwood.kernel.context import Call
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.driving import driven
 from sapwood.kernel.fitting import Misfit, Stored
 from sapwood.storage.database import Database, until_free
@@ -411,7 +411,7 @@ class StoredCalls:
             retry.attempts,
             text,
             extra={"address": str(actor.address), "method": row.method},
-            exc_info=error,
+            exc_info=mistake(error),
         )
         if not self.find("WHERE number = ?", row.number):
             return self._move_on(row)  # it was cancelled meanwhile: nobody wishes it any more

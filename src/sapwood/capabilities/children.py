@@ -194,7 +194,7 @@ class Children:
         self._tree.slices.commit()
         self._actor.check_live()  # a commit that failed drops the agent, and there is no tombstone
         self._tree.alarms.forget_below(address)
-        self._tree.questions.forget_below(address)
+        self._tree.questions.forget_below(address, self._actor)
         if self._actor.parent is not None:
             self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
         child = self._tree.actors.get(address)

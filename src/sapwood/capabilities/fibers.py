@@ -12,16 +12,15 @@ import inspect
 import logging
 import random
 from asyncio import CancelledError, Future
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
 from sapwood import tracing
-from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
-from sapwood.capabilities.steps import Steps, Work, is_msgpack
+from sapwood.capabilities.calls import StoredCalls
+from sapwood.capabilities.fiber_rows import NO_ARGUMENTS, OVER, Fiber, FiberRows, Row
+from sapwood.capabilities.steps import Steps, Work
 from sapwood.errors import (
     FiberFailed,
     GaveUp,
@@ -35,15 +34,12 @@ from sapwood.kernel.actor import CANCELLED_INSIDE, THE_END, Actor
 from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
-from sapwood.kernel.crossing import describe
-from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.storage.database import until_free
-from sapwood.storage.migrations import Schema
 from sapwood.when import is_a
 
 log = logging.getLogger(__name__)
 
-FIBERS = Schema("sapwood.capabilities", "fibers")
 AT_ONCE = 100
 """How many fibers of one agent are recovered before everybody else has a turn."""
 MOST_RECOVERIES = 100
@@ -53,15 +49,7 @@ MOST_DEATHS = 5
 LONGEST_BACK_OFF = 300.0
 PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
-UNTIL_WOKEN = float("inf")
-"""When one is due that sleeps until somebody wakes it."""
-ALL = (
-    "SELECT number, name, key, method, arguments, status, due_at, stash, result, error, recoveries, failures,"
-    " created_at, ended_at, trace FROM sapwood_fibers "
-)
 ANYTHING = Copier(Any, "The stash")
-NO_ARGUMENTS = b"\x80"
-OVER = ("completed", "failed", "cancelled", "interrupted")
 OWNER = "sapwood fiber "
 """What runs say they are part of that a fiber gives: this, and its number."""
 
@@ -78,55 +66,6 @@ class Suspended(BaseException):
         self.until = until
 
 
-@dataclass(frozen=True, slots=True)
-class Fiber:
-    """One fiber, as it is stored."""
-
-    id: str
-    """What it is called here; a key will do as well."""
-    name: str
-    """What it was named."""
-    key: str | None
-    """The key it was started under."""
-    status: str
-    """`running`, `sleeping`, `completed`, `failed`, `cancelled` or `interrupted`."""
-    stash: Any
-    """What was stashed last."""
-    result: Any
-    """What it returned, as what msgpack has."""
-    error: str | None
-    """What went wrong last."""
-    recoveries: int
-    """How often it was recovered since it last got further."""
-    created_at: datetime
-    """When it was started."""
-    ended_at: datetime | None
-    """When it was over."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of it is to come."""
-        return self.status in OVER
-
-
-class Row(NamedTuple):
-    number: int
-    name: str
-    key: str | None
-    method: str | None
-    arguments: bytes | None
-    status: str
-    due_at: float | None
-    stash: bytes | None
-    result: bytes | None
-    error: str | None
-    recoveries: int
-    failures: int
-    created_at: float
-    ended_at: float | None
-    trace: str | None
-
-
 class Fibers:
     """The fibers of one agent."""
 
@@ -141,6 +80,7 @@ class Fibers:
         self._actor = actor
         self._db = actor.database
         self._calls = calls
+        self._rows = FiberRows(actor.database, actor.host.clock, calls)
         self._check_free = check_free
         """Raises while nothing new can be begun."""
         self._changed = changed
@@ -150,11 +90,6 @@ class Fibers:
         self._stopped: dict[int, tuple[str, bytes | None]] = {}
         """What `run` is to make of those that were cancelled or resolved while it ran them: status and result."""
         self._waiting: dict[int, list[Future[None]]] = {}
-
-    @property
-    def exist(self) -> bool:
-        """Whether this agent ever had any."""
-        return self._db.has(FIBERS)
 
     async def run(
         self,
@@ -168,7 +103,7 @@ class Fibers:
         method = self._method_of(function)
         packed = self._calls.pack(method, args, kwargs) if method is not None else None
         self._check_free()
-        row = self._insert(name, None, method, packed)
+        row = self._rows.add(name, None, None if method is None else method.name, packed)
         call = Call(self._actor, f"fiber {name}", current.get())
         call.work = self._work(row, parks=False)
         self._alive[row.number] = call
@@ -220,11 +155,11 @@ class Fibers:
         if not is_a(key, str) or not key:
             raise UsageError(f"start_fiber({key!r}, …): the key is a text; who starts it twice gets the first.")
         method = self._calls.method_of(function, "start_fiber()")
-        found = self._find(key)
+        found = self._rows.named(key)
         if found is not None:
-            return self._shown(found)
+            return self._rows.shown(found)
         self._check_free()
-        return self._shown(self._set_off(key, key, method, self._calls.pack(method, args, kwargs)))
+        return self._rows.shown(self._set_off(key, key, method, self._calls.pack(method, args, kwargs)))
 
     def launch(
         self,
@@ -246,7 +181,7 @@ class Fibers:
         self._set_off(name, None, method, self._calls.pack(method, args, kwargs))
 
     def _set_off(self, name: str, key: str | None, method: Method, arguments: bytes) -> Row:
-        row = self._insert(name, key, method, arguments)
+        row = self._rows.add(name, key, method.name, arguments)
         self._begin(row, self._go)
         self._changed(row.due_at if self._alarm_can_be_set else None)
         return row
@@ -258,24 +193,6 @@ class Fibers:
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
         return self._calls.method_of(function, "run_fiber()") if own else None
-
-    def _insert(self, name: str, key: str | None, method: Method | None, arguments: bytes | None) -> Row:
-        self._db.ensure(FIBERS)
-        now = self._actor.host.clock.now()
-        ((number,),) = self._db.execute(
-            "INSERT INTO sapwood_fibers (name, key, method, arguments, status, due_at, created_at, trace)"
-            " VALUES (?, ?, ?, ?, 'running', ?, ?, ?) RETURNING number",
-            name,
-            key,
-            None if method is None else method.name,
-            arguments,
-            now,
-            now,
-            tracing.text(),
-        )
-        row = self._row(number)
-        assert row is not None
-        return row
 
     def _work(self, row: Row, *, parks: bool) -> Work:
         number, told = row.number, False
@@ -303,13 +220,7 @@ class Fibers:
     def _progressed(self, number: int) -> None:
         """A fiber got further: the next recovery of it is the first again, and comes at once."""
         now, told = self._actor.host.clock.now(), self._alarm_can_be_set  # if not, it comes when it would have
-        moved = self._db.execute(
-            "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = iif(?, ?, due_at)"
-            " WHERE number = ? AND recoveries > 0 AND due_at IS NOT NULL RETURNING number",
-            told,
-            now,
-            number,
-        )
+        moved = self._rows.progressed(number, now if told else None)
         if moved and told:
             self._changed(now)
 
@@ -341,13 +252,10 @@ class Fibers:
             if row.status == "sleeping":
                 if isinstance(call.work, Work):
                     call.work.resumed = True
-                # From here on it can be interrupted like any other.
-                self._db.execute(
-                    "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", row.number
-                )
+                self._rows.slept(row.number)
             await self._actor.leave()
             await until_free(self._db)
-            stored = self._row(row.number)
+            stored = self._rows.get(row.number)
             # What was written in a slice may have been undone, and its number given to another one.
             if stored is not None and stored.status == "running" and self._alive.get(row.number) is call:
                 again = await self._go_on(stored)
@@ -384,13 +292,7 @@ class Fibers:
             if self._over(row.number):
                 self._forget_steps(row.number)
                 return None
-            self._db.execute(
-                "UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ?",
-                suspended.until,
-                row.number,
-            )
-            if suspended.until == UNTIL_WOKEN:  # it has come as far as it could
-                self._db.execute("UPDATE sapwood_fibers SET recoveries = 0, failures = 0 WHERE number = ?", row.number)
+            self._rows.sleep(row.number, suspended.until)
             return suspended.until
         except CancelledError:
             if actor.dropped is not None:
@@ -411,7 +313,7 @@ class Fibers:
                 actor.address,
                 describe(error),
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = describe(error)
             self._end(row, "failed", error=error)
@@ -419,40 +321,25 @@ class Fibers:
 
     def first_due(self) -> float | None:
         """Return when the first fiber has to be looked after, those that run now included."""
-        if not self.exist:
-            return None
-        rows = self._db.execute(
-            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at < ? ORDER BY due_at LIMIT 1",
-            UNTIL_WOKEN,
-        )
-        return rows[0][0] if rows else None
+        return self._rows.first_due()
 
     def begin_due(self, now: float) -> float | None:
         """Recover what was interrupted and resume what slept; return when there is more."""
-        if not self.exist:
+        if not self._rows.exist:
             return None
         most = AT_ONCE + len(self._alive)
-        rows = self._rows("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
+        rows = self._rows.due(now, most)
         for row in rows:
             if row.number not in self._alive:
                 self._begin(row, self._go if row.status == "sleeping" else self._recover)
-        if len(rows) == most:
-            return now
-        later = self._db.execute(
-            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at > ? AND due_at < ?"
-            " ORDER BY due_at LIMIT 1",
-            now,
-            UNTIL_WOKEN,
-        )
-        return later[0][0] if later else None
+        return now if len(rows) == most else self._rows.first_due(now)
 
     def is_asleep(self, name: str, method: str) -> bool:
         """Return whether a fiber of this name, launched with this method, sleeps on."""
         return bool(self._asleep(name, method))
 
     def _asleep(self, name: str, method: str) -> list[Row]:
-        now = self._actor.host.clock.now()
-        rows = self._rows("WHERE status = 'sleeping' AND due_at > ? AND name = ? AND method = ?", now, name, method)
+        rows = self._rows.asleep(name, method)
         return [row for row in rows if row.number not in self._alive]  # one that goes on says so a little later
 
     def wake(self, name: str, method: str) -> bool:
@@ -463,7 +350,7 @@ class Fibers:
         rows, actor = self._asleep(name, method), self._actor
         for row in rows:
             now = actor.host.clock.now()
-            self._db.execute("UPDATE sapwood_fibers SET due_at = ? WHERE number = ?", now, row.number)
+            self._rows.wake(row.number, now)
             if actor.ready:  # if not, it is woken by the alarm that this sets
                 self._begin(row, self._go)
             self._changed(now if self._alarm_can_be_set else None)
@@ -508,19 +395,14 @@ class Fibers:
             return None
         wait = min(2.0**row.recoveries, LONGEST_BACK_OFF)
         due = self._actor.host.clock.now() + random.uniform(wait / 2, wait)
-        self._db.execute(
-            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, failures = failures + ?, due_at = ?"
-            " WHERE number = ?",
-            int(not self._actor.host.after_crash),  # the process was ended: it did not die of this
-            due,
-            row.number,
-        )
+        # If the process was ended in good order, it did not die of this.
+        self._rows.recovers(row.number, due, died=self._actor.host.after_crash)
         return due
 
     async def _told(self, row: Row, call: Call) -> bool:
         """Tell the agent that a fiber was interrupted; return whether its method is to be called again."""
         actor = self._actor
-        fiber = self._shown(row._replace(recoveries=row.recoveries + 1))
+        fiber = self._rows.shown(row._replace(recoveries=row.recoveries + 1))
         limit = asyncio.timeout(actor.host.settings.recovery_timeout)
         # The steps of the hook are its own, and nothing it does is progress of the fiber.
         call.work = Work(f"recovery {row.number}", fiber=row.number, owner=self._owner(row))
@@ -541,17 +423,15 @@ class Fibers:
                 row.name,
                 text,
                 extra={"address": str(actor.address), "fiber": row.name},
-                exc_info=error,
+                exc_info=mistake(error),
             )
             actor.last_error = text
-            self._db.execute(
-                "UPDATE sapwood_fibers SET failures = failures + 1, error = ? WHERE number = ?", text, row.number
-            )
+            self._rows.failed(row.number, text)
             return False
         call.work = self._work(row, parks=True)
         await until_free(self._db)
         actor.check_live()
-        stored = self._row(row.number)
+        stored = self._rows.get(row.number)
         if stored is None or stored.status in OVER:
             return False
         if stored.method is None:
@@ -567,15 +447,7 @@ class Fibers:
                 arguments = msgspec.msgpack.decode(row.arguments or NO_ARGUMENTS)
                 self._actor.agent._gave_up(row.method, arguments, str(error))
             return
-        ended = self._db.execute(
-            "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"
-            " WHERE number = ? AND due_at IS NOT NULL RETURNING number",
-            status,
-            result,
-            None if error is None else describe(error),
-            self._actor.host.clock.now(),
-            row.number,
-        )
+        ended = self._rows.end(row.number, status, result, None if error is None else describe(error))
         if status != "failed" or not ended:  # one that failed may be resumed, and must not do again what it has done
             self._forget_steps(row.number)
             self._let_go(row, is_done=status == "completed")
@@ -587,7 +459,7 @@ class Fibers:
 
     def goes_on(self, owner: str) -> bool:
         """Return whether a fiber is not over, or may be resumed."""
-        row = self._row(int(owner.removeprefix(OWNER)))
+        row = self._rows.get(int(owner.removeprefix(OWNER)))
         return row is not None and (row.status not in OVER or row.status == "failed")
 
     def _tell_failed(self, row: Row, error: BaseException) -> None:
@@ -606,34 +478,33 @@ class Fibers:
 
     def _remove(self, row: Row, *, is_done: bool) -> None:
         self._forget_steps(row.number)
-        self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", row.number)
+        self._rows.remove(row.number)
         self._let_go(row, is_done=is_done)
 
     def is_open(self, number: int) -> bool:
         """Return whether a fiber is not over."""
-        return self.exist and bool(self._rows("WHERE number = ? AND due_at IS NOT NULL", number))
+        return self._rows.is_open(number)
 
     def is_under_way(self, name: str, method: str) -> bool:
         """Return whether a fiber of this name, that calls this method, is not over."""
-        where = "WHERE due_at IS NOT NULL AND name = ? AND method = ? LIMIT 1"
-        return self.exist and bool(self._rows(where, name, method))
+        return self._rows.is_under_way(name, method)
 
     async def stash(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""
         self._actor.check_use()
         work, number = self._current("stash()")
         packed = ANYTHING.pack(value)
-        self._db.execute("UPDATE sapwood_fibers SET stash = ? WHERE number = ?", packed, number)
+        self._rows.stash(number, packed)
         work.progressed()
         await self._actor.leave()
 
     def current(self) -> Fiber:
         """Return the fiber that runs now."""
         self._actor.check_use()
-        row = self._row(self._current("self.fiber")[1])
+        row = self._rows.get(self._current("self.fiber")[1])
         if row is None:
             raise UsageError("This fiber was deleted while it ran.")
-        return self._shown(row)
+        return self._rows.shown(row)
 
     def _current(self, what: str) -> tuple[Work, int]:
         call = current.get()
@@ -649,17 +520,13 @@ class Fibers:
     def get(self, fiber: str) -> Fiber | None:
         """Return a fiber by its key or its id."""
         self._actor.check_use()
-        row = self._find(fiber)
-        return None if row is None else self._shown(row)
+        row = self._rows.named(fiber)
+        return None if row is None else self._rows.shown(row)
 
     def list(self, status: str | None, limit: int) -> list[Fiber]:
         """Return fibers, oldest first."""
         self._actor.check_use()
-        if status is None:
-            rows = self._rows("ORDER BY number LIMIT ?", limit)
-        else:
-            rows = self._rows("WHERE status = ? ORDER BY number LIMIT ?", status, limit)
-        return [self._shown(row) for row in rows]
+        return [self._rows.shown(row) for row in self._rows.all(status, limit)]
 
     def cancel(self, fiber: str) -> bool:
         """Cancel a fiber that is not over; return whether there was one."""
@@ -671,7 +538,7 @@ class Fibers:
 
     def _settle(self, fiber: str, status: str, result: bytes | None, error: BaseException | None) -> bool:
         self._actor.check_use()
-        row = self._find(fiber)
+        row = self._rows.named(fiber)
         if row is None or row.status in OVER:
             return False
         self._end(row, status, result=result, error=error)
@@ -688,13 +555,10 @@ class Fibers:
     def delete(self, fiber: str | None, status: str | None) -> int:
         """Forget fibers that are over; return how many."""
         self._actor.check_use()
-        if not self.exist:
-            return 0
-        row = None if fiber is None else self._find(fiber)
+        row = None if fiber is None else self._rows.named(fiber)
         if fiber is not None and row is None:
             return 0
-        which = "WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1) AND (?2 IS NULL OR status = ?2)"
-        gone = self._rows(which, None if row is None else row.number, status)
+        gone = self._rows.over(None if row is None else row.number, status)
         for one in gone:
             self._remove(one, is_done=one.status != "failed")
         return len(gone)
@@ -702,17 +566,12 @@ class Fibers:
     def resume(self, fiber: str) -> bool:
         """Have a fiber that failed go on, with its steps and its stash; return whether there was one."""
         self._actor.check_use()
-        row = self._find(fiber)
+        row = self._rows.named(fiber)
         if row is None or row.status != "failed" or row.number in self._alive:
             return False
         self._check_free()
         now = self._actor.host.clock.now()
-        self._db.execute(
-            "UPDATE sapwood_fibers SET status = 'running', due_at = ?, ended_at = NULL, recoveries = 0, failures = 0"
-            " WHERE number = ?",
-            now,
-            row.number,
-        )
+        self._rows.resume(row.number, now)
         self._begin(row, self._go)
         self._changed(now)
         return True
@@ -722,7 +581,7 @@ class Fibers:
         self._actor.check_use()
         while True:
             await until_free(self._db)
-            row = self._find(fiber)
+            row = self._rows.named(fiber)
             if row is None:
                 raise FiberFailed(f"{self._actor.address} has no fiber {fiber!r}.", path=self._actor.address.steps)
             if row.status == "completed":
@@ -750,36 +609,8 @@ class Fibers:
                 ended.set_result(None)
 
     def _over(self, number: int) -> bool:
-        row = self._row(number)
+        row = self._rows.get(number)
         return row is None or row.status in OVER
-
-    def _find(self, fiber: str) -> Row | None:
-        rows = self._rows("WHERE key = ?", fiber)
-        number = None if rows else self._calls.number_of(fiber)
-        return rows[0] if rows else None if number is None else self._row(number)
-
-    def _row(self, number: int) -> Row | None:
-        rows = self._rows("WHERE number = ?", number)
-        return rows[0] if rows else None
-
-    def _rows(self, where: str, *arguments: Any) -> list[Row]:
-        if not self.exist:
-            return []
-        return [Row(*row) for row in self._db.execute(ALL + where, *arguments)]
-
-    def _shown(self, row: Row) -> Fiber:
-        return Fiber(
-            id=self._calls.id_of(row.number),
-            name=row.name,
-            key=row.key,
-            status=row.status,
-            stash=None if row.stash is None else shown(row.stash),
-            result=None if row.result is None else shown(row.result),
-            error=row.error,
-            recoveries=row.recoveries,
-            created_at=time_of(row.created_at),
-            ended_at=None if row.ended_at is None else time_of(row.ended_at),
-        )
 
 
 def _became(name: str, status: str, result: bytes | None) -> Any:
@@ -787,18 +618,3 @@ def _became(name: str, status: str, result: bytes | None) -> Any:
     if status == "cancelled":
         raise FiberFailed(f"The fiber {name!r} was cancelled.")
     return None if result is None else ANYTHING.unpack(result)
-
-
-def unfit(stored: Stored) -> Iterator[Misfit]:
-    """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
-    if not stored.file.has(FIBERS):
-        return
-    for number, key, method, arguments, stash in stored.file.rows(
-        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
-    ):
-        stored.counts["fibers"] += 1
-        wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
-        if wrong is not None:
-            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
-        elif stash is not None and not is_msgpack(stash):
-            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sapwood.capabilities import calls, fibers, state, steps
+from sapwood.capabilities import calls, fiber_rows, state, steps
 from sapwood.errors import StoredDataError
 from sapwood.kernel import fitting as kernel
 from sapwood.kernel.classes import AgentClass
@@ -15,7 +15,7 @@ from sapwood.kernel.fitting import RESTORE, Misfit, Stored, Survey
 CHECKS: tuple[Callable[[Stored], Iterator[Misfit]], ...] = (
     state.unfit,
     calls.unfit,
-    fibers.unfit,
+    fiber_rows.unfit,
     steps.unfit,
     kernel.unfit,  # last: from there on a copy is read
 )

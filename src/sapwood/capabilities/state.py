@@ -13,7 +13,7 @@ from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.copying import to_json, unjson_hook
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.fitting import Misfit, Nobody, Stored, Untried
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -173,7 +173,8 @@ class State:
 
     def _announced(self, told: Future[Any]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
-            log.warning("on_state_changed of %s failed", self._actor.address, exc_info=error)
+            who = self._actor.address
+            log.warning("on_state_changed of %s failed: %s", who, describe(error), exc_info=mistake(error))
 
     def _store(self, text: bytes, copy: Any) -> None:
         database = self._actor.database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -124,7 +124,7 @@ def remote_agent_tool(
     url: str,
     *,
     description: str,
-    token: str | Callable[[Any], str | None] | None = None,
+    token: str | Callable[[Any], str | Awaitable[str | None] | None] | None = None,
     name: str | None = None,
     input: Any = None,
     output: Any = None,
@@ -134,7 +134,7 @@ def remote_agent_tool(
     """Let a model use an agent of another sapwood server: put it into `tools`. Every call is a run there.
 
     `url` is that of the agent's class, `https://host/agents/researcher`. `token` is what that
-    server knows this program by: a text, or what returns it, called with `deps`. The rest is as
+    server knows this program by: a text, or what returns it, plain or async, called with `deps`. The rest is as
     for `agent_tool`. The same as a class, for code that gives runs, is `RemoteSubAgent`.
     """
     chosen = name or unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2]).replace("-", "_")

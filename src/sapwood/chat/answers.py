@@ -12,6 +12,7 @@ from sapwood.chat.chunks import answered
 from sapwood.chat.ending import Ending
 from sapwood.chat.record import Record
 from sapwood.chat.said import check
+from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Row
 from sapwood.errors import Refused
@@ -67,6 +68,9 @@ class Answers:
         # Nobody but the agent says what came of a tool of its own.
         if (kind == "approved" and call.asked != "approval") or (kind == "done" and call.asked == "approval"):
             return False
+        if kind == "approved" and value is not None:
+            # As they will be read: what does not fit is told to whoever gave it, while they can mend it.
+            self._actor.of(Toolbox).check(call.name, msgspec.json.decode(msgspec.json.encode(value)))
         row = self._record.row(call.turn)
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             self._actor.of(Ending).close_waiting("aborted")  # nobody told it that its run is over

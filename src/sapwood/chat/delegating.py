@@ -101,6 +101,7 @@ class Delegating:
                 }
         self._turns.answer_call(id, "failed", msgspec.json.encode(failure).decode(), go_on=True)
         self._stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": failure["error"]})
+        self._stream.flush()  # now: once it is answered, nobody says it again
 
     @contextmanager
     def within(self, row: Row, id: str, name: str) -> Generator[None, None, None]:

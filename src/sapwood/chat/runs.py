@@ -36,6 +36,13 @@ class ChatRuns:
     def steer(self, run: str, key: str, text: str) -> Steered:
         return self._actor.of(Steering).say(run, key, text)
 
+    def stands(self, work: str) -> str | None:
+        row = self._actor.of(Record).turns.get(work)
+        return None if row is None else row.status
+
+    def cancel(self, work: str) -> None:
+        self._actor.of(Conversation).cancel(work)
+
     def wants(self, work: str) -> bool:
         return self._actor.of(Conversation).is_wanted(work)
 

@@ -1,7 +1,7 @@
 """The steps of a turn, for whoever drives it: a fiber of this process, or something that outlives it.
 
 A driver takes a turn up, begins it, and does one step after the other: the model is asked
-once, or the tools that it asked for run once. Between two steps it has the runs begin that
+once, and the tools that it asked for run. Between two steps it has the runs begin that
 the turn waits for, and takes what becomes of them. At the end it finishes the turn.
 
 Whatever comes of a step is stored before it returns. Begun again after a crash, a turn
@@ -33,10 +33,11 @@ from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import OverLimit, Refused, Unavailable, UsageError
+from sapwood.errors import Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
+from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire.chat import recovering
 
@@ -112,7 +113,7 @@ class Steps:
         return "running"
 
     async def step(self, number: int) -> str:
-        """Ask the model, or run its tools; return how the turn stands: `running`, `waiting` or `completed`."""
+        """Ask the model and run its tools, or do the rest of that; return how the turn stands."""
         row = self._interrupts.going_on(number)
         if self._turn is None:
             await self._actor.of(Responding).respond(row)
@@ -129,7 +130,8 @@ class Steps:
             history = self._transcript.history()
         await self._shorten(row, self._turn, history)
         await self._ask(self._interrupts.going_on(number), self._turn, self._transcript.history())
-        return "running"
+        await self._actor.free()
+        return await self._act(self._interrupts.going_on(number), self._turn, self._transcript.history())
 
     def start_runs(self, number: int) -> list[tuple[str, str]]:
         """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""
@@ -167,8 +169,9 @@ class Steps:
             self._actor.address,
             describe(error),
             extra={"address": str(self._actor.address)},
-            exc_info=None if isinstance(error, OverLimit) else error,  # which says all there is to say
+            exc_info=mistake(error),
         )
+        self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         words = in_words(error, said=self._asking.said > 0)
         await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
@@ -229,7 +232,7 @@ class Steps:
                 self._actor.address,
                 describe(error),
                 extra={"address": str(self._actor.address)},
-                exc_info=error,
+                exc_info=mistake(error),
             )
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
@@ -307,6 +310,8 @@ class Steps:
             id = call.tool_call_id
             self._turns.ask_about(id, row.number, call.tool_name, call.args_as_json_str(), "approval")
             self._stream.put({"type": "tool-approval-request", "approvalId": id, "toolCallId": id})
+        if acted.approvals or acted.client_calls:
+            self._stream.flush()  # now: a turn that goes on after a crash says nothing of these calls again
         if acted.approvals or clients:
             return "waiting"
         if acted.client_calls:

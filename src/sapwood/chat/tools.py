@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from sapwood.agent import MAY_BE_PLAIN
 from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.companions import DEFERRED, Companions
-from sapwood.errors import UsageError
+from sapwood.errors import InvalidArguments, UsageError
 from sapwood.kernel.actor import Actor
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Toolbox:
         """The tools with which the model keeps persistent children."""
         own = [self._of_method(name) for name in _marked(actor.kind.cls)]
         given = [self._of_function(function) for function in functions if not _is_toolset(function)]
+        self._own: dict[str, Any] = {getattr(one, "name", ""): one for one in (*own, *given)}
         if own or given or companions:
             from pydantic_ai.toolsets import FunctionToolset
 
@@ -116,6 +117,19 @@ class Toolbox:
     def is_run(self, name: str) -> bool:
         """Return whether a call of this tool that nobody here answers waits for a run."""
         return name in self.agents or (name in self.companions and name in DEFERRED)
+
+    def check(self, name: str, arguments: dict[str, Any]) -> None:
+        """Refuse arguments that do not fit a tool; those of a toolset are checked when they are used."""
+        from pydantic import ValidationError
+
+        schema = getattr(self._own.get(name), "function_schema", None)
+        if schema is None:
+            return
+        try:
+            schema.validator.validate_python(arguments)
+        except ValidationError as error:
+            wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+            raise InvalidArguments(f"These arguments do not fit {name}: {'; '.join(wrong)}.") from None
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a tool may be called again when nobody knows whether it was."""

@@ -116,6 +116,30 @@ def dev(
     serving.develop(options, Path.cwd())
 
 
+temporal = App(name="temporal", help="Have Temporal drive the turns of an app.")
+cli.command(temporal)
+
+
+@temporal.command
+def worker(
+    target: Target,
+    /,
+    *,
+    url: Annotated[
+        str | None,
+        Parameter(env_var="SAPWOOD_URL", help="Where the app is served; as its data folder says, if not given."),
+    ] = None,
+    log_level: Level = "info",
+) -> None:
+    """Ask the agents of an app for their steps, for Temporal, until SIGTERM or Ctrl-C.
+
+    Any number of workers may run, anywhere. They hold nothing, and know the app only by its driver.
+    """
+    from sapwood.cli import working  # here, because no other command needs Temporal
+
+    working.work(target, url, log_level)
+
+
 NEW = (
     "Make a project that runs at once, without a key: agents, a page, tests, and a container.\n\nTemplates:\n\n"
     + "\n".join(f"* `{name}`: {about.what}" for name, about in projects.TEMPLATES.items())

@@ -16,8 +16,8 @@ from sapwood.errors import UsageError
 from sapwood.settings import Limits, Settings
 
 PREFIX = "SAPWOOD_"
-OTHERS = ("HOST", "PORT")
-"""Variables that are options of `serve` and `dev`, and no settings."""
+OTHERS = ("HOST", "PORT", "URL")
+"""Variables that are options of commands, and no settings."""
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 

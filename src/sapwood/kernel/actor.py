@@ -24,7 +24,7 @@ from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call
 from sapwood.kernel.copying import AS_IS, Copies
-from sapwood.kernel.crossing import crossing, describe
+from sapwood.kernel.crossing import crossing, describe, mistake
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
@@ -317,8 +317,9 @@ class Actor:
         failure = crossing(error, self.address.steps, self.limits.payload_bytes)
         self._start.set_exception(failure)
         if self.dropped is None:
+            where = {"address": str(self.address)}
             log.warning(
-                "an agent failed to start: %s", self.address, extra={"address": str(self.address)}, exc_info=error
+                "an agent failed to start: %s: %s", self.address, describe(error), extra=where, exc_info=mistake(error)
             )
             self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
@@ -498,7 +499,8 @@ class Actor:
         except Exception as error:
             self.check_live()
             self.last_error = describe(error)
-            log.exception("%s of %s failed", hook.__name__, self.address, extra={"address": str(self.address)})
+            where, name = {"address": str(self.address)}, hook.__name__
+            log.error("%s of %s failed: %s", name, self.address, self.last_error, extra=where, exc_info=mistake(error))
 
     def hold(self) -> None:
         """Deliver no call until `release`."""

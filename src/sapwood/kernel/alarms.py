@@ -17,6 +17,7 @@ from pathlib import Path
 from sapwood.address import Address
 from sapwood.clock import Clock, Timer
 from sapwood.errors import SapwoodError
+from sapwood.kernel.owners import OWN_AND_BELOW
 from sapwood.kernel.ports import Commit, Gate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
@@ -391,12 +392,8 @@ class TreeAlarms:
         """An agent is being deleted: nobody is woken for it, or for one below it."""
         if not self._root.has(TREE):
             return
-        text = str(address)
         self._root.begin()
-        # "/" separates steps, and "0" is the character after it.
-        self._root.execute(
-            "DELETE FROM sapwood_alarms WHERE owner = ?1 OR (owner >= ?1 || '/' AND owner < ?1 || '0')", text
-        )
+        self._root.execute(f"DELETE FROM sapwood_alarms WHERE {OWN_AND_BELOW}", str(address))  # noqa: S608 - ours
 
     def due(self, now: float, after: tuple[float, str], most: int) -> list[tuple[str, float]]:
         """Return agents that are due by now, earliest first."""

@@ -11,10 +11,23 @@ import functools
 import traceback
 from typing import Any, cast
 
-from sapwood.errors import ChildFailed, Crashed, Path, SapwoodError
+from sapwood.errors import (
+    CallTooDeep,
+    ChildFailed,
+    Crashed,
+    InvalidArguments,
+    InvalidName,
+    NoSuchMethod,
+    Path,
+    SapwoodError,
+    StoredDataError,
+    UsageError,
+)
 from sapwood.kernel.copying import Copier
 
 MAX_CAUSES = 8
+MISTAKES = (Crashed, UsageError, StoredDataError, InvalidArguments, InvalidName, NoSuchMethod, CallTooDeep)
+"""Errors of sapwood's own whose place in the program has to be found."""
 ARGUMENT = Copier(Any, "An exception's argument")
 
 
@@ -61,6 +74,14 @@ def describe(error: BaseException) -> str:
     told = traceback.TracebackException(type(error), error, None)
     told.__notes__ = []
     return list(told.format_exception_only())[-1].strip()
+
+
+def mistake(error: BaseException) -> BaseException | None:
+    """Return an error if its traceback is to be logged; None if it is one of those that have to be expected.
+
+    What was refused, aborted, denied, over a limit or out of reach says all there is to say in a sentence.
+    """
+    return None if isinstance(error, SapwoodError) and not isinstance(error, MISTAKES) else error
 
 
 def _cause(error: BaseException, limit: int, left: int) -> BaseException | None:

@@ -15,8 +15,9 @@ from typing import Protocol
 
 from sapwood.address import Address
 from sapwood.errors import StoredDataError
-from sapwood.kernel.actor import Host
+from sapwood.kernel.actor import Actor, Host
 from sapwood.kernel.alarms import TreeAlarms
+from sapwood.kernel.givers import Givers
 from sapwood.kernel.ledger import Ledger
 from sapwood.kernel.questions import TreeQuestions
 from sapwood.kernel.registry import Registry
@@ -46,6 +47,7 @@ class Yard(Protocol):
     spending: Spending
     alarms: TreeAlarms
     questions: TreeQuestions
+    givers: Givers
     databases: dict[str, Database]
 
     @property
@@ -62,19 +64,18 @@ class Deletion:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
 
-    async def finish(
-        self, parent: Database, registry: Registry, parent_stem: str, generation: int, address: Address
-    ) -> None:
-        """Remove the child of this generation, which has a tombstone and had this address."""
+    async def finish(self, owner: Actor, generation: int, address: Address) -> None:
+        """Remove the child of this generation, which has a tombstone in its parent and had this address."""
+        parent, registry = owner.database, owner.registry
         await self._durable(parent)
         await until_free(parent, self._yard.databases["root"])
         # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
         if not parent.removed and not registry.has((address.type,), address.name):
             self._yard.alarms.forget_below(address)
-            self._yard.questions.forget_below(address)
+            self._yard.questions.forget_below(address, owner)
         if self._yard.alarms.exist:
             await self._yard.alarms.tell_node()
-        await self._remove(child_stem(parent_stem, generation))
+        await self._remove(child_stem(owner.stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
         await until_free(parent)
         if not parent.removed:
@@ -114,6 +115,7 @@ class Deletion:
         self._yard.files.remove(database.wal)
         self._yard.databases.pop(stem, None)
         self._yard.ledger.freed()
+        self._yard.givers.freed()
 
     def _generations(self, registry: Registry, database: Database, after: int) -> list[int]:
         if database.removed:

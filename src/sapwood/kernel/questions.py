@@ -8,10 +8,14 @@ moment, and never too little.
 from __future__ import annotations
 
 from sapwood.address import Address
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.owners import BELOW, OWN_AND_BELOW
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
+from sapwood.wire import runs as wire
 
 QUESTIONS = Schema("sapwood.kernel", "questions")
 
@@ -53,22 +57,27 @@ class TreeQuestions:
             self._root.begin()
             self._root.execute("DELETE FROM sapwood_questions WHERE owner = ?", str(owner))
 
-    def forget_below(self, address: Address) -> None:
-        """An agent is being deleted: neither it nor one below it waits for anybody."""
-        if self._root.has(QUESTIONS):
-            self._root.begin()
-            self._root.execute(
-                "DELETE FROM sapwood_questions WHERE owner = ?1 OR (owner >= ?1 || '/' AND owner < ?1 || '0')",
-                str(address),
-            )
+    def forget_below(self, address: Address, by: Actor) -> None:
+        """Neither an agent nor one below it waits for anybody, because of `by`: have the clients of all above know."""
+        gone = [owner for owner, _ in self.below(address)]
+        if self.of(address) is not None:
+            gone.append(address)
+        if not gone:
+            return
+        self._root.begin()
+        self._root.execute(f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW}", str(address))  # noqa: S608 - ours
+        for owner in gone:
+            for depth in range(1, len(owner.steps)):
+                for socket in by.host.sockets.of(Address(owner.steps[:depth])):
+                    if socket.is_protocol:
+                        by.of(Outbox).put(socket, wire.questions(owner.steps[depth:], ()))
 
     def below(self, address: Address) -> list[tuple[Address, str]]:
         """Return who waits below an agent, and for what."""
         if not self._root.has(QUESTIONS):
             return []
-        # "/" separates steps, and "0" is the character after it.
         rows = self._root.execute(
-            "SELECT owner, body FROM sapwood_questions WHERE owner >= ?1 || '/' AND owner < ?1 || '0' ORDER BY owner",
+            f"SELECT owner, body FROM sapwood_questions WHERE {BELOW} ORDER BY owner",  # noqa: S608 - ours
             str(address),
         )
         return [(Address.parse(owner), body) for owner, body in rows]

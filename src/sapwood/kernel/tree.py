@@ -484,8 +484,7 @@ class Tree:
 
     def delete_in_background(self, parent: Actor, generation: int, address: Address) -> asyncio.Task[None]:
         task = self.host.loop.create_task(
-            Deletion(self).finish(parent.database, parent.registry, parent.stem, generation, address),
-            context=self.host.context.copy(),
+            Deletion(self).finish(parent, generation, address), context=self.host.context.copy()
         )
         self.deletions.add(task)
         task.add_done_callback(self._deleted)

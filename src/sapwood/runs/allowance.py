@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from sapwood.errors import OverLimit, StoredDataError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.givers import Givers
+from sapwood.kernel.givers import MINUTE, Givers
 from sapwood.kernel.tree import Tree
 from sapwood.runs.registry import Registry, Row
 
-MINUTE = 60.0
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That no other run may begin now."""
+
+    error: OverLimit
+    """Why."""
+    until: float | None = None
+    """When one may, if nothing else changes; None: when another is over, or never."""
 
 
 class Allowance:
@@ -23,6 +32,8 @@ class Allowance:
         self._registry = Registry(actor.database, actor.host.clock)
         self._idle: set[str] = set()
         """Agents that were seen to have no run under way."""
+        self._begun: list[float] = []
+        """When runs of this slice began, until the root knows."""
 
     @property
     def _tree(self) -> Tree:
@@ -39,11 +50,12 @@ class Allowance:
         limits = self._actor.limits
         return limits.runs_at_once is not None or limits.runs_per_minute is not None
 
-    def refusal(self) -> OverLimit | None:
+    def refusal(self) -> Refusal | None:
         """Return why no other run may begin; None: it may."""
         most = self._agent.max_runs
         if most is not None and (going := self._registry.count_open()) >= most:
-            return OverLimit(f"{going} runs are under way, and max_runs = {most} allows no more.", limit="max_runs")
+            told = f"{going} runs are under way, and max_runs = {most} allows no more."
+            return Refusal(OverLimit(told, limit="max_runs"))
         if not self._is_limited:
             return None
         lineage = [*self._actor.lineage()]
@@ -51,21 +63,32 @@ class Allowance:
         for one in lineage:
             limit, number = one.limits.runs_at_once, sum(count for count, above in going if one.stem in above)
             if limit is not None and number >= limit:
-                return self._over(one, "runs_at_once", f"{number} runs are under way", limit)
-        begun = self._begun() if self._actor.limits.runs_per_minute is not None else ()
+                return Refusal(self._over(one, "runs_at_once", f"{number} runs are under way", limit))
+        return self._refusal_by_minute(lineage) if self._actor.limits.runs_per_minute is not None else None
+
+    def _refusal_by_minute(self, lineage: list[Actor]) -> Refusal | None:
+        now = self._actor.host.clock.now()
+        begun = self._givers.of_last_minute(now)
         for one in lineage:
-            limit, number = one.limits.runs_per_minute, sum(one.stem in above for _, above in begun)
-            if limit is not None and number >= limit:
-                return self._over(one, "runs_per_minute", f"{number} runs have begun within a minute", limit)
+            limit, times = one.limits.runs_per_minute, [at for at, above in begun if one.stem in above]
+            if limit is None or len(times) < limit:
+                continue
+            what = f"{len(times)} runs have begun within a minute"
+            if limit == 0:
+                return Refusal(self._over(one, "runs_per_minute", what, limit))
+            until = times[-limit] + MINUTE
+            when = f" The next may begin in {math.ceil(until - now)} seconds."
+            return Refusal(self._over(one, "runs_per_minute", what, limit, when), until)
         return None
 
     def begun(self, row: Row) -> None:
         """Note, in this slice, that a run has begun."""
         if not self._is_limited:
             return
-        stems = frozenset(one.stem for one in self._actor.lineage())
-        if self._givers.begun is not None:
-            self._givers.begun.append((row.started_at, stems))
+        if self._actor.limits.runs_per_minute is not None:
+            self._begun.append(row.started_at)
+            stems = frozenset(one.stem for one in self._actor.lineage())
+            self._givers.of_last_minute(row.started_at).append((row.started_at, stems))
         if self._actor.parent is None:
             self._note()
         else:
@@ -78,11 +101,12 @@ class Allowance:
         for stem in idle:
             if not self._open_of(stem):
                 self._givers.forget(stem)
-        self._givers.note(self._actor)
+        begun, self._begun = self._begun, []
+        self._givers.note(self._actor, begun)
 
-    def _over(self, one: Actor, limit: str, what: str, allowed: int) -> OverLimit:
+    def _over(self, one: Actor, limit: str, what: str, allowed: int, when: str = "") -> OverLimit:
         return OverLimit(
-            f"{what}, and Limits({limit}={allowed}) for {one.address} and all below it allow no more.",
+            f"{what}, and Limits({limit}={allowed}) for {one.address} and all below it allow no more.{when}",
             path=one.address.steps,
             limit=limit,
         )
@@ -96,7 +120,7 @@ class Allowance:
                 continue
             if number := self._open_of(stem):
                 found.append((number, above))
-            elif not self._begun_by(stem):
+            else:
                 self._idle.add(stem)
         return found
 
@@ -113,21 +137,3 @@ class Allowance:
             except StoredDataError:
                 last[stem] = 0  # nobody goes on with what cannot be read
         return last.get(stem, 0)
-
-    def _begun_by(self, stem: str) -> list[float]:
-        """Return when runs of an agent began within the last minute."""
-        registry = self._of(stem)
-        try:
-            return [] if registry is None else registry.begun_since(self._actor.host.clock.now() - MINUTE)
-        except StoredDataError:
-            return []
-
-    def _begun(self) -> deque[tuple[float, frozenset[str]]]:
-        """Return when the runs of the last minute began, and whose limits they count for."""
-        begun = self._givers.begun
-        if begun is None:  # those of an earlier life
-            stored = [(at, above) for stem, above in self._givers.all() for at in self._begun_by(stem)]
-            begun = self._givers.begun = deque(sorted(stored, key=lambda one: one[0]))
-        while begun and begun[0][0] <= self._actor.host.clock.now() - MINUTE:
-            begun.popleft()
-        return begun

@@ -128,6 +128,14 @@ class Worker(Protocol):
         """Say something to whoever does a run, in this slice and once for each key."""
         ...
 
+    def stands(self, work: str) -> str | None:
+        """Return the status of a run, or turn; None if there is none."""
+        ...
+
+    def cancel(self, work: str) -> None:
+        """Stop a turn, in this slice and for good, that does no run."""
+        ...
+
     def wants(self, work: str) -> bool:
         """Return whether a run, or turn, is to go on: neither it nor anything above it was cancelled."""
         ...

@@ -231,7 +231,9 @@ class RemoteRuns(MethodRuns):
         """Note that the other server cannot be reached, for who gave the run; return for how many seconds."""
         away = self._actor.of(Served).away
         if run in away:
-            return self._actor.host.clock.now() - away[run][0]
+            since, _ = away[run]
+            away[run] = (since, str(error))
+            return self._actor.host.clock.now() - since
         log.info("%s waits until its server can be reached: %s", self._actor.address, error)
         away[run] = (self._actor.host.clock.now(), str(error))
         parent = self._actor.parent

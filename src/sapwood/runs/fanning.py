@@ -18,6 +18,8 @@ from sapwood.clock import Timer
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
+from sapwood.kernel.tree import Tree
+from sapwood.runs.allowance import Refusal
 from sapwood.runs.outcomes import Cleared, Outcomes
 from sapwood.runs.registry import HARD, Row, Run, shown
 from sapwood.runs.runner import CALLER_CANCELLED, Runs, Wish, text_of
@@ -168,6 +170,12 @@ class Fan:
         self._cleared: str | None = None
         """A run that was cleared away while it was waited for."""
         self._woken = asyncio.Event()
+        self._refusal: Refusal | None = None
+        """Why none of those that wait may begin."""
+        tree = actor.home
+        assert isinstance(tree, Tree)
+        self._freed = tree.givers.waiting
+        """Called when a run has ended anywhere in the tree."""
         self._wanted: set[str] = set()
         """The runs that are not to be taken away before somebody has seen what became of all."""
 
@@ -203,8 +211,7 @@ class Fan:
             given = 0
             while not is_so():
                 if not self._may_begin():
-                    self._woken.clear()
-                    await self._woken.wait()
+                    await self._news()
                 else:
                     self._begin(self._waiting.popleft())
                     given += 1
@@ -270,13 +277,33 @@ class Fan:
         return why != "" and why in (self._rule.then, self._rule.otherwise) and other in ids
 
     def _may_begin(self) -> bool:
+        self._refusal = None
         if not self._waiting:
             return False
-        if self._stopped is not None or not self._going:
+        if self._stopped is not None:
             return True
         if self._concurrency is not None and len(self._going) >= self._concurrency:
             return False
-        return self._runs.may_begin()
+        self._refusal = self._runs.refusal()
+        if self._refusal is None:
+            return True
+        # Where none of its own goes on, whose end would let another begin, those that do may wait for this one.
+        return not self._going and self._refusal.until is None
+
+    async def _news(self) -> None:
+        """Return when one of these has ended, is to be tried again, or may begin, if a limit is all it waited for."""
+        self._woken.clear()
+        look, timer = self._woken.set, None
+        if self._refusal is not None:
+            self._freed.add(look)
+            if self._refusal.until is not None:
+                timer = self._actor.host.clock.call_at(self._refusal.until, look)
+        try:
+            await self._woken.wait()
+        finally:
+            self._freed.discard(look)
+            if timer is not None:
+                timer.cancel()
 
     def _begin(self, twig: Twig) -> None:
         if self._stopped is None:

@@ -258,7 +258,7 @@ class Following:
         if (state := self._outcomes.stored_end(row.id)) is not None:
             self._outcomes.end_as(followed, state)  # it had ended when the process did, and that counts
         elif followed.timed_out:
-            self._outcomes.end_timed_out(row)
+            self._outcomes.end_timed_out(followed)
         else:
             self._outcomes.end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
         await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))

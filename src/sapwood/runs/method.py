@@ -16,9 +16,10 @@ from sapwood.capabilities.exposed import Exposed
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
 from sapwood.runs.following import Following
+from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -71,6 +72,13 @@ class MethodRuns:
         row = served.row(work)
         return row is not None and row.status == "running" and work not in self._cut and served.is_wanted(work)
 
+    def stands(self, work: str) -> str | None:
+        row = self._actor.of(Served).row(work)
+        return None if row is None else row.status
+
+    def cancel(self, work: str) -> None:
+        pass  # all it does are runs, which whoever gave them stops
+
     def waits(self, run: str) -> bool:
         return self._actor.of(Following).all_wait(run)
 
@@ -91,19 +99,35 @@ class MethodRuns:
         return found[1] if found is not None and found[0] is self._actor else None
 
     async def drive(self, run: str) -> None:
-        """Do a run, to its end."""
-        actor, served = self._actor, self._actor.of(Served)
+        """Do a run, to its end, when whoever drives it says so."""
+        served = self._actor.of(Served)
         row = served.row(run)
-        if row is None or row.status != "running":
+        if row is None:
             return
-        if run in self._cut or not served.is_wanted(run):
-            self._stop(run, self._cut.pop(run, None) or served.why_not(run))
-            return
+        driver = self._actor.host.shared(Driving).driver
+        part, is_known = part_of(self._actor, run, run, is_new=not is_again(self._actor)), False
+        if row.status == RUNNING:
+            if run in self._cut or not served.is_wanted(run):
+                self._stop(run, self._cut.pop(run, None) or served.why_not(run))
+            else:
+                with driver.pacing(part) as pace:
+                    await self._drive(run, pace)
+                    if (row := served.row(run)) is not None:
+                        is_known = pace.stepped(row.status, reason=row.reason if row.status == "error" else None)
+        if not is_known:
+            await driver.over(part, self.stands(run) or "aborted")
+
+    async def _drive(self, run: str, pace: Pace) -> None:
+        actor, served = self._actor, self._actor.of(Served)
         task = asyncio.current_task()
         assert task is not None
         self._tasks[run] = task
         doing.set((actor, run))
         try:
+            if (asked := pace.asked()) is not None:
+                with actor.host.shared(Driving).holding(actor.address, run):
+                    await asked
+                await self._actor.free()
             with tracing.span(
                 f"invoke_agent {actor.kind.type}",
                 gen_ai__operation__name="invoke_agent",
@@ -129,7 +153,7 @@ class MethodRuns:
             await self._actor.free()
             actor.last_error = describe(error)
             where = {"address": str(actor.address)}
-            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=error)
+            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=mistake(error))
             served.ended(run, "error", error=describe(error), reason=code_of(error))
         finally:
             self._tasks.pop(run, None)

@@ -19,6 +19,7 @@ from sapwood.capabilities.queue import Lane, Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import RunState, code_of
@@ -95,6 +96,13 @@ class Outcomes:
         self.tell(row)
         self._deliver(row, shown(row))
         self.changed(row.id)
+        self.freed()
+
+    def freed(self) -> None:
+        """A run is over, or no more: whoever waits for that anywhere in the tree looks whether another may begin."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        tree.givers.freed()
 
     def end_as(self, followed: Followed, state: RunState) -> None:
         """Note how the sub-agent says a run ended."""
@@ -102,7 +110,7 @@ class Outcomes:
         row = self.row(followed.row.id)
         news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
         if followed.timed_out and state.status == "aborted":
-            self.end_timed_out(row, seq=state.seq + 1, **news)
+            self.end_timed_out(followed, seq=state.seq + 1, **news)
             return
         self.end(row, state.status, error=state.error, reason=state.reason, seq=state.seq + 1, **news)
 
@@ -110,15 +118,18 @@ class Outcomes:
         """Note that a run ended without its sub-agent saying how."""
         row = self.row(followed.row.id)
         if isinstance(error, Aborted) and followed.timed_out:
-            self.end_timed_out(row)
+            self.end_timed_out(followed)
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
             self.end(row, "error", error=str(error) or describe(error), reason=code_of(error))
 
-    def end_timed_out(self, row: Row, **news: Any) -> None:
-        """Note that a run was stopped because its time was over."""
+    def end_timed_out(self, followed: Followed, **news: Any) -> None:
+        """Note that a run was stopped because its time was over; and why it was, if that is known."""
+        row = self.row(followed.row.id)
         text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        if followed.trouble is not None:
+            text = f"{text} {followed.trouble}"
         self.end(row, "error", error=text, reason="timed-out", **news)
 
     def give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:

@@ -6,13 +6,14 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
-from sapwood.capabilities.fibers import UNTIL_WOKEN
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.pacing import Driving
 from sapwood.runs.served import Served
 
 
@@ -106,18 +107,25 @@ class Patience:
         now, row = self._actor.host.clock.now(), followed.row
         if row.deadline_at is not None and now >= row.deadline_at:
             followed.timed_out = True
+            if (away := self._away(followed)) is not None:
+                followed.trouble = away[1]
             followed.cut("timed-out")
             return
         due = self._due(followed)
         if due is None or now < due:
             return  # something was heard meanwhile
-        served = None if followed.child is None else followed.child.of(Served)
-        waits = served is not None and served.worker.waits(row.id) and self._away(followed) is None
-        if served is not None and waits and not self._is_over_budget(followed):
+        if self._waits(followed) and not self._is_over_budget(followed):
             followed.since = now  # it waits for somebody, and that may take any time
-            served.last_heard.pop(row.id, None)
+            if followed.child is not None:
+                followed.child.of(Served).last_heard.pop(row.id, None)
             return
         await self.give_up(followed)
+
+    def _waits(self, followed: Followed) -> bool:
+        """Return whether a run waits for a person, or for whoever drives it."""
+        if (child := followed.child) is None or self._away(followed) is not None:
+            return False
+        return child.of(Served).worker.waits(followed.row.id) or child.host.shared(Driving).holds(child.address)
 
     async def give_up(self, followed: Followed) -> None:
         """Wait no longer for a run. Its sub-agent may go on, and is followed on."""

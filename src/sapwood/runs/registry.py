@@ -264,11 +264,6 @@ class Registry:
         rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
         return rows[0][0]
 
-    def begun_since(self, then: float) -> list[float]:
-        """Return when the runs began that began after this."""
-        rows = self.find("WHERE started_at > ? ORDER BY number", then)
-        return [row.started_at for row in rows if not row.asked.get(REFUSED, False)]
-
     def add(self, id: str, agent: Step, input: Any, **more: Any) -> Row:
         """Store a run that is about to start."""
         self._db.ensure(RUNS)

@@ -29,7 +29,7 @@ from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
-from sapwood.runs.allowance import Allowance
+from sapwood.runs.allowance import Allowance, Refusal
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
@@ -166,7 +166,7 @@ class Runs:
             id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
         )
         if refusal is not None:
-            self._outcomes.end(row, "error", error=str(refusal), reason=refusal.code)
+            self._outcomes.end(row, "error", error=str(refusal.error), reason=refusal.error.code)
             return self._outcomes.row(id)
         self._allowance.begun(row)
         if wish.detached is not None and self.registry.count_open() > MANY_DETACHED:
@@ -175,9 +175,9 @@ class Runs:
         self._following.launch(id)
         return row
 
-    def may_begin(self) -> bool:
-        """Return whether another run may begin now."""
-        return self._allowance.refusal() is None
+    def refusal(self) -> Refusal | None:
+        """Return why no other run may begin now; None: it may."""
+        return self._allowance.refusal()
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
         """Store a run that is not to begin any more."""
@@ -381,7 +381,7 @@ class Runs:
                     self._actor.of(Served).worker.wake(row.work)
                 self._outcomes.end(row, status, **news)
                 self._following.wake(row.id)
-                tree.questions.forget_below(self._actor.address.child(kind.type, name))
+                tree.questions.forget_below(self._actor.address.child(kind.type, name), self._actor)
 
     def wake_work(self, work: str) -> None:
         """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
@@ -429,6 +429,7 @@ class Runs:
             self._following.forget(id)
             self._following.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
+            self._outcomes.freed()
             self._outcomes.changed(id)
             if row.mode == "persistent" and self.registry.of_child(row.name):
                 continue  # it has done others, which are known still

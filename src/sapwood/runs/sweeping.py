@@ -17,7 +17,7 @@ import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.calls import CALLS
-from sapwood.capabilities.fibers import FIBERS
+from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.schedules import Schedules
 from sapwood.errors import StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -41,7 +42,7 @@ SHOWN = 500
 class Transport:
     """One run of an agent of another server."""
 
-    def __init__(self, url: str, session: str, token: Callable[[], Awaitable[str | None]]) -> None:
+    def __init__(self, url: str, session: str, token: Callable[[], str | Awaitable[str | None] | None]) -> None:
         self._url = url.rstrip("/")
         self._base = f"{self._url}/{quote(session, safe='')}"
         self._token = token
@@ -97,7 +98,10 @@ class Transport:
     ) -> AsyncGenerator[httpx2.Response, None]:
         """Send a request; whatever goes wrong while its answer is read is one of our own errors."""
         headers[wire.HEADER] = str(wire.VERSION)
-        if (token := await self._token()) is not None:
+        token = self._token()
+        if isawaitable(token):
+            token = await token
+        if token is not None:
             headers["authorization"] = f"Bearer {token}"
         if (trace := tracing.text()) is not None:
             headers["traceparent"] = trace

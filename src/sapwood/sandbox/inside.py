@@ -102,7 +102,7 @@ class Stage:
         """Return why code did not come to its end that raised this."""
         frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<code>"]
         line = frames[-1] if frames else None
-        said = f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
         number = getattr(getattr(error, "reason", error), "errno", None)  # urllib wraps what the kernel said
         if self.printed.flooded:
             return why("limit", f"It printed more than {self.limits['output_bytes']} bytes.")

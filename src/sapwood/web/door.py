@@ -30,6 +30,7 @@ from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, NotFound, SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, resolve
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.sockets import Socket
@@ -527,7 +528,7 @@ class Door:
         except NotFound:
             pass
         except Exception as error:
-            log.warning("on_close of %s failed", socket.address, exc_info=error)
+            log.warning("on_close of %s failed: %s", socket.address, describe(error), exc_info=mistake(error))
 
     def _may_come_from(self, request: HTTPConnection) -> bool:
         """Return whether a page of this origin may connect: a browser sends cookies along, wherever a page is from."""

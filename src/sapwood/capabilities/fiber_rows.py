@@ -1,0 +1,263 @@
+"""Fibers as they are stored: one row each, until they are over or, those with a key, until they are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sapwood import tracing
+from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
+from sapwood.capabilities.steps import is_msgpack
+from sapwood.clock import Clock
+from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+FIBERS = Schema("sapwood.capabilities", "fibers")
+UNTIL_WOKEN = float("inf")
+"""When one is due that sleeps until somebody wakes it."""
+ALL = (
+    "SELECT number, name, key, method, arguments, status, due_at, stash, result, error, recoveries, failures,"
+    " created_at, ended_at, trace FROM sapwood_fibers "
+)
+NO_ARGUMENTS = b"\x80"
+OVER = ("completed", "failed", "cancelled", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class Fiber:
+    """One fiber, as it is stored."""
+
+    id: str
+    """What it is called here; a key will do as well."""
+    name: str
+    """What it was named."""
+    key: str | None
+    """The key it was started under."""
+    status: str
+    """`running`, `sleeping`, `completed`, `failed`, `cancelled` or `interrupted`."""
+    stash: Any
+    """What was stashed last."""
+    result: Any
+    """What it returned, as what msgpack has."""
+    error: str | None
+    """What went wrong last."""
+    recoveries: int
+    """How often it was recovered since it last got further."""
+    created_at: datetime
+    """When it was started."""
+    ended_at: datetime | None
+    """When it was over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is to come."""
+        return self.status in OVER
+
+
+class Row(NamedTuple):
+    number: int
+    name: str
+    key: str | None
+    method: str | None
+    arguments: bytes | None
+    status: str
+    due_at: float | None
+    stash: bytes | None
+    result: bytes | None
+    error: str | None
+    recoveries: int
+    failures: int
+    created_at: float
+    ended_at: float | None
+    trace: str | None
+
+
+class FiberRows:
+    """The rows of one agent's fibers. Every change belongs to the open slice."""
+
+    def __init__(self, database: Database, clock: Clock, calls: StoredCalls) -> None:
+        self._db = database
+        self._clock = clock
+        self._calls = calls
+
+    @property
+    def exist(self) -> bool:
+        """Whether this agent ever had any."""
+        return self._db.has(FIBERS)
+
+    def add(self, name: str, key: str | None, method: str | None, arguments: bytes | None) -> Row:
+        """Store a fiber that is about to run."""
+        self._db.ensure(FIBERS)
+        now = self._clock.now()
+        ((number,),) = self._db.execute(
+            "INSERT INTO sapwood_fibers (name, key, method, arguments, status, due_at, created_at, trace)"
+            " VALUES (?, ?, ?, ?, 'running', ?, ?, ?) RETURNING number",
+            name,
+            key,
+            method,
+            arguments,
+            now,
+            now,
+            tracing.text(),
+        )
+        row = self.get(number)
+        assert row is not None
+        return row
+
+    def get(self, number: int) -> Row | None:
+        rows = self._find("WHERE number = ?", number)
+        return rows[0] if rows else None
+
+    def named(self, fiber: str) -> Row | None:
+        """Return a fiber by its key or its id."""
+        rows = self._find("WHERE key = ?", fiber)
+        number = None if rows else self._calls.number_of(fiber)
+        return rows[0] if rows else None if number is None else self.get(number)
+
+    def _find(self, where: str, *arguments: Any) -> list[Row]:
+        if not self.exist:
+            return []
+        return [Row(*row) for row in self._db.execute(ALL + where, *arguments)]
+
+    def all(self, status: str | None, limit: int) -> list[Row]:
+        """Return fibers, oldest first."""
+        return self._find("WHERE ?1 IS NULL OR status = ?1 ORDER BY number LIMIT ?2", status, limit)
+
+    def due(self, now: float, most: int) -> list[Row]:
+        """Return those that have to be looked after by now, as many as this."""
+        return self._find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
+
+    def first_due(self, after: float = float("-inf")) -> float | None:
+        """Return when the first one is due after this time; those that run now are due, too."""
+        if not self.exist:
+            return None
+        rows = self._db.execute(
+            "SELECT due_at FROM sapwood_fibers WHERE due_at IS NOT NULL AND due_at > ? AND due_at < ?"
+            " ORDER BY due_at LIMIT 1",
+            after,
+            UNTIL_WOKEN,
+        )
+        return rows[0][0] if rows else None
+
+    def asleep(self, name: str, method: str) -> list[Row]:
+        """Return those of this name, that call this method, which sleep on."""
+        now = self._clock.now()
+        return self._find("WHERE status = 'sleeping' AND due_at > ? AND name = ? AND method = ?", now, name, method)
+
+    def is_under_way(self, name: str, method: str) -> bool:
+        """Return whether a fiber of this name, that calls this method, is not over."""
+        return bool(self._find("WHERE due_at IS NOT NULL AND name = ? AND method = ? LIMIT 1", name, method))
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a fiber is not over."""
+        return bool(self._find("WHERE number = ? AND due_at IS NOT NULL", number))
+
+    def over(self, number: int | None, status: str | None) -> list[Row]:
+        """Return those that are over; only this one, or only of this status, if asked."""
+        which = "WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1) AND (?2 IS NULL OR status = ?2)"
+        return self._find(which, number, status)
+
+    def progressed(self, number: int, due: float | None) -> bool:
+        """One got further since it was recovered, and is due then, or as it was; return whether it had been."""
+        return bool(
+            self._db.execute(
+                "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = coalesce(?, due_at)"
+                " WHERE number = ? AND recoveries > 0 AND due_at IS NOT NULL RETURNING number",
+                due,
+                number,
+            )
+        )
+
+    def sleep(self, number: int, until: float) -> None:
+        """One sleeps until then."""
+        self._db.execute("UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ?", until, number)
+        if until == UNTIL_WOKEN:  # it has come as far as it could
+            self._db.execute("UPDATE sapwood_fibers SET recoveries = 0, failures = 0 WHERE number = ?", number)
+
+    def wake(self, number: int, now: float) -> None:
+        """One that sleeps is due now."""
+        self._db.execute("UPDATE sapwood_fibers SET due_at = ? WHERE number = ?", now, number)
+
+    def slept(self, number: int) -> None:
+        """One that slept runs: from here on it can be interrupted like any other."""
+        self._db.execute(
+            "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", number
+        )
+
+    def recovers(self, number: int, due: float, *, died: bool) -> None:
+        """One is recovered, and again then if that ends the process, which `died` of it perhaps the last time."""
+        self._db.execute(
+            "UPDATE sapwood_fibers SET recoveries = recoveries + 1, failures = failures + ?, due_at = ?"
+            " WHERE number = ?",
+            int(not died),
+            due,
+            number,
+        )
+
+    def failed(self, number: int, error: str) -> None:
+        """One could not be recovered."""
+        self._db.execute("UPDATE sapwood_fibers SET failures = failures + 1, error = ? WHERE number = ?", error, number)
+
+    def stash(self, number: int, packed: bytes) -> None:
+        """Keep where one is."""
+        self._db.execute("UPDATE sapwood_fibers SET stash = ? WHERE number = ?", packed, number)
+
+    def end(self, number: int, status: str, result: bytes | None, error: str | None) -> bool:
+        """One is over, unless it was before; return whether it was not."""
+        return bool(
+            self._db.execute(
+                "UPDATE sapwood_fibers SET status = ?, due_at = NULL, result = ?, error = ?, ended_at = ?"
+                " WHERE number = ? AND due_at IS NOT NULL RETURNING number",
+                status,
+                result,
+                error,
+                self._clock.now(),
+                number,
+            )
+        )
+
+    def resume(self, number: int, now: float) -> None:
+        """One that failed goes on."""
+        self._db.execute(
+            "UPDATE sapwood_fibers SET status = 'running', due_at = ?, ended_at = NULL, recoveries = 0, failures = 0"
+            " WHERE number = ?",
+            now,
+            number,
+        )
+
+    def remove(self, number: int) -> None:
+        """Nothing is left of one."""
+        self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", number)
+
+    def shown(self, row: Row) -> Fiber:
+        """Return a fiber as users see it."""
+        return Fiber(
+            id=self._calls.id_of(row.number),
+            name=row.name,
+            key=row.key,
+            status=row.status,
+            stash=None if row.stash is None else shown(row.stash),
+            result=None if row.result is None else shown(row.result),
+            error=row.error,
+            recoveries=row.recoveries,
+            created_at=time_of(row.created_at),
+            ended_at=None if row.ended_at is None else time_of(row.ended_at),
+        )
+
+
+def unfit(stored: Stored) -> Iterator[Misfit]:
+    """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
+    if not stored.file.has(FIBERS):
+        return
+    for number, key, method, arguments, stash in stored.file.rows(
+        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
+    ):
+        stored.counts["fibers"] += 1
+        wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
+        if wrong is not None:
+            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
+        elif stash is not None and not is_msgpack(stash):
+            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)

@@ -1,0 +1,221 @@
+"""Where workers come in: `POST /_driver/step`, `stop` and `look`, with the token they share with the app.
+
+An answer is lines of JSON. While a step is done there is a line now and then, so that whoever
+waits knows that somebody still does it; the last line says how it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from asyncio import Future
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from sapwood.address import Address
+from sapwood.drivers.temporal.workflow import Answer, Asked
+from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.node import tree_folder
+from sapwood.runs.pacing import RUNNING
+from sapwood.runs.registry import HARD
+from sapwood.runs.runner import Runs
+from sapwood.runs.served import Served
+from sapwood.runs.streaming import OpenStreams
+from sapwood.storage.database import until_free
+from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.web.errors import status_of
+
+if TYPE_CHECKING:
+    from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
+
+BEAT = 1.0
+"""Seconds between two signs of life, if nobody wants them sooner."""
+BEGINNING = 10.0
+"""Seconds that something is waited for that is about to go on."""
+AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""What has those in between hand on each line: they are signs of life."""
+
+
+class Door:
+    """Answers workers."""
+
+    def __init__(self, driver: TemporalDriver) -> None:
+        self._driver = driver
+        self._token = f"Bearer {driver.token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, self._token):
+            response: Response = JSONResponse({"error": "This needs the driver's token.", "code": "unauthorized"}, 401)
+        else:
+            response = await self._answer(request)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        what = request.url.path.rpartition("/")[2]
+        try:
+            if request.method != "POST" or what not in ("step", "stop", "look"):
+                return JSONResponse({"error": f"A worker cannot ask for {what!r}."}, 404)
+            asked = msgspec.convert(await request.json(), Asked)
+            address = Address.parse(asked.address)
+            if what == "step":
+                found = await self._found(address, asked.id)
+                answers = found.step(asked.step) if not isinstance(found, Answer) else found
+                return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
+            if what == "stop":
+                await self.stop(address, asked.id, asked.reason)
+            return JSONResponse(asdict(await self._look(address, asked.id)))
+        except (ValueError, msgspec.ValidationError) as error:
+            return _refused(InvalidArguments(f"This is not what workers ask: {error}"))
+        except SapwoodError as error:
+            return _refused(error)
+
+    async def _lines(self, answer: Answer | Future[Answer]) -> AsyncIterator[bytes]:
+        if isinstance(answer, Future):
+            beat, streams = min(BEAT, self._driver.patience / 4), self._driver.node.shared(OpenStreams)
+            reading = _Waiting(answer.get_loop().create_future())
+            streams.readers.add(reading)
+            try:
+                while not answer.done() and not reading.ended.done():
+                    await asyncio.wait({answer, reading.ended}, timeout=beat, return_when=asyncio.FIRST_COMPLETED)
+                    if not answer.done():
+                        yield b"{}\n"
+                if not answer.done() or answer.exception() is not None:
+                    return  # whoever asked asks again
+                answer = answer.result()
+            finally:
+                streams.readers.discard(reading)
+        yield msgspec.json.encode(answer) + b"\n"
+
+    async def _found(self, address: Address, id: str) -> TemporalPace | Answer:
+        """Return who does a turn or run now, or how it stands if nobody can."""
+        driver, key = self._driver, (str(address), id)
+        until = asyncio.get_running_loop().time() + BEGINNING
+        while (pace := driver.paces.get(key)) is None:
+            answer = await self._look(address, id)
+            if answer.status != RUNNING or answer.waits:
+                return answer
+            if key in driver.paces:
+                continue
+            if (left := until - asyncio.get_running_loop().time()) <= 0:
+                raise Unavailable(f"{address} does not go on with {id!r} yet.")
+            changed: Future[None] = asyncio.get_running_loop().create_future()
+            driver.changed.add(changed)
+            await asyncio.wait({changed}, timeout=min(left, 1.0))
+            driver.changed.discard(changed)
+        return pace
+
+    async def _look(self, address: Address, id: str) -> Answer:
+        """Return how a turn or run stands; `NotFound` if there is none."""
+        try:
+            actor = await self._reach(address)
+        except Aborted:
+            is_over = await self._is_over_above(address, id)
+            # If not, whoever opens it again has it end or go on, and tell.
+            return Answer("aborted") if is_over else Answer(RUNNING, waits=True)
+        answer: Answer | None = await _done(actor, _stands, actor, id)
+        if answer is None:
+            raise NotFound(f"{address} has no turn or run {id!r}.", path=address.steps)
+        return answer
+
+    async def _is_over_above(self, address: Address, id: str) -> bool:
+        """Return whether a run is over for the agent that gave it."""
+        if address.parent is None:
+            return False
+        try:
+            parent = await self._reach(address.parent)
+        except Aborted:
+            return False
+        return await _done(parent, _is_over, parent, address.name, id)
+
+    async def stop(self, address: Address, id: str, reason: str) -> None:
+        """Have a turn or run be stopped, and all below it."""
+        try:
+            actor = await self._reach(address)
+        except Aborted:
+            if await self._is_over_above(address, id):
+                return
+            raise
+        parent = actor.parent
+        if parent is not None and await _done(actor, _does_run, actor, id):
+            parent = await self._reach(parent.address)
+            await _done(parent, _cancel_run, parent, id, reason)
+        else:
+            await _done(actor, _cancel, actor, id, reason)
+
+    async def _reach(self, address: Address) -> Actor:
+        node = self._driver.node
+        if address.root not in node.trees and not tree_folder(node.folder, address.root).exists():
+            raise NotFound(f"There is no {address.root}.", path=address.steps)
+        if not node.tree(address).has(address):
+            raise NotFound(f"There is no {address}.", path=address.steps)
+        try:
+            return await node.reach(address, None, None)
+        except (Aborted, Quarantined, Unavailable):
+            raise
+        except Exception as error:
+            if isinstance(error, NotFound) and not node.tree(address).has(address):
+                raise
+            # What its code says is for nobody outside: it would be kept in histories.
+            raise Unavailable(f"{address} cannot be reached now: {type(error).__name__}.") from None
+
+
+class _Waiting:
+    """A worker that waits for a step: it is let go when the server ends."""
+
+    def __init__(self, ended: Future[None]) -> None:
+        self.ended = ended
+
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+async def _done(actor: Actor, function: Any, *args: Any) -> Any:
+    """Do something as a call of an agent."""
+    _, reply = actor.handle("driver", function, *args)
+    return await reply
+
+
+async def _stands(actor: Actor, id: str) -> Answer | None:
+    await until_free(actor.database)
+    worker = actor.of(Served).worker
+    status = worker.stands(id)
+    return None if status is None else Answer(status, waits=status in ("queued", "waiting") or worker.rests(id))
+
+
+async def _is_over(parent: Actor, child: str, run: str) -> bool:
+    await until_free(parent.database)
+    row = parent.of(Runs).registry.get(run)
+    return row is not None and row.name == child and row.status in HARD
+
+
+async def _does_run(actor: Actor, id: str) -> bool:
+    """Return whether this is a run; a turn that was one, and goes on, is none."""
+    await until_free(actor.database)
+    row = actor.of(Served).row(id)
+    return row is not None and row.status == RUNNING
+
+
+async def _cancel(actor: Actor, id: str, reason: str) -> None:
+    if await _does_run(actor, id):
+        actor.of(Served).cancel(id, reason)
+    else:
+        actor.of(Served).worker.cancel(id)
+
+
+async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
+    await until_free(parent.database)
+    parent.of(Runs).cancel(id, reason)
+
+
+def _refused(error: SapwoodError) -> Response:
+    text = "It was aborted." if isinstance(error, Aborted) else str(error)  # not why: it would be kept in histories
+    return JSONResponse({"error": text, "code": error.code}, status_of(error))

@@ -1,0 +1,433 @@
+"""Has Temporal say when turns and runs go on: each is a workflow, which asks for its steps.
+
+The agent does the steps, and keeps all that comes of them. This side begins the workflows,
+tells those that wait when they need not any more, and answers when a step is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from asyncio import Future, Task
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sapwood.address import Address
+from sapwood.errors import Refused, SapwoodError, Unavailable, UsageError
+from sapwood.runs.pacing import RUNNING, Driving, Part
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sapwood.drivers.temporal.workflow import Answer, Driven
+    from sapwood.kernel.node import Node
+    from sapwood.web.asgi import ASGI
+
+log = logging.getLogger(__name__)
+
+DOOR = "/_driver/"
+MOST_ID = 900
+"""Bytes of the id of a workflow; Temporal allows 1000."""
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
+"""Seconds until Temporal is asked again if it does not answer."""
+LONGEST_WATCH = 300.0
+"""Seconds between two looks at the workflow of one that is not asked for its next step."""
+LONGEST_UNSEEN = 60.0
+"""Seconds until it is noticed that somebody has ended a workflow whose turn waits for others."""
+ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
+"""How workflows end that somebody other than the agent has ended."""
+
+
+class TemporalDriver:
+    """Has Temporal drive the turns and runs of an app: ``App(driver=TemporalDriver(token=…))``.
+
+    Each turn or run is a workflow that asks for its steps; the agents do them, and keep what comes
+    of them. Start workers with `sapwood temporal worker`. `token` is what they come in with: a secret
+    that the app and its workers share. `options` are handed to `temporalio.client.Client.connect`: TLS, an
+    API key, a data converter that encrypts.
+    """
+
+    path = DOOR
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:7233",
+        *,
+        token: str,
+        namespace: str = "default",
+        queue: str = "sapwood",
+        patience: float = 10.0,
+        look: float = 900.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            import temporalio.client as _  # noqa: F401 - say now what would fail later
+        except ImportError as error:
+            raise UsageError("TemporalDriver needs Temporal's client: pip install 'sapwood[temporal]'.") from error
+        if not token:
+            raise UsageError("TemporalDriver(token=…) is the secret that the app and its workers share. Give it one.")
+        self.target = target
+        self.namespace = namespace
+        self.queue = queue
+        self.token = token
+        self.patience = patience
+        self._look = look
+        self._options = dict(options or {})
+        self._node: Node | None = None
+        self._client: Client | None = None
+        self._is_prepared = False
+        self._searchable = True
+        self._is_silent = False
+        """Whether Temporal did not answer when last asked."""
+        self.paces: dict[tuple[str, str], TemporalPace] = {}
+        """What is done now in this process, by address and id."""
+        self._telling: set[Task[bool]] = set()
+        """What Temporal has not been told yet."""
+        self.changed: set[Future[None]] = set()
+        """Those who wait for one of them to begin."""
+
+    async def connect(self, *, lazy: bool = False) -> Client:
+        """Return a client of the Temporal server."""
+        from temporalio.client import Client
+
+        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **self._options)
+
+    async def start(self, node: Node) -> None:
+        """Begin to drive what the agents of this node do."""
+        if self._node is not None:
+            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
+        self._client = await self.connect(lazy=True)
+        self._node = node
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        """End; the workflows go on when the app is started again."""
+        for pace in list(self.paces.values()):
+            pace.leave()
+        self.paces.clear()
+        for telling in self._telling:
+            telling.cancel()
+        self._node = self._client = None
+
+    @property
+    def node(self) -> Node:
+        """The node whose agents it drives."""
+        if self._node is None:
+            raise Unavailable("The app is not running.")
+        return self._node
+
+    @property
+    def door(self) -> ASGI:
+        """What answers workers."""
+        from sapwood.drivers.temporal.door import Door
+
+        return Door(self)
+
+    @contextmanager
+    def pacing(self, part: Part) -> Generator[TemporalPace, None, None]:
+        """Pace a part in this block."""
+        pace = TemporalPace(self, part)
+        self.paces[pace.key] = pace
+        for waiting in self.changed:
+            if not waiting.done():
+                waiting.set_result(None)
+        self.changed.clear()
+        try:
+            yield pace
+        finally:
+            if self.paces.get(pace.key) is pace:
+                del self.paces[pace.key]
+            pace.leave()
+
+    def driven(self, part: Part) -> Driven:
+        """Return what the workflow of a part is told: who it is, and nothing of what is said."""
+        from sapwood.drivers.temporal.workflow import Driven
+
+        return Driven(
+            workflow=workflow_id(part.address, part.id),
+            address=str(part.address),
+            id=part.id,
+            patience=self.patience,
+            look=self._look,
+            seconds=part.seconds,
+            searchable=self._searchable,
+        )
+
+    async def ready(self, part: Part) -> None:
+        """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
+        from sapwood.drivers.temporal.workflow import GIVE, READY
+
+        await self._prepare()
+        driven = self.driven(part)
+        if not part.is_new:
+            if await self._signal(driven.workflow, READY):
+                return
+            if (state := await self.state(part)) != "FAILED":  # of an end that the agent has lost with the power
+                _check(state)
+        if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
+            return
+        await self._begin(driven)
+
+    async def _begin(self, driven: Driven) -> None:
+        from temporalio.common import WorkflowIDConflictPolicy
+
+        from sapwood.drivers.temporal.workflow import NAME, READY
+
+        await self._answered(
+            lambda client: client.start_workflow(
+                NAME,
+                driven,
+                id=driven.workflow,
+                task_queue=self.queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=READY,  # one that waits since an earlier life may have the same id
+                execution_timeout=driven.timeout,
+                task_timeout=timedelta(seconds=self.patience),
+                search_attributes=driven.attributes,
+                static_summary=driven.address,
+            )
+        )
+
+    async def over(self, part: Part, status: str) -> None:
+        """Have the workflow of a part end that nobody asked for a step when it was over.
+
+        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        """
+        from sapwood.drivers.temporal.workflow import OVER
+
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+        await asyncio.wait({telling}, timeout=self.patience)
+
+    async def _signal(self, workflow: str, name: str, *arguments: Any) -> bool:
+        """Tell a workflow something; return whether there is one that has not ended."""
+        told = await self._answered(
+            lambda client: client.get_workflow_handle(workflow).signal(name, args=list(arguments)), or_none=True
+        )
+        return told is not NOTHING
+
+    async def stop_work(self, part: Part, state: str) -> None:
+        """Have a part be stopped whose workflow was ended in Temporal."""
+        from sapwood.drivers.temporal.door import Door
+
+        await Door(self).stop(part.address, part.id, f"workflow-{state.lower()}")
+
+    async def state(self, part: Part, since: datetime | None = None) -> str | None:
+        """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
+        found: Any = await self._answered(
+            lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
+        )
+        if found is NOTHING or (since is not None and found.close_time is not None and found.close_time < since):
+            return None
+        return found.status.name
+
+    async def _answered(self, ask: Callable[[Client], Awaitable[Any]], *, or_none: bool = False) -> Any:
+        """Return what Temporal answers, once it does; `NOTHING` if there is no such workflow."""
+        from temporalio.service import RPCError, RPCStatusCode
+
+        wait = SHORTEST_WAIT
+        while True:
+            if self._client is None:
+                raise Unavailable("The app is not running.")
+            try:
+                answer = await ask(self._client)
+            except Exception as error:  # noqa: BLE001 - also a codec of the user's, whose keys may be away
+                if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
+                    return NOTHING
+                if not self._is_silent:
+                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, error)
+                self._is_silent = True
+            else:
+                if self._is_silent:
+                    log.warning("Temporal at %s answers again", self.target)
+                self._is_silent = False
+                return answer
+            await asyncio.sleep(random.uniform(wait / 2, wait))
+            wait = min(wait * 2, LONGEST_WAIT)
+
+    async def _prepare(self) -> None:
+        """Have the namespace know what workflows can be searched by, once."""
+        from temporalio.api.enums.v1 import IndexedValueType
+        from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+        from temporalio.service import RPCError, RPCStatusCode
+
+        from sapwood.drivers.temporal.workflow import PATH, ROOT, TYPE
+
+        if self._is_prepared:
+            return
+        refused = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
+        keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+        wanted = {key.name: keyword for key in (TYPE, PATH, ROOT)}
+        request = AddSearchAttributesRequest(search_attributes=wanted, namespace=self.namespace)
+
+        async def are_known(client: Client) -> bool:
+            try:
+                asked = ListSearchAttributesRequest(namespace=self.namespace)
+                found = await client.operator_service.list_search_attributes(asked)
+            except RPCError as error:
+                if error.status not in refused:
+                    raise
+                return False
+            return all(found.custom_attributes.get(name) == keyword for name in wanted)
+
+        async def add(client: Client) -> None:
+            try:
+                await client.operator_service.add_search_attributes(request)
+            except RPCError as error:
+                if error.status in refused:
+                    self._searchable = await are_known(client)  # perhaps somebody else has added them
+                    if not self._searchable:
+                        log.warning(
+                            "the search attributes %s cannot be added to the namespace %r (%s): workflows go without, "
+                            "until they are added and this app is started again",
+                            ", ".join(wanted),
+                            self.namespace,
+                            error,
+                        )
+                elif error.status != RPCStatusCode.ALREADY_EXISTS:
+                    raise
+
+        await self._answered(add)
+        self._is_prepared = True
+
+
+class TemporalPace:
+    """Has one part go on when its workflow asks for a step."""
+
+    def __init__(self, driver: TemporalDriver, part: Part) -> None:
+        self._driver = driver
+        self._part = part
+        self.key = (str(part.address), part.id)
+        self._since = datetime.now(UTC)
+        self._asked: Future[None] | None = None
+        """Done when a step is asked for."""
+        self._answering: Future[Answer] | None = None
+        """What whoever asked for the step waits for that is done now."""
+        self._number = 0
+        self._last: tuple[int, Answer] | None = None
+        """The last step, and what was answered: whoever did not hear it asks again."""
+        self._waits = False
+        """Whether it waits for others, and no step can be asked for."""
+        self._must_tell = True
+        """Whether its workflow will not ask by itself."""
+        self._prompting: Task[None] | None = None
+        """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
+
+    def asked(self) -> Future[None] | None:
+        """Return what is done when a step is asked for; None: one is."""
+        self._waits = False
+        if self._answering is not None:
+            return None
+        if self._must_tell:
+            self._last = None  # it is over that it waited for, and whoever asks gets a step
+        self._asked = self._driver.node.loop.create_future()
+        self._see_to(self._prompt(self._asked))
+        return self._asked
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._prompting is not None:
+            self._prompting.cancel()
+        self._prompting = self._driver.node.loop.create_task(work)
+
+    def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
+        """Answer whoever asked for a step; return whether anybody did."""
+        from sapwood.drivers.temporal.workflow import Answer
+
+        self._must_tell = self._waits = waits
+        if self._answering is None:
+            return False
+        answer, answering = Answer(status, waits, reason), self._answering
+        self._last, self._answering = (self._number, answer), None
+        if not answering.done():
+            answering.set_result(answer)
+        if waits and status == RUNNING:
+            self._see_to(self._watch())
+        return True
+
+    def step(self, number: int) -> Future[Answer]:
+        """Have the next step be done; return what it is answered with. The same one may be asked for again."""
+        from sapwood.drivers.temporal.workflow import Answer
+
+        if self._answering is not None:
+            return self._answering
+        answering: Future[Answer] = self._driver.node.loop.create_future()
+        if self._last is not None and self._last[0] == number:
+            answering.set_result(self._last[1])
+        elif self._waits:
+            answering.set_result(Answer("running", waits=True))
+        else:
+            self._number, self._answering = number, answering
+            self._must_tell, self._part = False, replace(self._part, is_new=False)
+            if self._prompting is not None:
+                self._prompting.cancel()
+            if self._asked is not None and not self._asked.done():
+                self._asked.set_result(None)
+        return answering
+
+    def leave(self) -> None:
+        """Nobody does this part any more, in this process or for now."""
+        if self._prompting is not None:
+            self._prompting.cancel()
+        if self._answering is not None and not self._answering.done():
+            self._answering.set_exception(Unavailable("It was interrupted, and goes on later."))
+            self._answering.exception()  # perhaps nobody waits for it
+        self._answering = None
+
+    async def _prompt(self, asked: Future[None]) -> None:
+        """Have the workflow ask, and see that it does not end before it has."""
+        wait, waited = self._driver.patience, 0.0
+        try:
+            if self._must_tell:
+                await self._driver.ready(self._part)
+                self._must_tell, self._part = False, replace(self._part, is_new=False)
+            while True:
+                await asyncio.sleep(wait)
+                waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
+                state = await self._driver.state(self._part, self._since)
+                _check(state)
+                log.warning(
+                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
+                    "(sapwood temporal worker)",
+                    *self.key,
+                    waited,
+                    self._driver.queue,
+                )
+                await self._driver.ready(self._part)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
+            if not asked.done():
+                asked.set_exception(error)
+                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
+
+    async def _watch(self) -> None:
+        """Stop it if its workflow is ended in Temporal while it waits for others."""
+        state, wait = None, self._driver.patience
+        with suppress(SapwoodError):  # the app ends, or the agent is no more
+            while state not in ENDED:
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_UNSEEN)
+                state = await self._driver.state(self._part, self._since)
+            await self._driver.stop_work(self._part, state)
+
+
+def _check(state: str | None) -> None:
+    """Raise if somebody has ended a workflow that had not come to its end."""
+    if state in ENDED:
+        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+
+
+NOTHING: Any = object()
+"""What Temporal answers about a workflow that does not exist, or has ended."""
+
+
+def workflow_id(address: Address, id: str) -> str:
+    """Return the id of the workflow of a turn or run, whose own id is unique only in its agent."""
+    whole = f"{address} {id}"
+    if len(whole.encode()) <= MOST_ID:
+        return whole
+    return f"{address.root} {hashlib.sha256(whole.encode()).hexdigest()}"[-MOST_ID:]

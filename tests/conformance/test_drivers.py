@@ -1,0 +1,128 @@
+"""Something outside says when the steps of turns and runs begin; all else stays with the agents."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sapwood import App, ChatAgent, Turn
+from sapwood.kernel.node import Node
+from sapwood.runs.pacing import Driving, Part
+from sapwood.testing import ScriptedModel, running, text
+
+if TYPE_CHECKING:
+    from sapwood.web.asgi import ASGI
+
+
+COUNT = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n"
+
+
+class HandPace:
+    """Lets a step begin when the test says so."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.told: list[tuple[str, bool]] = []
+        self.asks: Future[None] | None = None
+
+    def asked(self) -> Future[None] | None:
+        self.asks = asyncio.get_running_loop().create_future()
+        return self.asks
+
+    def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
+        self.told.append((status, waits))
+        return False
+
+    def go(self) -> None:
+        assert self.asks is not None
+        self.asks.set_result(None)
+
+
+class HandDriver:
+    """Drives by the hand of a test."""
+
+    path = "/_hand/"
+
+    def __init__(self) -> None:
+        self.paces: list[HandPace] = []
+        self.ended: list[tuple[str, str]] = []
+        self.changed = asyncio.Event()
+
+    async def start(self, node: Node) -> None:
+        node.shared(Driving).driver = self
+
+    async def stop(self) -> None:
+        pass
+
+    @property
+    def door(self) -> ASGI:
+        raise NotImplementedError
+
+    @contextmanager
+    def pacing(self, part: Part) -> Generator[HandPace, None, None]:
+        self.paces.append(HandPace(part))
+        self.changed.set()
+        yield self.paces[-1]
+
+    async def over(self, part: Part, status: str) -> None:
+        self.ended.append((part.id, status))
+
+    async def paced(self, n: int) -> HandPace:
+        """Return the nth that was paced, once it is."""
+        async with asyncio.timeout(10):
+            while len(self.paces) < n:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.paces[n - 1]
+
+
+class HandTalker(ChatAgent):
+    """Says one thing."""
+
+    model = ScriptedModel(text("hello"), each=True)
+
+
+async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_for_a_step() -> None:
+    driver = HandDriver()
+    async with running(App(agents=[HandTalker], driver=driver)) as world:
+        agent = await world.get_agent(HandTalker, "t")
+        answer = asyncio.create_task(agent.send("hi"))
+        pace = await driver.paced(1)
+        await agent.cancel_turn()
+        await world.crash()
+        answer.cancel()
+        agent = await world.get_agent(HandTalker, "t")
+
+        turn = await asyncio.wait_for(agent.turn(pace.part.id), 10)
+
+    assert turn.status == "aborted"
+    assert driver.ended == [(pace.part.id, "aborted")]
+
+
+class HandBusy(ChatAgent):
+    """Is busy when its turn is over."""
+
+    model = ScriptedModel(text("hello"), each=True)
+
+    async def on_turn_end(self, turn: Turn) -> None:
+        self.counting = asyncio.create_task(self.long_sql(COUNT))
+        while not self._actor.database.busy_elsewhere:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+
+async def test_an_agent_may_be_busy_with_its_database_when_its_turn_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(App(agents=[HandBusy])) as world:
+        agent = await world.get_agent(HandBusy, "t")
+        assert (await agent.send("hi")).text == "hello"
+        (tree,) = world.node.trees.values()
+        async with asyncio.timeout(10):
+            while any(actor.calls for actor in tree.actors.values()):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+    assert not caplog.records
