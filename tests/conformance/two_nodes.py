@@ -88,7 +88,7 @@ class Front(App):
     async def __aexit__(self, *exc: object) -> None:
         await super().__aexit__(*exc)
         await self.back.__aexit__()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # a test may have ended it already
 
 
 class TwoNodes(World):
