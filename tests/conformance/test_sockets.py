@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import date
@@ -714,9 +715,8 @@ async def test_the_figures_of_a_node_can_be_read() -> None:
 
         text = (await one.site.http("/metrics")).text
 
-        assert "sapwood_sockets 1.0" in text
-        assert "sapwood_agents 2.0" in text
-        assert "sapwood_ready 1.0" in text
+        for figure, value in (("sockets", "1.0"), ("agents", "2.0"), ("ready", "1.0")):
+            assert re.search(rf"^sapwood_{figure}({{worker=.*}})? {value}$", text, re.MULTILINE)
 
 
 async def test_with_a_url_of_the_apps_choosing_identity_names_the_instance() -> None:

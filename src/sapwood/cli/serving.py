@@ -124,8 +124,11 @@ async def _arrange(folder: Path, workers: int) -> None:
 def _work(seat: Seat, options: Options, listening: socket.socket, token: str) -> None:
     """Be one worker: serve, until the supervisor says that it is enough."""
     _log_to_stderr(options, f"worker {seat.number} ")
-    loaded = load(options.target, options.data)
-    loaded.app.share(seat.share())
+    try:
+        loaded = load(options.target, options.data)
+        loaded.app.share(seat.share())
+    except SapwoodError as error:
+        sys.exit(f"error: {error}")
     _serve(options, loaded, token, [listening], seat)
 
 
