@@ -74,6 +74,10 @@ class Keeping(Giving, Talking):
     async def news(self) -> list[tuple[str, str]]:
         return [(str(row["run"]), str(row["status"])) for row in self.sql("SELECT * FROM news ORDER BY rowid")]
 
+    async def waits_for(self, run: str) -> bool:
+        options = self.sql("SELECT options FROM sapwood_runs WHERE id = ?", run).scalar(str)
+        return "detached" not in json.loads(options)
+
 
 def scribe(*lines: Any) -> Any:
     """Make a class of children that say these lines, each of them from the first on."""
@@ -602,10 +606,9 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
         assert (await agent.send("go")).text == "It works."
         await told_text(client, "agent-tool:m1", "A")  # the turn is over, and the child works on
         sending = asyncio.create_task(agent.send("wait"))
-        async with asyncio.timeout(10):
-            while len(ours.asked) < 4:  # noqa: ASYNC110 - seen from outside
+        async with asyncio.timeout(20):
+            while not await agent.waits_for("agent-tool:m1"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
         assert not sending.done()
 
         assert await agent.cancel_turn()
