@@ -30,6 +30,7 @@ from tests.conformance.served import Served
 
 from sapwood import ChatAgent, Limits, Run, Unavailable, agent_tool, persistent_agent, tool
 from sapwood.errors import UsageError
+from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, calls, text
 
 FIVE = ["get_child_status", "list_children", "send_message", "spawn_agent", "terminate_child"]
@@ -75,8 +76,8 @@ class Keeping(Giving, Talking):
         return [(str(row["run"]), str(row["status"])) for row in self.sql("SELECT * FROM news ORDER BY rowid")]
 
     async def waits_for(self, run: str) -> bool:
-        options = self.sql("SELECT options FROM sapwood_runs WHERE id = ?", run).scalar(str)
-        return "detached" not in json.loads(options)
+        row = self._actor.of(Runs).registry.get(run)
+        return row is not None and row.detached is None
 
 
 def scribe(*lines: Any) -> Any:
