@@ -7,12 +7,14 @@ tells those that wait when they need not any more, and answers when a step is as
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 import random
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from sapwood.runs.pacing import Driving, Part
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+    from temporalio.runtime import Runtime
 
     from sapwood.drivers.temporal.pace import TemporalPace
     from sapwood.drivers.temporal.workflow import Driven
@@ -89,7 +92,8 @@ class TemporalDriver:
         """Return a client of the Temporal server."""
         from temporalio.client import Client
 
-        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **self._options)
+        options: dict[str, Any] = {"runtime": _quiet(), **self._options}
+        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **options)
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
@@ -175,20 +179,23 @@ class TemporalDriver:
 
         from sapwood.drivers.temporal.workflow import NAME, READY
 
-        await self._answered(
-            lambda client: client.start_workflow(
+        async def start(client: Client) -> None:
+            await self._prepare()  # again if it failed: Temporal may have been started anew, and know nothing
+            told = replace(driven, searchable=self._searchable)
+            await client.start_workflow(
                 NAME,
-                driven,
-                id=driven.workflow,
+                told,
+                id=told.workflow,
                 task_queue=self.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 start_signal=READY,  # one that waits since an earlier life may have the same id
-                execution_timeout=driven.timeout,
+                execution_timeout=told.timeout,
                 task_timeout=timedelta(seconds=self.patience),
-                search_attributes=driven.attributes,
-                static_summary=driven.address,
+                search_attributes=told.attributes,
+                static_summary=told.address,
             )
-        )
+
+        await self._answered(start)
 
     async def over(self, part: Part, status: str) -> None:
         """Have the workflow of a part end that nobody asked for a step when it was over.
@@ -238,8 +245,9 @@ class TemporalDriver:
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
                     return NOTHING
                 if not self._is_silent:
-                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, error)
-                self._is_silent = True
+                    why = str(error).rstrip(".")
+                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, why)
+                self._is_silent, self._is_prepared = True, False
             else:
                 if self._is_silent:
                     log.warning("Temporal at %s answers again", self.target)
@@ -296,6 +304,15 @@ class TemporalDriver:
 
 NOTHING: Any = object()
 """What Temporal answers about a workflow that does not exist, or has ended."""
+
+
+@functools.cache
+def _quiet() -> Runtime:
+    """Return what Temporal's client runs on; it does not tell of every attempt to reach a server that is away."""
+    from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+    errors = TelemetryFilter(core_level="ERROR", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=errors)))
 
 
 def workflow_id(address: Address, id: str) -> str:

@@ -119,8 +119,8 @@ class TemporalPace:
                 state = await self._driver.state(self._part, self._since)
                 check(state)
                 log.warning(
-                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
-                    "(sapwood temporal worker)",
+                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r, and "
+                    "does it reach this server, with its token? (sapwood temporal worker)",
                     *self.key,
                     waited,
                     self._driver.queue,
