@@ -6,11 +6,12 @@ from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
 
 from bulletin import Editor
-from sealing import sealed
 
 # --8<-- [start:app]
 options = {}
-if keys := os.environ.get("SEAL_KEYS"):
+if keys := os.environ.get("SEAL_KEYS"):  # one key, or several with spaces between them
+    from sealing import sealed
+
     options["data_converter"] = sealed(keys.split())
 
 driver = TemporalDriver(

@@ -612,6 +612,7 @@ async def test_who_goes_on_after_an_answer_may_be_silent_for_any_time(monkeypatc
     monkeypatch.setattr(QuizDeep, "model", theirs)
     async with quiz() as one:
         await begun(one)
+        await one.world.settled()  # all of them rest
         await one.world.crash()
         assert (await posted(one, 0, approved=True)).status == 200
         await until(lambda: len(theirs.asked) == 2)

@@ -30,6 +30,7 @@ from tests.conformance.served import Served
 
 from sapwood import ChatAgent, Limits, Run, Unavailable, agent_tool, persistent_agent, tool
 from sapwood.errors import UsageError
+from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, calls, text
 
 FIVE = ["get_child_status", "list_children", "send_message", "spawn_agent", "terminate_child"]
@@ -73,6 +74,10 @@ class Keeping(Giving, Talking):
 
     async def news(self) -> list[tuple[str, str]]:
         return [(str(row["run"]), str(row["status"])) for row in self.sql("SELECT * FROM news ORDER BY rowid")]
+
+    async def waits_for(self, run: str) -> bool:
+        row = self._actor.of(Runs).registry.get(run)
+        return row is not None and row.detached is None
 
 
 def scribe(*lines: Any) -> Any:
@@ -602,10 +607,9 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
         assert (await agent.send("go")).text == "It works."
         await told_text(client, "agent-tool:m1", "A")  # the turn is over, and the child works on
         sending = asyncio.create_task(agent.send("wait"))
-        async with asyncio.timeout(10):
-            while len(ours.asked) < 4:  # noqa: ASYNC110 - seen from outside
+        async with asyncio.timeout(20):
+            while not await agent.waits_for("agent-tool:m1"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
         assert not sending.done()
 
         assert await agent.cancel_turn()

@@ -14,7 +14,8 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.chat.agent import ChatAgent
 from sapwood.chat.record import Record
 from sapwood.drivers.temporal import door, worker
-from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
+from sapwood.drivers.temporal.driver import TemporalDriver
+from sapwood.drivers.temporal.pace import TemporalPace
 from sapwood.drivers.temporal.workflow import Answer, Asked, WorkWorkflow
 from sapwood.runs.pacing import OwnPace, Pace, Part
 

@@ -53,6 +53,25 @@ async def test_a_turn_begun_without_temporal_waits_for_it_and_stop_is_as_quick_a
         temporal.end(signal.SIGKILL)
 
 
+async def test_a_temporal_server_that_begins_anew_and_knows_nothing_is_told_what_it_has_to_know(tmp_path: Path) -> None:
+    temporal = Temporal(tmp_path, tmp_path / "data")
+    try:
+        async with driven(temporal, tmp_path, AbsentTalker) as one:
+            client = await one.one.join("/agents/absent-talker/t")
+            await say(client, "r1", user("hi"))
+            await done(client, "r1")
+            temporal.end(signal.SIGKILL)
+            for kept in (tmp_path / "data").glob("temporal.db*"):
+                kept.unlink()
+
+            await say(client, "r2", user("and now?"))
+            temporal.start()
+
+            assert (await done(client, "r2"))["outcome"] == "completed"
+    finally:
+        temporal.end(signal.SIGKILL)
+
+
 async def test_without_a_worker_a_turn_waits_and_the_log_says_what_is_missing(
     temporal: Temporal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,8 @@ pytest.importorskip("temporalio")
 from temporalio.client import Client
 
 from sapwood.address import Address
-from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
+from sapwood.drivers.temporal.driver import TemporalDriver
+from sapwood.drivers.temporal.pace import TemporalPace
 from sapwood.drivers.temporal.workflow import Answer
 from sapwood.runs.pacing import Part
 

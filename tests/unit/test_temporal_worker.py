@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from tests.conformance.serving import serving
 
@@ -88,3 +89,20 @@ async def test_one_connection_is_used_for_one_step_after_the_other() -> None:
 
     assert answers == [Answer("running")] * 3
     assert len(connections) == 1
+
+
+async def test_a_server_that_is_somewhere_else_after_it_was_away_is_found_there() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({"status": "running"})(scope, receive, send)
+
+    async with serving(answer) as before:
+        where = [f"http://127.0.0.1:{before.port}"]
+        door, activity = Door(where[0], "secret", lambda: where[0]), ActivityEnvironment()
+        assert await activity.run(door.look, Asked("Boss:b", "t1")) == Answer("running")
+    async with serving(answer) as after:
+        where[0] = f"http://127.0.0.1:{after.port}"
+        with pytest.raises(ApplicationError):
+            await activity.run(door.look, Asked("Boss:b", "t1"))
+
+        assert await activity.run(door.look, Asked("Boss:b", "t1")) == Answer("running")
+        await door.close()

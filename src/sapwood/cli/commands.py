@@ -129,6 +129,7 @@ def worker(
         str | None,
         Parameter(env_var="SAPWOOD_URL", help="Where the app is served; as its data folder says, if not given."),
     ] = None,
+    data: DataOfApp = None,
     log_level: Level = "info",
 ) -> None:
     """Ask the agents of an app for their steps, for Temporal, until SIGTERM or Ctrl-C.
@@ -137,7 +138,7 @@ def worker(
     """
     from sapwood.cli import working  # here, because no other command needs Temporal
 
-    working.work(target, url, log_level)
+    working.work(target, url, data, log_level)
 
 
 NEW = (

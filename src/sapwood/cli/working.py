@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,18 +23,19 @@ log = logging.getLogger("sapwood.worker")
 USUAL_URL = "http://127.0.0.1:8000"
 
 
-def work(target: str, url: str | None, log_level: str) -> None:
+def work(target: str, url: str | None, data: str | None, log_level: str) -> None:
     """Work for the driver of an app, until a signal comes."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it has a line for every step
-    app = load(target).app
+        logging.getLogger("temporalio.activity").setLevel(logging.ERROR)  # and this a traceback for one that is stopped
+    app = load(target, data).app
     if not isinstance(app.driver, TemporalDriver):
         raise UsageError(f"{target} has no TemporalDriver: write App(…, driver=TemporalDriver(token=…)).")
     where = url or _url_of(app)
     if not _is_url(where):
         raise UsageError(f"--url {where!r} is not the URL of a server, such as {USUAL_URL}.")
-    asyncio.run(_work(app.driver, where))
+    asyncio.run(_work(app.driver, where, None if url else lambda: _url_of(app)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of Temporal's client may end the interpreter with an error otherwise
@@ -55,7 +57,7 @@ def _url_of(app: App) -> str:
         return USUAL_URL
 
 
-async def _work(driver: TemporalDriver, url: str) -> None:
+async def _work(driver: TemporalDriver, url: str, find: Callable[[], str] | None) -> None:
     try:
         from sapwood.drivers.temporal.worker import work
     except ModuleNotFoundError as error:
@@ -65,5 +67,5 @@ async def _work(driver: TemporalDriver, url: str) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, until.set)
     log.info("asks %s for the steps", url)
-    await work(driver, url, until)
+    await work(driver, url, until, find)
     log.info("stopped")

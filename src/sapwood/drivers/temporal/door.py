@@ -32,7 +32,8 @@ from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.errors import status_of
 
 if TYPE_CHECKING:
-    from sapwood.drivers.temporal.driver import TemporalDriver, TemporalPace
+    from sapwood.drivers.temporal.driver import TemporalDriver
+    from sapwood.drivers.temporal.pace import TemporalPace
 
 BEAT = 1.0
 """Seconds between two signs of life, if nobody wants them sooner."""

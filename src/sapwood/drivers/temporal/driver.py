@@ -7,24 +7,27 @@ tells those that wait when they need not any more, and answers when a step is as
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 import random
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
-from sapwood.errors import Refused, SapwoodError, Unavailable, UsageError
-from sapwood.runs.pacing import RUNNING, Driving, Part
+from sapwood.errors import Unavailable, UsageError
+from sapwood.runs.pacing import Driving, Part
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+    from temporalio.runtime import Runtime
 
-    from sapwood.drivers.temporal.workflow import Answer, Driven
+    from sapwood.drivers.temporal.pace import TemporalPace
+    from sapwood.drivers.temporal.workflow import Driven
     from sapwood.kernel.node import Node
     from sapwood.web.asgi import ASGI
 
@@ -35,12 +38,6 @@ MOST_ID = 900
 """Bytes of the id of a workflow; Temporal allows 1000."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
-LONGEST_WATCH = 300.0
-"""Seconds between two looks at the workflow of one that is not asked for its next step."""
-LONGEST_UNSEEN = 60.0
-"""Seconds until it is noticed that somebody has ended a workflow whose turn waits for others."""
-ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
-"""How workflows end that somebody other than the agent has ended."""
 
 
 class TemporalDriver:
@@ -95,7 +92,8 @@ class TemporalDriver:
         """Return a client of the Temporal server."""
         from temporalio.client import Client
 
-        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **self._options)
+        options: dict[str, Any] = {"runtime": _quiet(), **self._options}
+        return await Client.connect(self.target, namespace=self.namespace, lazy=lazy, **options)
 
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
@@ -131,6 +129,8 @@ class TemporalDriver:
     @contextmanager
     def pacing(self, part: Part) -> Generator[TemporalPace, None, None]:
         """Pace a part in this block."""
+        from sapwood.drivers.temporal.pace import TemporalPace
+
         pace = TemporalPace(self, part)
         self.paces[pace.key] = pace
         for waiting in self.changed:
@@ -160,6 +160,7 @@ class TemporalDriver:
 
     async def ready(self, part: Part) -> None:
         """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
+        from sapwood.drivers.temporal.pace import check
         from sapwood.drivers.temporal.workflow import GIVE, READY
 
         await self._prepare()
@@ -168,7 +169,7 @@ class TemporalDriver:
             if await self._signal(driven.workflow, READY):
                 return
             if (state := await self.state(part)) != "FAILED":  # of an end that the agent has lost with the power
-                _check(state)
+                check(state)
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -178,20 +179,23 @@ class TemporalDriver:
 
         from sapwood.drivers.temporal.workflow import NAME, READY
 
-        await self._answered(
-            lambda client: client.start_workflow(
+        async def start(client: Client) -> None:
+            await self._prepare()  # again if it failed: Temporal may have been started anew, and know nothing
+            told = replace(driven, searchable=self._searchable)
+            await client.start_workflow(
                 NAME,
-                driven,
-                id=driven.workflow,
+                told,
+                id=told.workflow,
                 task_queue=self.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 start_signal=READY,  # one that waits since an earlier life may have the same id
-                execution_timeout=driven.timeout,
+                execution_timeout=told.timeout,
                 task_timeout=timedelta(seconds=self.patience),
-                search_attributes=driven.attributes,
-                static_summary=driven.address,
+                search_attributes=told.attributes,
+                static_summary=told.address,
             )
-        )
+
+        await self._answered(start)
 
     async def over(self, part: Part, status: str) -> None:
         """Have the workflow of a part end that nobody asked for a step when it was over.
@@ -241,8 +245,9 @@ class TemporalDriver:
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND and or_none:
                     return NOTHING
                 if not self._is_silent:
-                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, error)
-                self._is_silent = True
+                    why = str(error).rstrip(".")
+                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, why)
+                self._is_silent, self._is_prepared = True, False
             else:
                 if self._is_silent:
                     log.warning("Temporal at %s answers again", self.target)
@@ -297,132 +302,17 @@ class TemporalDriver:
         self._is_prepared = True
 
 
-class TemporalPace:
-    """Has one part go on when its workflow asks for a step."""
-
-    def __init__(self, driver: TemporalDriver, part: Part) -> None:
-        self._driver = driver
-        self._part = part
-        self.key = (str(part.address), part.id)
-        self._since = datetime.now(UTC)
-        self._asked: Future[None] | None = None
-        """Done when a step is asked for."""
-        self._answering: Future[Answer] | None = None
-        """What whoever asked for the step waits for that is done now."""
-        self._number = 0
-        self._last: tuple[int, Answer] | None = None
-        """The last step, and what was answered: whoever did not hear it asks again."""
-        self._waits = False
-        """Whether it waits for others, and no step can be asked for."""
-        self._must_tell = True
-        """Whether its workflow will not ask by itself."""
-        self._prompting: Task[None] | None = None
-        """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
-
-    def asked(self) -> Future[None] | None:
-        """Return what is done when a step is asked for; None: one is."""
-        self._waits = False
-        if self._answering is not None:
-            return None
-        if self._must_tell:
-            self._last = None  # it is over that it waited for, and whoever asks gets a step
-        self._asked = self._driver.node.loop.create_future()
-        self._see_to(self._prompt(self._asked))
-        return self._asked
-
-    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._prompting is not None:
-            self._prompting.cancel()
-        self._prompting = self._driver.node.loop.create_task(work)
-
-    def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
-        """Answer whoever asked for a step; return whether anybody did."""
-        from sapwood.drivers.temporal.workflow import Answer
-
-        self._must_tell = self._waits = waits
-        if self._answering is None:
-            return False
-        answer, answering = Answer(status, waits, reason), self._answering
-        self._last, self._answering = (self._number, answer), None
-        if not answering.done():
-            answering.set_result(answer)
-        if waits and status == RUNNING:
-            self._see_to(self._watch())
-        return True
-
-    def step(self, number: int) -> Future[Answer]:
-        """Have the next step be done; return what it is answered with. The same one may be asked for again."""
-        from sapwood.drivers.temporal.workflow import Answer
-
-        if self._answering is not None:
-            return self._answering
-        answering: Future[Answer] = self._driver.node.loop.create_future()
-        if self._last is not None and self._last[0] == number:
-            answering.set_result(self._last[1])
-        elif self._waits:
-            answering.set_result(Answer("running", waits=True))
-        else:
-            self._number, self._answering = number, answering
-            self._must_tell, self._part = False, replace(self._part, is_new=False)
-            if self._prompting is not None:
-                self._prompting.cancel()
-            if self._asked is not None and not self._asked.done():
-                self._asked.set_result(None)
-        return answering
-
-    def leave(self) -> None:
-        """Nobody does this part any more, in this process or for now."""
-        if self._prompting is not None:
-            self._prompting.cancel()
-        if self._answering is not None and not self._answering.done():
-            self._answering.set_exception(Unavailable("It was interrupted, and goes on later."))
-            self._answering.exception()  # perhaps nobody waits for it
-        self._answering = None
-
-    async def _prompt(self, asked: Future[None]) -> None:
-        """Have the workflow ask, and see that it does not end before it has."""
-        wait, waited = self._driver.patience, 0.0
-        try:
-            if self._must_tell:
-                await self._driver.ready(self._part)
-                self._must_tell, self._part = False, replace(self._part, is_new=False)
-            while True:
-                await asyncio.sleep(wait)
-                waited, wait = waited + wait, min(wait * 2, LONGEST_WATCH)
-                state = await self._driver.state(self._part, self._since)
-                _check(state)
-                log.warning(
-                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r? "
-                    "(sapwood temporal worker)",
-                    *self.key,
-                    waited,
-                    self._driver.queue,
-                )
-                await self._driver.ready(self._part)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is why no step will be asked for
-            if not asked.done():
-                asked.set_exception(error)
-                asked.exception()  # perhaps it was stopped meanwhile, and nobody waits any more
-
-    async def _watch(self) -> None:
-        """Stop it if its workflow is ended in Temporal while it waits for others."""
-        state, wait = None, self._driver.patience
-        with suppress(SapwoodError):  # the app ends, or the agent is no more
-            while state not in ENDED:
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, LONGEST_UNSEEN)
-                state = await self._driver.state(self._part, self._since)
-            await self._driver.stop_work(self._part, state)
-
-
-def _check(state: str | None) -> None:
-    """Raise if somebody has ended a workflow that had not come to its end."""
-    if state in ENDED:
-        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
-
-
 NOTHING: Any = object()
 """What Temporal answers about a workflow that does not exist, or has ended."""
+
+
+@functools.cache
+def _quiet() -> Runtime:
+    """Return what Temporal's client runs on; it does not tell of every attempt to reach a server that is away."""
+    from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+    errors = TelemetryFilter(core_level="ERROR", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=errors)))
 
 
 def workflow_id(address: Address, id: str) -> str:

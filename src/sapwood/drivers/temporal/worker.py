@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -44,6 +45,8 @@ UNKNOWN = (401, 403)
 GONE = 404
 FINAL = (NOT_FOUND, InvalidArguments.code)
 """What agents say that will not change."""
+WELL = 1.0
+"""Seconds after which a worker seems to be accepted: one that is not is told at once."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds until Temporal is asked again if it does not answer."""
 
@@ -51,12 +54,14 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 class Door:
     """The way from activities to the agents."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, find: Callable[[], str] | None = None) -> None:
         self._url = url
+        self._find = find
+        """Says where the server is now, if it may be somewhere else after it was away."""
         self._is_silent = False
         """Whether the server did not answer when last asked."""
         self._http = httpx2.AsyncClient(
-            base_url=url.rstrip("/") + DOOR,
+            base_url=_door_of(url),
             headers={"authorization": f"Bearer {token}"},
             timeout=httpx2.Timeout(SILENCE, connect=CONNECTING, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=IDLE),
@@ -117,9 +122,16 @@ class Door:
         elif error is None and self._is_silent:
             log.warning("the server at %s answers again", self._url)
         self._is_silent = error is not None
+        if error is not None and self._find is not None and (now := self._find()) != self._url:
+            log.warning("the server is at %s now", now)
+            self._url, self._http.base_url = now, _door_of(now)
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def _door_of(url: str) -> str:
+    return url.rstrip("/") + DOOR
 
 
 async def _is_terminated() -> bool:
@@ -147,6 +159,7 @@ def refusal(response: httpx2.Response) -> ApplicationError:
     said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
     if code in FINAL:
+        log.warning("%s That is final. Does another server use this queue of Temporal's?", text)
         return ApplicationError(text, type=code, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
         log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
@@ -159,9 +172,9 @@ def refusal(response: httpx2.Response) -> ApplicationError:
     return ApplicationError(text, type=code, next_retry_delay=again, category=ApplicationErrorCategory.BENIGN)
 
 
-async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
+async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Callable[[], str] | None = None) -> None:
     """Work for a driver's queue, until told to stop; wait for a Temporal server that is not there yet."""
-    door, wait, said = Door(url, driver.token), SHORTEST_WAIT, ""
+    door, wait, said = Door(url, driver.token, find), SHORTEST_WAIT, ""
     try:
         while not until.is_set():
             try:
@@ -169,7 +182,8 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event) -> None:
             except RuntimeError as error:  # all that Temporal's client says of a server it cannot work for
                 if str(error) != said:
                     where = f"{driver.target}, namespace {driver.namespace!r}"
-                    log.warning("Temporal at %s cannot be worked for yet: %s. It is tried until it can.", where, error)
+                    why = str(error).rstrip(".")
+                    log.warning("Temporal at %s cannot be worked for yet: %s. It is tried until it can.", where, why)
                 said = str(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(until.wait(), random.uniform(wait / 2, wait))
@@ -191,6 +205,10 @@ async def _work(client: Client, driver: TemporalDriver, door: Door, until: async
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
         default_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
     )
-    async with worker:
-        log.info("working for the queue %r of Temporal at %s", driver.queue, driver.target)
-        await until.wait()
+    where = ("working for the queue %r of Temporal at %s", driver.queue, driver.target)
+    saying = asyncio.get_running_loop().call_later(WELL, log.info, *where)
+    try:
+        async with worker:
+            await until.wait()
+    finally:
+        saying.cancel()
