@@ -85,11 +85,15 @@ async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, se
         while (packed := await exchange.receive()) is not None:
             begun = True
             await send(_read_message(packed))
+    except OSError:
+        pass  # the client is gone; the other node learns of it
     except Unavailable as error:
         if is_http:
             await _excuse(error, scope, receive, send, begun=begun)
         else:
-            await _close(receive, send, begun=begun)
+            if upwards is None:
+                await receive()  # that it wants to connect
+            await _close(send, begun=begun)
     finally:
         if exchange is not None:
             exchange.drop()
@@ -127,10 +131,9 @@ async def _excuse(error: Unavailable, scope: Scope, receive: Receive, send: Send
     await PlainTextResponse("Service Unavailable", 503, {"retry-after": "1"})(scope, receive, send)
 
 
-async def _close(receive: Receive, send: Send, *, begun: bool) -> None:
+async def _close(send: Send, *, begun: bool) -> None:
     with contextlib.suppress(OSError):  # the client may have gone at the same time
         if not begun:
-            await receive()
             await send({"type": "websocket.accept"})
         await send({"type": "websocket.close", "code": RESTARTING, "reason": "The agent restarts"})
 
