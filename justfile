@@ -27,7 +27,7 @@ test-all:
     #!/usr/bin/env bash
     failed=0
     SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}" pytest tests/faults || failed=1
-    # The same promises where every agent is run by another process than the one that a test and its clients speak with.
+    # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers tests/conformance || failed=1
     # Those wait for each other's processes most of the time: two files at once.
     pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/browser || failed=1

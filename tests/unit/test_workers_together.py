@@ -184,6 +184,19 @@ async def test_a_call_from_outside_that_is_cancelled_ends_in_the_other_worker_be
         assert seen.log[-1] == f"{TWO} was cancelled"
 
 
+async def test_a_call_that_is_cancelled_before_its_agent_is_awake_ends_at_once() -> None:
+    async with two_workers(Seen()) as (app, other), asyncio.timeout(30):
+        peer = await app.get_agent(Peer, TWO)
+        for turns in range(12):
+            other.node.sleep()
+            calling = asyncio.create_task(peer.hang())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.wait({calling})
+            assert calling.cancelled()
+
+
 async def test_a_call_that_an_agent_made_goes_on_when_that_is_cancelled() -> None:
     seen = Seen()
     async with two_workers(seen) as (app, _):
