@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -142,21 +142,23 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
     """Have the door serve clients that other nodes hold."""
     tasks: set[asyncio.Task[None]] = set()
 
-    def begin(message: bytes, exchange: Exchange) -> None:
-        task = asyncio.get_running_loop().create_task(_serve(_read_carried(message), exchange, door))
+    async def answered(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        try:
+            await work
+        except Exception as error:
+            log.exception("a client that another process holds could not be served")
+            exchange.fail(Unavailable(str(error)))
+
+    def begin(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(answered(work, exchange))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def figures(message: bytes, exchange: Exchange) -> None:
-        async def tell() -> None:
-            exchange.end((await door()).figures())
+    async def figures(exchange: Exchange) -> None:
+        exchange.end((await door()).figures())
 
-        task = asyncio.get_running_loop().create_task(tell())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    transport.answer(CARRY, begin)
-    transport.answer(FIGURES, figures)
+    transport.answer(CARRY, lambda message, exchange: begin(_serve(_read_carried(message), exchange, door), exchange))
+    transport.answer(FIGURES, lambda message, exchange: begin(figures(exchange), exchange))
 
 
 async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
@@ -166,7 +168,8 @@ async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
     async def ask(node: str) -> None:
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(SOON):
-                found[node] = await far.ask(node, FIGURES, b"")
+                exchange = await far.transport.open(node, FIGURES, b"")
+                found[node] = await exchange.receive() or b""
 
     await asyncio.gather(*(ask(node) for node in await far.others()))
     return dict(sorted(found.items()))
