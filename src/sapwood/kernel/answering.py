@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import CancelledError, Future
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -95,12 +95,14 @@ class Answering:
         return named(module, qualname) or resolve(type_)
 
     def _call(self, message: bytes, exchange: Exchange) -> None:
-        self._when_awake(read_asked(message), exchange, self._serve)
+        asked = read_asked(message)
+        # Wanted by an agent, it goes on whatever becomes of that.
+        self._when_awake(asked, exchange, self._serve, stops=asked.cause is None or not asked.cause.chain)
 
     def _stream(self, message: bytes, exchange: Exchange) -> None:
-        self._when_awake(read_asked(message), exchange, self._pour)
+        self._when_awake(read_asked(message), exchange, self._pour, stops=True)
 
-    def _when_awake(self, asked: Asked, exchange: Exchange, act: Any) -> None:
+    def _when_awake(self, asked: Asked, exchange: Exchange, act: Any, *, stops: bool) -> None:
         """Have the agent do what it is asked; without a task of its own if it is awake."""
         called = self._called.get(asked.target) or self._recognize(asked.target)
         address = called.address
@@ -121,7 +123,7 @@ class Answering:
                 actor = await self._node.reach(address, kind, caller)
             act(actor, called, asked, caller, until, exchange)
 
-        self._spawn(exchange, address, work())
+        self._spawn(exchange, address, work(), stops=stops)
 
     def _recognize(self, packed: bytes) -> Called:
         target = read_target(packed)
@@ -241,22 +243,28 @@ class Answering:
 
         self._spawn(exchange, None, work())
 
-    def _spawn(self, exchange: Exchange, address: Address | None, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(
+        self, exchange: Exchange, address: Address | None, work: Coroutine[Any, Any, None], *, stops: bool = True
+    ) -> None:
         async def answered() -> None:
             try:
                 await work
-            except CancelledError:
-                exchange.fail(Unavailable(CANCELLED_INSIDE))
-                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
                 exchange.fail(
                     error if address is None else _told(error, address, self._node.settings.limits.payload_bytes)
                 )
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():  # perhaps before its first step
+                work.close()
+                exchange.fail(Unavailable(CANCELLED_INSIDE))
+
         task = self._node.loop.create_task(answered(), context=self._node.context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        exchange.when_stopped(task.cancel)
+        task.add_done_callback(ended)
+        if stops:
+            exchange.when_stopped(task.cancel)
 
 
 class Packing:

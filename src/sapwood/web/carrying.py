@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -85,11 +85,15 @@ async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, se
         while (packed := await exchange.receive()) is not None:
             begun = True
             await send(_read_message(packed))
+    except OSError:
+        pass  # the client is gone; the other node learns of it
     except Unavailable as error:
         if is_http:
             await _excuse(error, scope, receive, send, begun=begun)
         else:
-            await _close(receive, send, begun=begun)
+            if upwards is None:
+                await receive()  # that it wants to connect
+            await _close(send, begun=begun)
     finally:
         if exchange is not None:
             exchange.drop()
@@ -127,10 +131,9 @@ async def _excuse(error: Unavailable, scope: Scope, receive: Receive, send: Send
     await PlainTextResponse("Service Unavailable", 503, {"retry-after": "1"})(scope, receive, send)
 
 
-async def _close(receive: Receive, send: Send, *, begun: bool) -> None:
+async def _close(send: Send, *, begun: bool) -> None:
     with contextlib.suppress(OSError):  # the client may have gone at the same time
         if not begun:
-            await receive()
             await send({"type": "websocket.accept"})
         await send({"type": "websocket.close", "code": RESTARTING, "reason": "The agent restarts"})
 
@@ -139,21 +142,23 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
     """Have the door serve clients that other nodes hold."""
     tasks: set[asyncio.Task[None]] = set()
 
-    def begin(message: bytes, exchange: Exchange) -> None:
-        task = asyncio.get_running_loop().create_task(_serve(_read_carried(message), exchange, door))
+    async def answered(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        try:
+            await work
+        except Exception as error:
+            log.exception("a client that another process holds could not be served")
+            exchange.fail(Unavailable(str(error)))
+
+    def begin(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(answered(work, exchange))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def figures(message: bytes, exchange: Exchange) -> None:
-        async def tell() -> None:
-            exchange.end((await door()).figures())
+    async def figures(exchange: Exchange) -> None:
+        exchange.end((await door()).figures())
 
-        task = asyncio.get_running_loop().create_task(tell())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    transport.answer(CARRY, begin)
-    transport.answer(FIGURES, figures)
+    transport.answer(CARRY, lambda message, exchange: begin(_serve(_read_carried(message), exchange, door), exchange))
+    transport.answer(FIGURES, lambda message, exchange: begin(figures(exchange), exchange))
 
 
 async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
@@ -163,7 +168,8 @@ async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
     async def ask(node: str) -> None:
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(SOON):
-                found[node] = await far.ask(node, FIGURES, b"")
+                exchange = await far.transport.open(node, FIGURES, b"")
+                found[node] = await exchange.receive() or b""
 
     await asyncio.gather(*(ask(node) for node in await far.others()))
     return dict(sorted(found.items()))

@@ -1,0 +1,119 @@
+"""What a client is told when the process that runs its agent ends, whenever that is; and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from sapwood.errors import Unavailable
+from sapwood.web.carrying import relay
+
+
+class Dying:
+    """An exchange with a node that says some things, and is gone."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = list(messages)
+        self.dropped = False
+        self.heard: list[str] = []
+
+    def send(self, message: bytes) -> Awaitable[None] | None:
+        self.heard.append(msgspec.msgpack.decode(message)["type"])
+        return None
+
+    async def receive(self) -> bytes | None:
+        for _ in range(5):
+            await asyncio.sleep(0)  # the client's first words are carried meanwhile
+        if not self._messages:
+            raise Unavailable("it ended")
+        return msgspec.msgpack.encode(self._messages.pop(0))
+
+    def end(self, message: bytes | None = None) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+    def drop(self) -> None:
+        self.dropped = True
+
+    async def stop(self) -> None: ...
+
+    def when_stopped(self, act: Callable[[], object]) -> None: ...
+
+
+class Client:
+    """A client that says one thing, and then waits for ever."""
+
+    def __init__(self, first: dict[str, Any], *, breaks: bool = False) -> None:
+        self._says = [first]
+        self._breaks = breaks
+        self.told: list[dict[str, Any]] = []
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._says:
+            await asyncio.get_running_loop().create_future()
+        return self._says.pop()
+
+    async def send(self, message: Any) -> None:
+        if self._breaks:
+            raise BrokenPipeError
+        self.told.append(dict(message))
+
+
+async def no_way() -> Any:
+    raise Unavailable("nobody is there")
+
+
+async def opened(exchange: Dying) -> Any:
+    return exchange
+
+
+CONNECT = {"type": "websocket.connect"}
+REQUEST = {"type": "http.request", "body": b"", "more_body": False}
+ACCEPT = {"type": "websocket.accept"}
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+@pytest.mark.parametrize("said", [None, (), (ACCEPT,)])
+async def test_a_socket_whose_agent_is_lost_is_told_to_come_back(said: tuple[dict[str, Any], ...] | None) -> None:
+    client = Client(CONNECT)
+    opening = no_way() if said is None else opened(Dying(*said))
+
+    async with asyncio.timeout(10):
+        await relay(opening, {"type": "websocket"}, client.receive, client.send)
+
+    assert [message["type"] for message in client.told] == ["websocket.accept", "websocket.close"]
+    assert client.told[-1]["code"] == 1012
+
+
+@pytest.mark.parametrize("said", [None, ()])
+async def test_a_request_whose_agent_is_lost_before_it_answers_may_come_again(said: tuple[()] | None) -> None:
+    client = Client(REQUEST)
+    opening = no_way() if said is None else opened(Dying())
+
+    async with asyncio.timeout(10):
+        await relay(opening, {"type": "http"}, client.receive, client.send)
+
+    assert client.told[0]["status"] == 503
+    assert (b"retry-after", b"1") in client.told[0]["headers"]
+
+
+async def test_half_an_answer_is_cut_off_and_not_ended() -> None:
+    client, exchange = Client(REQUEST), Dying(START, {"type": "http.response.body", "body": b"x", "more_body": True})
+
+    with pytest.raises(Unavailable):
+        await relay(opened(exchange), {"type": "http"}, client.receive, client.send)
+
+    assert [message["type"] for message in client.told] == ["http.response.start", "http.response.body"]
+
+
+async def test_when_the_client_is_gone_the_other_side_is_told() -> None:
+    client, exchange = Client(CONNECT, breaks=True), Dying(ACCEPT)
+
+    await relay(opened(exchange), {"type": "websocket"}, client.receive, client.send)
+
+    assert exchange.heard == ["websocket.connect"]
+    assert exchange.dropped

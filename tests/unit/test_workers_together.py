@@ -1,0 +1,237 @@
+"""Agents of two workers that use each other: who asks, until when, and what was lent, goes along."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
+from sapwood.errors import CallTooDeep
+from sapwood.kernel.context import MAX_DEPTH
+from sapwood.runtimes.local import LocalRuntime
+from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.share import WorkerShare
+
+
+@dataclass
+class Seen:
+    log: list[str] = field(default_factory=list[str])
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def has(self, entry: str) -> None:
+        async with asyncio.timeout(30):
+            while entry not in self.log:  # noqa: ASYNC110 - a list tells nobody
+                await asyncio.sleep(0.001)
+
+
+class Peer(Agent):
+    """Uses another of its kind, by its name."""
+
+    deps: Seen
+    migrations = ("CREATE TABLE heard (text TEXT NOT NULL) STRICT",)
+
+    async def play(self, name: str, back: str, times: int) -> int:
+        """Call the other, which calls back, and so on."""
+        return 0 if times == 0 else 1 + await (await self.get_agent(Peer, name)).play(back, name, times - 1)
+
+    async def hang(self) -> None:
+        try:
+            self.deps.log.append(f"{self.name} hangs")
+            await self.deps.go.wait()
+            self.deps.log.append(f"{self.name} went on")
+        except asyncio.CancelledError:
+            self.deps.log.append(f"{self.name} was cancelled")
+            raise
+
+    async def wait_for(self, name: str) -> None:
+        await (await self.get_agent(Peer, name)).hang()
+
+    async def hear(self, tell: Callable[[str], Awaitable[int]]) -> list[int]:
+        return [await tell("one"), await tell("two")]
+
+    async def lend_to(self, name: str) -> tuple[list[int], list[str]]:
+        async def tell(text: str) -> int:
+            self.sql("INSERT INTO heard VALUES (?)", text)
+            return len(text)
+
+        told = await (await self.get_agent(Peer, name)).hear(tell)
+        return told, [str(row["text"]) for row in self.sql("SELECT text FROM heard")]
+
+    async def numbers(self, upto: int) -> AsyncIterator[int]:
+        for number in range(upto):
+            yield number
+
+    async def sum_of(self, name: str, upto: int) -> int:
+        return sum([number async for number in (await self.get_agent(Peer, name)).numbers(upto)])
+
+    async def fail(self) -> None:
+        raise LookupError(f"in {self.name}")
+
+    async def fail_in(self, name: str) -> None:
+        await (await self.get_agent(Peer, name)).fail()
+
+
+class Greeter(Agent):
+    """Greets another before it has started, which asks back who it is."""
+
+    deps: Seen
+
+    async def on_start(self) -> None:
+        if self.name.startswith("first "):
+            host = await self.get_agent(Host, self.name.removeprefix("first "))
+            self.deps.log.append(await host.welcome(self.name))
+
+    async def who(self) -> str:
+        return f"{self.name}!"
+
+
+class Host(Agent):
+    async def welcome(self, name: str) -> str:
+        return await (await self.get_agent(Greeter, name)).who()
+
+
+def of(number: int) -> str:
+    """Return a name whose root this one of two workers runs."""
+    part = Part(number, 2)
+    return next(f"n{at}" for at in range(100) if part.is_here(Address.root_of("Peer", f"n{at}")))
+
+
+ONE, TWO = of(0), of(1)
+
+
+@asynccontextmanager
+async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
+    folder = Path(tempfile.mkdtemp(prefix="sapwood-"))
+    apps: list[App] = []
+    try:
+        for number in range(2):
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(folder / str(number)))
+            listening.listen()
+            sockets = {str(one): folder / str(one) for one in range(2)}
+            settings = Settings(data=str(folder / "data"))
+            share = WorkerShare(Part(number, 2), sockets, listening, "secret", listening.fileno())
+            runtime = LocalRuntime(settings, share=share)
+            apps.append(App(agents=[Peer, Greeter, Host], deps=seen, settings=settings, runtime=runtime))
+            await apps[-1].__aenter__()
+        yield apps
+    finally:
+        for app in apps:
+            await app.__aexit__()
+        shutil.rmtree(folder)
+
+
+async def test_agents_of_two_workers_call_each_other_back_and_forth() -> None:
+    async with two_workers(Seen()) as (app, _):
+        peer = await app.get_agent(Peer, ONE)
+
+        assert await peer.play(TWO, ONE, 20) == 20
+        assert await peer.sum_of(TWO, 100) == sum(range(100))
+
+
+async def test_a_chain_of_calls_is_as_long_as_may_be_however_many_processes_it_crosses() -> None:
+    async with two_workers(Seen()) as (app, _):
+        peer = await app.get_agent(Peer, ONE)
+
+        assert await peer.play(TWO, ONE, MAX_DEPTH - 1) == MAX_DEPTH - 1
+        with pytest.raises(CallTooDeep):
+            await peer.play(TWO, ONE, MAX_DEPTH)
+
+
+async def test_a_call_that_descends_from_a_start_in_another_worker_does_not_wait_for_it() -> None:
+    seen = Seen()
+    names = [f"n{at}" for at in range(200)]
+    apart = next(
+        name
+        for name in names
+        if Part(0, 2).is_here(Address.root_of("Host", name))
+        != Part(0, 2).is_here(Address.root_of("G", f"first {name}"))
+    )
+    async with two_workers(seen) as (app, _), asyncio.timeout(30):
+        greeter = await app.get_agent(Greeter, f"first {apart}")
+
+        assert await greeter.who() == f"first {apart}!"
+        assert seen.log == [f"first {apart}!"]
+
+
+async def test_a_deadline_reaches_the_other_worker() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, _):
+        peer = await app.get_agent(Peer, ONE)
+
+        with deadline(0.2), pytest.raises(TimedOut):
+            await peer.wait_for(TWO)
+        await seen.has(f"{TWO} was cancelled")
+
+
+async def test_a_call_from_outside_that_is_cancelled_ends_in_the_other_worker_before_its_caller_goes_on() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, _):
+        hanging = asyncio.create_task((await app.get_agent(Peer, TWO)).hang())
+        await seen.has(f"{TWO} hangs")
+
+        hanging.cancel()
+        await asyncio.wait({hanging})
+        assert hanging.cancelled()
+        assert seen.log[-1] == f"{TWO} was cancelled"
+
+
+async def test_a_call_that_is_cancelled_before_its_agent_is_awake_ends_at_once() -> None:
+    async with two_workers(Seen()) as (app, other), asyncio.timeout(30):
+        peer = await app.get_agent(Peer, TWO)
+        for turns in range(12):
+            other.node.sleep()
+            calling = asyncio.create_task(peer.hang())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.wait({calling})
+            assert calling.cancelled()
+
+
+async def test_a_call_that_an_agent_made_goes_on_when_that_is_cancelled() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, _):
+        waiting = asyncio.create_task((await app.get_agent(Peer, ONE)).wait_for(TWO))
+        await seen.has(f"{TWO} hangs")
+
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        seen.go.set()
+        await seen.has(f"{TWO} went on")
+
+
+async def test_what_an_agent_lends_to_one_of_another_worker_runs_in_the_lender() -> None:
+    async with two_workers(Seen()) as (app, _):
+        told, heard = await (await app.get_agent(Peer, ONE)).lend_to(TWO)
+
+        assert told == [3, 3]
+        assert heard == ["one", "two"]
+
+
+async def test_an_error_keeps_its_type_and_says_where_it_comes_from_through_two_workers() -> None:
+    async with two_workers(Seen()) as (app, _):
+        with pytest.raises(LookupError, match=f"in {TWO}") as caught:
+            await (await app.get_agent(Peer, ONE)).fail_in(TWO)
+
+    assert isinstance(caught.value, Crashed)
+    assert caught.value.path == (("Peer", TWO),)
+
+
+async def test_when_a_worker_stops_whoever_asked_it_is_told() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, other):
+        waiting = asyncio.create_task((await app.get_agent(Peer, ONE)).wait_for(TWO))
+        await seen.has(f"{TWO} hangs")
+        await other.__aexit__()
+
+        with pytest.raises(Unavailable):
+            await waiting
