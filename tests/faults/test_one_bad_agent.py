@@ -111,7 +111,7 @@ def p99(taken: list[float]) -> float:
 async def test_code_that_holds_up_the_loop_is_named_with_its_address_and_stack(
     method: str, seconds: float, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(App(agents=[Bad, Good])) as world:
+    async with running(App(agents=[Bad, Good]), sql_timeout=3.0) as world:
         bad = await world.get_agent(Bad, "one")
         async with neighbours(world):
             await asyncio.gather(getattr(bad, method)(seconds), return_exceptions=True)
