@@ -25,6 +25,8 @@ ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELE
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 4000000) SELECT count(*) FROM c"
 NUMBERS = range(40_000_000)
 
+pytestmark = pytest.mark.alone
+
 
 class Good(Agent):
     migrations = ("CREATE TABLE t (v INTEGER) STRICT",)
