@@ -593,6 +593,32 @@ async def test_a_root_that_destroys_itself_leaves_no_recovery(run: Run, bench: B
         await gone(world, bench, end)
 
 
+async def test_no_fiber_begins_in_a_tree_whose_root_has_destroyed_itself(run: Run, bench: Bench) -> None:
+    gone, begun = asyncio.Event(), asyncio.Event()
+
+    async def begin_afterwards(me: Worker) -> None:
+        begun.set()
+        await gone.wait()
+        me.start_fiber("late", me.work, "late")
+        await asyncio.Event().wait()
+
+    async def leave(me: Worker) -> None:
+        await me.destroy()
+        gone.set()
+        await asyncio.sleep(0.05)
+
+    async with run(Worker, deps=bench) as world:
+        root, child = await worker(world), await worker(world, 1)
+        ending = asyncio.create_task(bench.within(child, begin_afterwards))
+        await begun.wait()
+
+        await bench.within(root, leave)
+
+        with pytest.raises(NotFound):
+            await ending
+        assert "late begins" not in bench.log
+
+
 async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run: Run, bench: Bench, depth: int) -> None:
     address = Address.root_of("Worker", "root")
     async with run(Worker, deps=bench) as world:

@@ -16,6 +16,7 @@ from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.spending import Spending, Spent
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.pacing import is_again
 from sapwood.runs.registry import Registry, Row, Run
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -27,7 +28,7 @@ def no_follower() -> None:
     follow = Following.follow
 
     async def follow_once(self: Following, id: str) -> None:
-        if not self._is_again():
+        if not is_again(self._actor):
             await follow(self, id)
 
     Following.follow = follow_once

@@ -25,6 +25,8 @@ ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELE
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 4000000) SELECT count(*) FROM c"
 NUMBERS = range(40_000_000)
 
+pytestmark = pytest.mark.alone
+
 
 class Good(Agent):
     migrations = ("CREATE TABLE t (v INTEGER) STRICT",)
@@ -111,7 +113,7 @@ def p99(taken: list[float]) -> float:
 async def test_code_that_holds_up_the_loop_is_named_with_its_address_and_stack(
     method: str, seconds: float, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(App(agents=[Bad, Good])) as world:
+    async with running(App(agents=[Bad, Good]), sql_timeout=3.0) as world:
         bad = await world.get_agent(Bad, "one")
         async with neighbours(world):
             await asyncio.gather(getattr(bad, method)(seconds), return_exceptions=True)

@@ -15,8 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pytest
+
 from sapwood import Agent, App, Fiber
 from sapwood.testing import running
+
+pytestmark = pytest.mark.alone
 
 TREES = 200
 BOUND = 15.0

@@ -157,6 +157,8 @@ async function send(name) {
   await say(ann, "say 20 5 @w2 @w6 @w12");
   for (const word of [2, 6, 12]) {
     await midway(ann, word + 1);
+    // The client changes a message before React draws it: on a busy machine the next words may come between the two.
+    await until(`ann has drawn ${word + 1} words`, () => ann.shown.some((shown) => count(shown[1]) === word + 1));
     expect(`status at ${word}`, ann.chat.status, "streaming");
     await letGo(ann, `w${word}`);
   }

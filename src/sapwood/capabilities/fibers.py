@@ -257,7 +257,9 @@ class Fibers:
             await until_free(self._db)
             stored = self._rows.get(row.number)
             # What was written in a slice may have been undone, and its number given to another one.
-            if stored is not None and stored.status == "running" and self._alive.get(row.number) is call:
+            is_its_own = self._alive.get(row.number) is call
+            # An agent that is being deleted begins nothing.
+            if stored is not None and stored.status == "running" and is_its_own and not self._actor.detached:
                 again = await self._go_on(stored)
         except CancelledError:
             raise
@@ -365,7 +367,7 @@ class Fibers:
             again = self._count_recovery(row)
             if again is not None:
                 await self._actor.leave()
-                goes_on = await self._told(row, call)
+                goes_on = not self._actor.detached and await self._told(row, call)
         except CancelledError:
             raise
         except SapwoodError:

@@ -76,9 +76,8 @@ class FiberDriver:
     async def _wake_above(self, row: Row, run: str) -> None:
         """Have those go on who rest with a turn that was woken, or ended otherwise while it waited for somebody."""
         served = self._actor.of(Served)
-        if row.status != "running" or (
-            self._has_rested() and served.is_wanted(run)
-        ):  # if not, it was stopped from above
+        # One that rested and is not wanted was stopped from above.
+        if row.status != "running" or (self._has_rested() and served.is_wanted(run)):
             await served.may_wake_above()
             self._actor.check_live()
             served.wake_above(run)

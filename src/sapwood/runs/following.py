@@ -27,6 +27,7 @@ from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import UNWANTED, RunState
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
+from sapwood.runs.pacing import is_again
 from sapwood.runs.patience import Patience
 from sapwood.runs.registry import HARD, shown
 from sapwood.runs.served import FOLLOW, Served, following
@@ -107,18 +108,18 @@ class Following:
         call = current.get()
         rested = call is not None and isinstance(call.work, Work) and call.work.resumed
         if row.status in HARD:
-            if self._is_again() or rested:  # the process ended before it was told, or nobody was there to tell
+            if is_again(self._actor) or rested:  # the process ended before it was told, or nobody was there to tell
                 await self._actor.tell(self._agent.on_run_finish, shown(row))
             return
         followed = self._outcomes.followed[id] = Followed(
             row,
             stop=self._actor.host.loop.create_future(),
             since=self._actor.host.clock.now(),
-            again=self._is_again() or (row.status != "starting" and not rested),
+            again=is_again(self._actor) or (row.status != "starting" and not rested),
             rested=rested,
             given_up=row.status == "interrupted",
         )
-        if self._is_again():
+        if is_again(self._actor):
             address = str(self._actor.address)
             log.info("%s waits again for the run %s of %s", address, id, row.type, extra={"address": address})
         try:
@@ -153,10 +154,6 @@ class Following:
     def _check_followed(self, followed: Followed) -> None:
         if not self._is_followed(followed):
             raise Cleared(f"The run {followed.row.id!r} was cleared away.")
-
-    def _is_again(self) -> bool:
-        """Return whether the fiber that runs now was interrupted before."""
-        return self._actor.of(Agenda).fibers.current().recoveries > 0
 
     async def _follow_to_end(self, followed: Followed) -> None:
         id, failed = followed.row.id, 0

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import random
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -235,8 +235,7 @@ class TemporalDriver:
         """Return what Temporal answers, once it does; `NOTHING` if there is no such workflow."""
         from temporalio.service import RPCError, RPCStatusCode
 
-        wait = SHORTEST_WAIT
-        while True:
+        for wait in waits():
             if self._client is None:
                 raise Unavailable("The app is not running.")
             try:
@@ -253,8 +252,8 @@ class TemporalDriver:
                     log.warning("Temporal at %s answers again", self.target)
                 self._is_silent = False
                 return answer
-            await asyncio.sleep(random.uniform(wait / 2, wait))
-            wait = min(wait * 2, LONGEST_WAIT)
+            await asyncio.sleep(wait)
+        raise AssertionError
 
     async def _prepare(self) -> None:
         """Have the namespace know what workflows can be searched by, once."""
@@ -300,6 +299,14 @@ class TemporalDriver:
 
         await self._answered(add)
         self._is_prepared = True
+
+
+def waits() -> Iterator[float]:
+    """Yield for ever how many seconds to wait until Temporal is asked again that did not answer: ever longer."""
+    longest = SHORTEST_WAIT
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(longest * 2, LONGEST_WAIT)
 
 
 NOTHING: Any = object()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from sapwood.drivers.temporal.driver import DOOR, TemporalDriver
+from sapwood.drivers.temporal.driver import DOOR, TemporalDriver, waits
 from sapwood.drivers.temporal.workflow import LOOK, NOT_FOUND, STEP, STOP, Answer, Asked, WorkWorkflow
 from sapwood.errors import InvalidArguments
 
@@ -47,8 +46,6 @@ FINAL = (NOT_FOUND, InvalidArguments.code)
 """What agents say that will not change."""
 WELL = 1.0
 """Seconds after which a worker seems to be accepted: one that is not is told at once."""
-SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
-"""Seconds until Temporal is asked again if it does not answer."""
 
 
 class Door:
@@ -174,9 +171,11 @@ def refusal(response: httpx2.Response) -> ApplicationError:
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Callable[[], str] | None = None) -> None:
     """Work for a driver's queue, until told to stop; wait for a Temporal server that is not there yet."""
-    door, wait, said = Door(url, driver.token, find), SHORTEST_WAIT, ""
+    door, said = Door(url, driver.token, find), ""
     try:
-        while not until.is_set():
+        for wait in waits():
+            if until.is_set():
+                return
             try:
                 await _work(await driver.connect(), driver, door, until)
             except RuntimeError as error:  # all that Temporal's client says of a server it cannot work for
@@ -186,8 +185,7 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Cal
                     log.warning("Temporal at %s cannot be worked for yet: %s. It is tried until it can.", where, why)
                 said = str(error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(until.wait(), random.uniform(wait / 2, wait))
-                wait = min(wait * 2, LONGEST_WAIT)
+                    await asyncio.wait_for(until.wait(), wait)
     finally:
         await door.close()
 
