@@ -119,7 +119,7 @@ def answer(folder: Path) -> None:
 
     async def run() -> None:
         async with worker(1, folder):
-            await asyncio.get_running_loop().create_unix_server(Bare, str(folder / "bare"))
+            _server = await asyncio.get_running_loop().create_unix_server(Bare, str(folder / "bare"))
             await asyncio.Event().wait()
 
     uvloop.run(run())

@@ -22,7 +22,7 @@ from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import Call
+from sapwood.kernel.context import Call, Reply
 from sapwood.kernel.copying import AS_IS, Copies
 from sapwood.kernel.crossing import crossing, describe, mistake
 from sapwood.kernel.ports import Gate
@@ -389,23 +389,37 @@ class Actor:
         result: Copies,
     ) -> Future[Any]:
         """Run a function for a caller, who waits for the future that comes back."""
+        reply: Future[Any] = self.host.loop.create_future()
+        self.serve_for(reply, call, function, args, kwargs, awaits, result)
+        return reply
+
+    def serve_for(
+        self,
+        reply: Reply,
+        call: Call,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        awaits: bool,
+        result: Copies,
+    ) -> None:
+        """Run a function for a caller, who is told by `reply`."""
         host = self.host
         loop = host.loop
         if self.dropped is not None or get_ident() != host.thread:
             self.check_use()
         if call.deadline is not None and call.deadline <= loop.time():
             raise TimedOut(f"The deadline passed before {self.address}.{call.method} began.", path=self.address.steps)
-        call.reply = reply = loop.create_future()
+        call.reply = reply
         work = self._serve(call, reply, function, args, kwargs, awaits, result)
         self.calls[call] = loop.create_task(work, context=host.context.copy())
         if call.deadline is not None:
             self.watch_deadline(call, call.deadline, reply)
-        return reply
 
     async def _serve(
         self,
         call: Call,
-        reply: Future[Any],
+        reply: Reply,
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: dict[str, Any],
@@ -451,13 +465,13 @@ class Actor:
             self.finished(call)
             self.settle(reply)
 
-    def settle(self, reply: Future[Any]) -> None:
+    def settle(self, reply: Reply) -> None:
         """Nobody waits for ever for work that has ended, whatever ended it."""
         if not reply.done():
             reply.set_exception(again(self.dropped) if self.dropped is not None else Unavailable(CANCELLED_INSIDE))
             reply.exception()
 
-    def watch_deadline(self, call: Call, deadline: float, reply: Future[Any]) -> None:
+    def watch_deadline(self, call: Call, deadline: float, reply: Reply) -> None:
         """Cancel a call that has not answered by then."""
 
         def expire() -> None:

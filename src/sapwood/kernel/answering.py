@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -40,23 +41,47 @@ from sapwood.kernel.parcels import (
 )
 from sapwood.kernel.ports import Exchange
 from sapwood.kernel.streams import Channel
+from sapwood.kernel.tree import Tree
 
 CopyAll = Callable[[Node, Path], Awaitable[int]]
 CopyOne = Callable[[Node, Path, Address], Awaitable[int]]
+Act = Callable[["Actor", "Called", "Asked", "Call | None", "float | None", "Exchange"], None]
 
 
 MOST_RECOGNIZED = 20_000
 NOTHING: dict[str, msgspec.Raw] = {}
 
 
-class Called(NamedTuple):
+def _nobody() -> None:
+    """Stand for a reference to nothing."""
+
+
+class Called:
     """A method that other nodes call."""
 
-    address: Address
-    root: Address
-    module: str
-    qualname: str
-    method: str
+    __slots__ = ("_actor", "address", "method", "module", "qualname", "result", "root")
+
+    def __init__(self, address: Address, module: str, qualname: str, method: str) -> None:
+        self.address = address
+        self.root = address.root
+        self.module = module
+        self.qualname = qualname
+        self.method = method
+        self.result: Packing | None = None
+        self._actor: Callable[[], Actor | None] = _nobody
+        """Who was called last."""
+
+    def awake(self, trees: Mapping[Address, Tree]) -> Actor | None:
+        """Return the agent, if calls can be delivered to it now."""
+        actor = self._actor()
+        if actor is not None and actor.ready and not actor.detached:
+            return actor
+        tree = trees.get(self.root)
+        actor = tree.actors.get(self.address) if tree is not None and tree.destroyed is None else None
+        if actor is None or not actor.ready:
+            return None
+        self._actor = weakref.ref(actor)
+        return actor
 
 
 class Answering:
@@ -102,33 +127,31 @@ class Answering:
     def _stream(self, message: bytes, exchange: Exchange) -> None:
         self._when_awake(read_asked(message), exchange, self._pour, stops=True)
 
-    def _when_awake(self, asked: Asked, exchange: Exchange, act: Any, *, stops: bool) -> None:
+    def _when_awake(self, asked: Asked, exchange: Exchange, act: Act, *, stops: bool) -> None:
         """Have the agent do what it is asked; without a task of its own if it is awake."""
         called = self._called.get(asked.target) or self._recognize(asked.target)
-        address = called.address
-        tree = self._node.trees.get(called.root)
-        actor = tree.actors.get(address) if tree is not None and tree.destroyed is None else None
-        if actor is not None and actor.ready:
+        if (actor := called.awake(self._node.trees)) is not None:
             try:
-                caller = self._caller(asked.cause)
-                act(actor, called, asked, caller, self._until(asked.cause), exchange)
+                if asked.cause is None:
+                    act(actor, called, asked, None, None, exchange)
+                else:
+                    act(actor, called, asked, self._caller(asked.cause), self._until(asked.cause), exchange)
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
-                exchange.fail(_told(error, address, actor.limits.payload_bytes))
+                exchange.fail(_told(error, called.address, actor.limits.payload_bytes))
             return
+        self._spawn(exchange, called.address, self._awakened(called, asked, exchange, act), stops=stops)
 
-        async def work() -> None:
-            caller, until = self._caller(asked.cause), self._until(asked.cause)
-            async with in_time(until, address):
-                kind = self._kind(address.type, called.module, called.qualname, is_root=address == called.root)
-                actor = await self._node.reach(address, kind, caller)
-            act(actor, called, asked, caller, until, exchange)
-
-        self._spawn(exchange, address, work(), stops=stops)
+    async def _awakened(self, called: Called, asked: Asked, exchange: Exchange, act: Act) -> None:
+        address, caller, until = called.address, self._caller(asked.cause), self._until(asked.cause)
+        async with in_time(until, address):
+            kind = self._kind(address.type, called.module, called.qualname, is_root=address == called.root)
+            actor = await self._node.reach(address, kind, caller)
+        act(actor, called, asked, caller, until, exchange)
 
     def _recognize(self, packed: bytes) -> Called:
         target = read_target(packed)
         address = address_of(target.steps)
-        called = Called(address, address.root, target.module, target.qualname, target.method)
+        called = Called(address, target.module, target.qualname, target.method)
         if len(self._called) >= MOST_RECOGNIZED:
             self._called.clear()
         self._called[packed] = called
@@ -156,13 +179,19 @@ class Answering:
 
     def _prepare(
         self, actor: Actor, called: Called, asked: Asked, caller: Call | None, until: float | None
-    ) -> tuple[Call, Method, list[Any], dict[str, Any]]:
+    ) -> tuple[Call, Method]:
         method = actor.kind.method(called.method)
-        call = Call(actor, method.name, caller)
+        call = Call(actor, called.method, caller)
         call.deadline = until
         if asked.cause is not None:
             call.trace = tracing.context_of(asked.cause.trace)
-        copier = method.signature.copier
+        return call, method
+
+    def _arguments(self, method: Method, asked: Asked) -> tuple[list[Any], dict[str, Any]]:
+        signature = method.signature
+        if asked.named is None and asked.loans is None:
+            return signature.unparcel(asked.arguments), {}
+        copier = signature.copier
         lent: dict[int | str, Any] = {
             loan.place: (FarFunction if loan.methods is None else FarObject)(self._far, asked.node, loan)
             for loan in asked.loans or ()
@@ -174,7 +203,7 @@ class Answering:
             name: lent[name] if name in lent else copier(name).unpacked(raw)
             for name, raw in (asked.named or NOTHING).items()
         }
-        return call, method, arguments, given
+        return arguments, given
 
     def _serve(
         self,
@@ -185,13 +214,14 @@ class Answering:
         until: float | None,
         exchange: Exchange,
     ) -> None:
-        call, method, arguments, given = self._prepare(actor, called, asked, caller, until)
+        call, method = self._prepare(actor, called, asked, caller, until)
+        if called.result is None:
+            called.result = Packing(method.signature.result)
+        arguments, given = self._arguments(method, asked)
         arguments.insert(0, actor.agent)
-        result = Packing(method.signature.result)
-        reply = actor.serve(call, method.function, arguments, given, method.is_async, result)
-        reply.add_done_callback(partial(_answer, exchange))
+        actor.serve_for(Answered(exchange), call, method.function, arguments, given, method.is_async, called.result)
         if caller is None:  # wanted by an agent, it goes on
-            exchange.when_stopped(lambda: actor.cancel(call))
+            exchange.when_stopped(partial(actor.cancel, call))
 
     def _pour(
         self,
@@ -202,7 +232,8 @@ class Answering:
         until: float | None,
         exchange: Exchange,
     ) -> None:
-        call, method, arguments, given = self._prepare(actor, called, asked, caller, until)
+        call, method = self._prepare(actor, called, asked, caller, until)
+        arguments, given = self._arguments(method, asked)
         limit, result = actor.limits.payload_bytes, method.signature.result
         channel = Poured(self._node.loop, exchange)
         channel.start(
@@ -277,6 +308,45 @@ class Packing:
 
     def copy(self, value: Any, limit: int) -> bytes:
         return self._copier.packed(value, limit)
+
+
+class Answered:
+    """A reply that goes to another node as soon as it is known."""
+
+    __slots__ = ("_error", "_exchange", "_is_done", "_then")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._is_done = False
+        self._error: BaseException | None = None
+        self._then: list[Callable[[Any], object]] | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, result: bytes, /) -> None:
+        self._is_done = True
+        self._exchange.end(result)
+        if self._then is not None:
+            self._tell()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._is_done = True
+        self._error = exception
+        self._exchange.fail(exception if isinstance(exception, Exception) else Unavailable(str(exception)))
+        if self._then is not None:
+            self._tell()
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def add_done_callback(self, act: Callable[[Any], object], /) -> None:
+        self._then = [*(self._then or ()), act]
+
+    def _tell(self) -> None:
+        then, self._then = self._then, None
+        for act in then or ():
+            act(self)
 
 
 class Poured(Channel):

@@ -69,7 +69,7 @@ class Signature:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return copies of the arguments; functions and callbacks become what `lend` makes of them for this call."""
         if kwargs or not self._required <= len(args) <= self._most:
-            return self._copy_bound(args, kwargs, call, limit, lend)
+            return self._copy_bound(args, kwargs, call, limit, lend, Copier.copy)
         copied = list(args)
         for at, value in enumerate(args):
             if type(value) in FUNCTIONS or isinstance(value, Callback):
@@ -77,6 +77,35 @@ class Signature:
             else:
                 copied[at] = self._positional[at].copy(value, limit)
         return copied, kwargs
+
+    def parcel_arguments(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        limit: int,
+        lend: Callable[[Any, Call, int], Any],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments as `copy_arguments` does, but packed, to be copied where they are unpacked."""
+        if kwargs or not self._required <= len(args) <= self._most:
+            return self._copy_bound(args, kwargs, call, limit, lend, Copier.parcel)
+        packed: list[Any] = list(args)
+        for at, value in enumerate(args):
+            if type(value) in FUNCTIONS or isinstance(value, Callback):
+                packed[at] = lend(value, call, limit)
+            else:
+                packed[at] = self._positional[at].parcel(value, limit)
+        return packed, kwargs
+
+    def unparcel(self, arguments: Sequence[msgspec.Raw]) -> list[Any]:
+        """Return copies of the arguments that `parcel_arguments` packed by their place."""
+        copiers = self._positional
+        if len(arguments) > len(copiers):
+            return [self.copier(place).unpacked(raw) for place, raw in enumerate(arguments)]
+        unpacked: list[Any] = []
+        for copier, raw in zip(copiers, arguments, strict=False):
+            unpacked.append(copier.unpacked(raw))  # noqa: PERF401 - a frame less than a comprehension
+        return unpacked
 
     def copier(self, place: int | str) -> Copier:
         """Return what copies the argument at this place, or of this name, in what `copy_arguments` returns."""
@@ -145,6 +174,7 @@ class Signature:
         call: Call,
         limit: int,
         lend: Callable[[Any, Call, int], Any],
+        make: Callable[[Copier, Any, int], Any],
     ) -> tuple[list[Any], dict[str, Any]]:
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -152,7 +182,7 @@ class Signature:
             raise InvalidArguments(f"{self._name}(): {error}.") from None
 
         def copy(name: str, value: Any) -> Any:
-            return lend(value, call, limit) if is_callback(value) else self._copiers[name].copy(value, limit)
+            return lend(value, call, limit) if is_callback(value) else make(self._copiers[name], value, limit)
 
         for name, parameter in self._signature.parameters.items():
             if name not in bound.arguments:

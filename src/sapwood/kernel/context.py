@@ -7,7 +7,7 @@ travel with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
@@ -33,6 +33,20 @@ class Running(Protocol):
         ...
 
 
+class Reply(Protocol):
+    """What a caller learns from how a call ended: a future, or what stands for one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def exception(self) -> BaseException | None: ...
+
+    def add_done_callback(self, act: Callable[[Any], object], /) -> None: ...
+
+
 class Call:
     """One method running, or about to run, in one agent."""
 
@@ -54,7 +68,7 @@ class Call:
         self.actor = actor
         self.method = method
         self.caller = caller
-        self.reply: asyncio.Future[object] | None = None
+        self.reply: Reply | None = None
         """What the caller waits for; None for work nobody waits for."""
         self.client: object = None
         """The connection that caused it, if a client did."""

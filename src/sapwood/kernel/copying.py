@@ -198,7 +198,8 @@ class Copier:
             if kind in SIZED and len(value) * 4 > limit:
                 self._check_size(value, limit)
             return _pack_scalar(value)
-        self._refuse_subclass(kind)
+        if self._base is not None:
+            self._refuse_subclass(kind)
         try:
             packed = _pack(value)
         except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
@@ -207,10 +208,18 @@ class Copier:
             raise self._too_large(len(packed), limit)
         return packed
 
+    def parcel(self, value: Any, limit: int) -> msgspec.Raw:
+        """Return what `packed` does; refuse here what `unpacked` would refuse there."""
+        packed = self.packed(value, limit)
+        if type(value) not in self._as_is:
+            self.unpack(packed)
+        return msgspec.Raw(packed)
+
     def unpacked(self, packed: bytes | msgspec.Raw) -> Any:
         """Return the copy of what `packed` was given; `InvalidArguments` or `InvalidResult` if it does not fit."""
-        odd = _odd_scalar(packed)
-        return self.unpack(packed) if odd is None else odd
+        if self._as_is and (odd := _odd_scalar(packed)) is not None:
+            return odd
+        return self.unpack(packed)
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""
@@ -220,7 +229,8 @@ class Copier:
             if kind in SIZED and len(value) * 4 > limit:
                 self._check_size(value, limit)
             return value
-        self._refuse_subclass(kind)
+        if self._base is not None:
+            self._refuse_subclass(kind)
         unpack = self._unpack or self._prepare()
         try:
             packed = _pack(value)

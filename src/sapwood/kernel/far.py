@@ -139,21 +139,23 @@ class Lending:
 class FarLine:
     """The line from a stub to an agent of another node."""
 
-    __slots__ = ("_far", "_limit", "_someone", "_targets", "address", "kind")
+    __slots__ = ("_far", "_here", "_limit", "_root", "_someone", "_targets", "address", "kind")
 
     def __init__(self, far: Far, address: Address, kind: AgentClass, limit: int) -> None:
         self.address = address
         self.kind = kind
         self._far = far
+        self._here = far.directory.here
+        self._root = address.root
         self._limit = limit
         self._someone = FarAgent(address)
         self._targets: dict[str, bytes] = {}
         """Each method that was called, as it is told to the other node."""
 
     def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
-        # Copied now, not when it is awaited: what the caller changes in between must not show.
+        # Packed now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
+        arguments, named = method.signature.parcel_arguments(args, kwargs, call, self._limit, Lending)
         work = self._call(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
         return work
@@ -164,33 +166,33 @@ class FarLine:
         try:
             if call.caller is not None:
                 await _leave(call.caller)
-            exchange = await self._begin(CALL, call, method, arguments, named, loans)
-            answer = await self._answer(exchange, call)
+            message = self._message(call, method, arguments, named, loans)
+            far, exchange = self._far, None
+            if (node := far.directory.known_owner(self._root)) is not None:
+                exchange = far.transport.open_now(node, CALL, message)
+            if exchange is None:
+                exchange = await self._open(CALL, call, message)
+            try:
+                if call.deadline is None:
+                    answer = await exchange.reply()
+                else:
+                    answer = await self._answer_by(call.deadline + GRACE, exchange, call)
+            except CancelledError:
+                # Wanted by an agent, it goes on, and its result is dropped: nobody here is above it.
+                if call.caller is None:
+                    await exchange.stop()
+                raise
         finally:
             call.ended = True
             if loans:
                 self._far.take_back(loans)
         return method.signature.result.unpacked(answer)
 
-    async def _answer(self, exchange: Exchange, call: Call) -> bytes:
-        try:
-            if call.deadline is None:
-                answer = await exchange.receive()
-            else:
-                answer = await self._answer_by(call.deadline + GRACE, exchange, call)
-        except CancelledError:
-            # Wanted by an agent, it goes on, and its result is dropped: nobody here is above it.
-            if call.caller is None:
-                await exchange.stop()
-            raise
-        assert answer is not None
-        return answer
-
-    async def _answer_by(self, when: float, exchange: Exchange, call: Call) -> bytes | None:
+    async def _answer_by(self, when: float, exchange: Exchange, call: Call) -> bytes:
         limit = asyncio.timeout_at(when)
         try:
             async with limit:
-                return await exchange.receive()
+                return await exchange.reply()
         except TimeoutError:
             if not limit.expired():  # one of the agent's own
                 raise
@@ -198,39 +200,35 @@ class FarLine:
             text = f"{self.address}.{call.method} did not answer before its deadline."
             raise TimedOut(text, path=self.address.steps) from None
 
-    async def _begin(
-        self,
-        verb: str,
-        call: Call,
-        method: Method,
-        arguments: list[Any],
-        named: dict[str, Any],
-        loans: list[Loan],
-        items: int = 0,
-    ) -> Exchange:
-        far = self._far
-        copier = method.signature.copier
-
-        def parcel(place: int | str, value: Any) -> msgspec.Raw:
-            if type(value) is Lending:
-                loans.append(Loan(place, far.give(value), value.name, value.methods))
-                return NOTHING
-            return msgspec.Raw(copier(place).packed(value, UNLIMITED))  # it is a copy that was found to fit
-
-        message = pack(
+    def _message(
+        self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any], loans: list[Loan]
+    ) -> bytes:
+        """Return a call as it is told to the other node; the callbacks that go with it are lent from now on."""
+        if named or Lending in map(type, arguments):
+            arguments = [self._lent(place, value, loans) for place, value in enumerate(arguments)]
+            named = {name: self._lent(name, value, loans) for name, value in named.items()}
+        return pack(
             Asked(
                 self._targets.get(method.name) or self._target(method),
-                [parcel(place, value) for place, value in enumerate(arguments)],
-                {name: parcel(name, value) for name, value in named.items()} if named else None,
+                arguments,
+                named or None,
                 loans or None,
-                far.directory.here,
+                self._here,
                 cause_of(call.caller, call.deadline),
             )
         )
+
+    def _lent(self, place: int | str, value: Any, loans: list[Loan]) -> Any:
+        if type(value) is not Lending:
+            return value
+        loans.append(Loan(place, self._far.give(value), value.name, value.methods))
+        return NOTHING
+
+    async def _open(self, verb: str, call: Call, message: bytes, *, items: int = 0) -> Exchange:
         if call.deadline is None:
-            return await far.open(verb, self.address, message, items=items)
+            return await self._far.open(verb, self.address, message, items=items)
         async with in_time(call.deadline, self.address):
-            return await far.open(verb, self.address, message, items=items)
+            return await self._far.open(verb, self.address, message, items=items)
 
     def _target(self, method: Method) -> bytes:
         steps = cast("Steps", list(self.address.steps))
@@ -239,7 +237,7 @@ class FarLine:
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending)
+        arguments, named = method.signature.parcel_arguments(args, kwargs, call, self._limit, Lending)
 
         async def begin(channel: FarChannel) -> None:
             call.tighten()
@@ -252,7 +250,8 @@ class FarLine:
             channel.end.add_done_callback(ended)
             if call.caller is not None:
                 await _leave(call.caller)
-            channel.exchange = await self._begin(STREAM, call, method, arguments, named, loans, items=BUFFER)
+            message = self._message(call, method, arguments, named, loans)
+            channel.exchange = await self._open(STREAM, call, message, items=BUFFER)
 
         return Stream(FarChannel(self._far.loop, method.signature.result), begin)
 

@@ -91,6 +91,10 @@ class Directory(Protocol):
         """Return whether this node may run the tree. Whoever is told so is the only one."""
         ...
 
+    def known_owner(self, root: Address) -> str | None:
+        """Return the node that runs the tree, if that is known here and now; None: `owner` finds out."""
+        ...
+
     async def owner(self, root: Address) -> str:
         """Return the node that runs the tree; `Unavailable` if nobody does for too long."""
         ...
@@ -119,6 +123,10 @@ class Exchange(Protocol):
 
         `Unavailable` if the other node is gone.
         """
+        ...
+
+    def reply(self) -> Future[bytes]:
+        """Return what is done with the only message that comes; it fails with what `receive` raises."""
         ...
 
     def end(self, message: bytes | None = None) -> None:
@@ -155,6 +163,10 @@ class Transport(Protocol):
         `items`: how many messages the other end may send before the first is taken; 0: as many as fit into a number of
         bytes. `Unavailable` if the node cannot be reached for too long.
         """
+        ...
+
+    def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
+        """Begin an exchange without waiting for anything; None: `open` would have to wait."""
         ...
 
     def answer(self, verb: str, answer: Answer) -> None:

@@ -1,15 +1,14 @@
-"""Frames between two workers: a length, then msgpack; each has the number that follows the last one's."""
+"""Frames between two workers: a head of fixed length, then the content; each has the number that follows the last one's."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from struct import Struct
 
-import msgspec
-
-LENGTH = 4
+HEAD = Struct(">IQQB")
+"""How long the content is, the number of the frame, its exchange, and its kind."""
 LARGEST = 1 << 30
-"""No frame is longer. What claims to be is no frame of ours."""
+"""No content is longer. What claims to be is no frame of ours."""
 
 
 class Kind(IntEnum):
@@ -20,36 +19,67 @@ class Kind(IntEnum):
     MESSAGE = 1
     CREDIT = 2
     """So much more may be sent."""
-    END = 3
-    """The last message, or none."""
-    FAIL = 4
+    LAST = 3
+    """The last message."""
+    END = 4
+    """There is no further message."""
+    FAIL = 5
     """The error in place of a last message."""
-    STOP = 5
+    STOP = 6
     """Whoever opened it wants no more of it."""
 
 
-Frame = tuple[int, int, int, Any]
-"""Its number, which counts the frames of one connection in one direction from 1; its exchange, kind and content."""
+Frame = tuple[int, int, bytes]
+"""Its exchange, kind and content. Its number, which counts the frames of one connection in one direction from 1, is
+checked where it is read."""
 
 
 class Gap(Exception):
     """A frame is missing, or what came is no frame."""
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, int, int, Any]).decode
+head = HEAD.pack
+"""Returns the head of a frame."""
+_read_head = HEAD.unpack_from
+_HEAD = HEAD.size
+_OPENING = Struct(">IB")
+_opening = _OPENING.pack
+_read_opening = _OPENING.unpack_from
 
 
-def framed(number: int, exchange: int, kind: int, content: object) -> bytes:
+def framed(number: int, exchange: int, kind: int, content: bytes) -> bytes:
     """Return a frame as bytes."""
-    body = _encode((number, exchange, kind, content))
-    return len(body).to_bytes(LENGTH, "big") + body
+    return head(len(content), number, exchange, kind) + content
+
+
+def opening(verb: bytes, items: int, message: bytes) -> bytes:
+    """Return the content of a frame that begins an exchange."""
+    return _opening(items, len(verb)) + verb + message
+
+
+def read_opening(content: bytes) -> tuple[bytes, int, bytes]:
+    """Return what `opening` was given."""
+    if len(content) < _OPENING.size:
+        raise Gap("An exchange was begun, and not said what about.")
+    items, length = _read_opening(content)
+    at = _OPENING.size + length
+    return content[_OPENING.size : at], items, content[at:]
+
+
+def credit(granted: int) -> bytes:
+    """Return the content of a frame that grants credit."""
+    return granted.to_bytes(8, "big")
+
+
+def read_credit(content: bytes) -> int:
+    """Return what `credit` was given."""
+    return int.from_bytes(content, "big")
 
 
 class Reader:
     """Makes frames of bytes, however they were cut."""
 
-    __slots__ = ("_bytes", "_expected", "_needed", "_parts")
+    __slots__ = ("_bytes", "_last", "_needed", "_parts")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -57,7 +87,7 @@ class Reader:
         self._bytes = 0
         self._needed = 0
         """How many bytes have to be there before it is worth to look again; nothing is copied meanwhile."""
-        self._expected = 1
+        self._last = 0
 
     def read(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete by now; raises `Gap` if one is missing."""
@@ -69,27 +99,22 @@ class Reader:
                 return found
             data = b"".join(self._parts)
             self._parts.clear()
-        at, end = 0, len(data)
-        while end - at >= LENGTH:
-            length = int.from_bytes(data[at : at + LENGTH], "big")
+        at, end, needed = 0, len(data), _HEAD
+        while end - at >= _HEAD:
+            length, number, exchange, kind = _read_head(data, at)
             if length > LARGEST:
                 raise Gap(f"A frame of {length} bytes was announced.")
-            if end - at - LENGTH < length:
+            if number != self._last + 1:
+                raise Gap(f"Frame {self._last + 1} was expected, and {number} came.")
+            needed = _HEAD + length
+            if end - at < needed:
                 break
-            at += LENGTH
-            try:
-                frame = _decode(memoryview(data)[at : at + length])
-            except msgspec.MsgspecError as error:
-                raise Gap(f"A frame cannot be read: {error}.") from None
-            at += length
-            if frame[0] != self._expected:
-                raise Gap(f"Frame {self._expected} was expected, and {frame[0]} came.")
-            self._expected += 1
-            found.append(frame)
+            self._last = number
+            found.append((exchange, kind, data[at + _HEAD : at + needed]))
+            at += needed
+            needed = _HEAD
         if at < end:
             self._parts.append(data[at:])
             self._bytes = end - at
-            self._needed = LENGTH
-            if self._bytes >= LENGTH:
-                self._needed += int.from_bytes(data[at : at + LENGTH], "big")
+            self._needed = needed
         return found

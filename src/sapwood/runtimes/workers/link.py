@@ -1,22 +1,34 @@
 """One connection between two workers, and the exchanges that go over it.
 
 Only the side that connected opens exchanges, so each worker has a connection of its own to
-each other. What is written in one turn of the loop is written together: by the loop, if it is
-uvloop's, or else here, but for the first.
+each other. The first frame after something was read goes at once, past the loop: most likely
+the other side waits for nothing else. What is written in one turn of the loop after it is
+written together: by the loop, if it is uvloop's, or else here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from asyncio import AbstractEventLoop, BaseTransport, Future, Transport
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
-from sapwood.errors import Unavailable
+from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.parcels import pack_error, unpack_error
-from sapwood.runtimes.workers.framing import Gap, Kind, Reader, framed
+from sapwood.kernel.ports import Answer
+from sapwood.runtimes.workers.framing import (
+    Gap,
+    Kind,
+    Reader,
+    credit,
+    head,
+    opening,
+    read_credit,
+    read_opening,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +39,27 @@ EACH = 64
 GATHERED = 64 * 1024
 """Bytes that are written at once, however soon more may follow."""
 
-Opened = Callable[[str, bytes, "Talk"], None]
+NOTHING = b""
+# Plain numbers: the members of an enumeration are looked up each time.
+OPEN, MESSAGE, CREDIT, LAST, END, FAIL, STOP = map(int, Kind)
+
+Answers = Mapping[bytes, Answer]
+"""Who takes the first message of an exchange that the other side opened, by what it is about."""
 
 
 class Talk:
     """One exchange, seen from one of its ends."""
 
     # Most exchanges are one message each way: what they never need stands on the class.
+    _items = 0
+    """How many messages the answering side may send unasked; 0: it counts bytes."""
+    _credit = WINDOW
     _granted = 0
     """What was taken and is not granted anew yet."""
     _reader: Future[None] | None = None
+    _reply: Future[bytes] | None = None
+    """What is done with the only message; then nobody reads."""
+    _incoming: deque[bytes] | None = None
     _room: Future[None] | None = None
     _ended = False
     """Whether the other side has said all."""
@@ -50,20 +73,20 @@ class Talk:
     _stops: list[Callable[[], object]] | None = None
     """What to do when it does."""
 
-    def __init__(self, link: Link, number: int, items: int, *, is_answer: bool) -> None:
+    def __init__(self, link: Link, number: int, items: int, is_answer: bool) -> None:
         self._link = link
         self._number = number
-        self._items = items
-        """How many messages the answering side may send unasked; 0: it counts bytes."""
         self._is_answer = is_answer
-        self._credit = items if is_answer and items else WINDOW
-        self._incoming: deque[bytes] = deque()
+        if items:
+            self._items = items
+            if is_answer:
+                self._credit = items
 
     def send(self, message: bytes) -> Awaitable[None] | None:
         if self._said_all or self._is_deaf:
             return None
         self._credit -= 1 if self._counts_items else len(message) + EACH
-        self._link.write(self._number, Kind.MESSAGE, message)
+        self._link.write(self._number, MESSAGE, message)
         return self._until_room()
 
     @property
@@ -90,42 +113,64 @@ class Talk:
             self._grant(message)
         return message
 
+    def reply(self) -> Future[bytes]:
+        self._reply = self._link.loop.create_future()
+        if self._ended:
+            self._settle()
+        return self._reply
+
+    def _settle(self) -> None:
+        """Tell whoever waits for the only message."""
+        reply = self._reply
+        if reply is None or reply.done():
+            return
+        if self._incoming:
+            reply.set_result(self._incoming.popleft())
+        else:
+            reply.set_exception(self._error or Unavailable("An exchange ended without the answer that was waited for."))
+
     def _grant(self, message: bytes) -> None:
         by_items = self._items > 0 and not self._is_answer
         self._granted += 1 if by_items else len(message) + EACH
         if by_items or self._granted >= WINDOW // 4:
-            self._link.write(self._number, Kind.CREDIT, self._granted)
+            self._link.write(self._number, CREDIT, credit(self._granted))
             self._granted = 0
 
     def end(self, message: bytes | None = None) -> None:
         if not self._said_all:
             self._said_all = True
-            self._link.write(self._number, Kind.END, message)
-            self._forget()
+            if message is None:
+                self._link.write(self._number, END, NOTHING)
+            else:
+                self._link.write(self._number, LAST, message)
+            if self._is_answer:
+                self._forget()
 
     def fail(self, error: Exception) -> None:
         if not self._said_all:
             self._said_all = True
-            self._link.write(self._number, Kind.FAIL, pack_error(error))
-            self._forget()
+            self._link.write(self._number, FAIL, pack_error(error))
+            if self._is_answer:
+                self._forget()
 
     def _forget(self) -> None:
-        if self._is_answer:  # it has the last word
-            self._link.talks.pop(self._number, None)
-            self._stops = None
+        """The last word is said."""
+        self._link.talks.pop(self._number, None)
+        self._stops = None
+        if self._room is not None:
             self._let_go()
 
     def drop(self) -> None:
         if not self._ended and not self._said_all:
             self._said_all = True
-            self._link.write(self._number, Kind.STOP, None)
+            self._link.write(self._number, STOP, NOTHING)
 
     async def stop(self) -> None:
         if not self._ended:
             self._said_all = True
-            self._link.write(self._number, Kind.STOP, None)
+            self._link.write(self._number, STOP, NOTHING)
         while not self._ended:
-            self._incoming.clear()
+            self._incoming = None
             self._reader = self._link.loop.create_future()
             await self._reader
 
@@ -137,29 +182,40 @@ class Talk:
         else:
             self._stops.append(act)
 
-    def take(self, kind: int, content: Any) -> None:
+    def take(self, kind: int, content: bytes) -> None:
         """Take a frame of the other side."""
-        if kind == Kind.MESSAGE:
-            self._incoming.append(content)
-        elif kind == Kind.CREDIT:
-            self._credit += content
+        if kind == LAST:
+            self._over()
+            if (reply := self._reply) is not None and not reply.done():
+                reply.set_result(content)
+                return
+            self._keep(content)
+        elif kind == MESSAGE:
+            self._keep(content)
+        elif kind == CREDIT:
+            self._credit += read_credit(content)
             if self._credit > 0:
                 self._let_go()
             return
-        elif kind == Kind.END:
-            if content is not None:
-                self._incoming.append(content)
+        elif kind == END:
             self._over()
-        elif kind == Kind.FAIL:
+        elif kind == FAIL:
             self._error = unpack_error(content)
             self._over()
-        elif kind == Kind.STOP:
+        elif kind == STOP:
             self._ended = self._is_deaf = True
             self._let_go()
             self._wake()
             self._stopped()
             return
+        else:
+            raise Gap(f"There are no frames of kind {kind}.")
         self._wake()
+
+    def _keep(self, message: bytes) -> None:
+        if self._incoming is None:
+            self._incoming = deque()
+        self._incoming.append(message)
 
     def lose(self, error: Unavailable) -> None:
         """The other side is gone."""
@@ -176,7 +232,8 @@ class Talk:
         if not self._is_answer:
             self._is_deaf = True
             self._link.talks.pop(self._number, None)
-            self._let_go()
+            if self._room is not None:
+                self._let_go()
 
     def _stopped(self) -> None:
         self._is_stopped = True
@@ -185,6 +242,8 @@ class Talk:
             act()
 
     def _wake(self) -> None:
+        if self._ended:
+            self._settle()
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -196,13 +255,18 @@ class Talk:
 class Link(asyncio.Protocol):
     """One connection, at one of its ends."""
 
-    def __init__(self, loop: AbstractEventLoop, who: str, opened: Opened | None, lost: Callable[[Link], None]) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, who: str, answers: Answers | None, lost: Callable[[Link], None]
+    ) -> None:
         self.loop = loop
         self.who = who
         """The other worker, as people read it."""
         self.talks: dict[int, Talk] = {}
         self.is_lost = False
-        self._opened = opened
+        self.answers = answers
+        """What the other side may ask; None: nothing."""
+        self.is_greeted = False
+        """Whether the other side has shown that it is a worker of ours."""
         self._lost = lost
         self._reader = Reader()
         self._last = 0
@@ -215,35 +279,57 @@ class Link(asyncio.Protocol):
         """Whether something was written in this turn of the loop."""
         self._gathers = type(loop).__module__.startswith("uvloop")
         """Whether the loop writes together by itself what it is given in one turn."""
+        self._is_first = False
+        """Whether nothing was written since something was read."""
+        self._socket = -1
+        """Our own descriptor of the connection: nobody else's file can ever be behind its number."""
 
-    def open(self, verb: str, message: bytes, items: int) -> Talk:
+    def open(self, verb: bytes, message: bytes, items: int) -> Talk:
         """Begin an exchange."""
         self._last += 1
-        talk = Talk(self, self._last, items, is_answer=False)
+        talk = Talk(self, self._last, items, False)
         if self.is_lost:
             talk.lose(self._gone())
         else:
             self.talks[self._last] = talk
-            self.write(self._last, Kind.OPEN, (verb, items, message))
+            self.write(self._last, OPEN, opening(verb, items, message))
         return talk
 
-    def write(self, exchange: int, kind: int, content: object) -> None:
-        if self.is_lost or self._transport is None:
+    def write(self, exchange: int, kind: int, content: bytes) -> None:
+        transport = self._transport
+        if self.is_lost or transport is None:
             return
         self._sent += 1
-        frame = framed(self._sent, exchange, kind, content)
+        frame = head(len(content), self._sent, exchange, kind) + content
+        if self._is_first:
+            self._is_first = False
+            if not transport.get_write_buffer_size():
+                try:
+                    written = os.write(self._socket, frame)
+                except OSError:  # there is no room, or nobody reads any more: the loop finds out
+                    written = 0
+                if written == len(frame):
+                    return
+                frame = frame[written:]
         if self._gathers:
-            self._transport.write(frame)
+            transport.write(frame)
             return
         if not self._turn:
             self._turn = True
             self.loop.call_soon(self._end_turn)
-            self._transport.write(frame)
+            transport.write(frame)
             return
         self._parts.append(frame)
         self._bytes += len(frame)
         if self._bytes >= GATHERED:
             self._flush()
+
+    def _leave_to_loop(self) -> None:
+        """Write nothing past the loop any more."""
+        self._is_first = False
+        if self._socket >= 0:
+            os.close(self._socket)
+            self._socket = -1
 
     def _end_turn(self) -> None:
         self._turn = False
@@ -254,6 +340,11 @@ class Link(asyncio.Protocol):
             parts, self._parts, self._bytes = self._parts, [], 0
             self._transport.write(b"".join(parts))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more is written than the other side has read lately."""
+        return self._room is not None
+
     def until_room(self) -> Awaitable[None] | None:
         """Return what to await before more is written; None: nothing."""
         return None if self._room is None else asyncio.shield(self._room)
@@ -261,38 +352,53 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Write what waits, and end the connection."""
         self._flush()
+        self._leave_to_loop()
         if self._transport is not None:
             self._transport.close()
 
     def cut(self) -> None:
         """End the connection as the end of the process does."""
         self._parts.clear()
+        self._leave_to_loop()
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: BaseTransport) -> None:
         self._transport = cast("Transport", transport)
+        if self._gathers:
+            self._socket = os.dup(transport.get_extra_info("socket").fileno())
+            self._is_first = True
 
     def data_received(self, data: bytes) -> None:
+        self._is_first = self._socket >= 0
+        talks = self.talks
         try:
-            for _, number, kind, content in self._reader.read(data):
-                if kind == Kind.OPEN:
-                    self._begin(number, *content)
-                elif (talk := self.talks.get(number)) is not None:
+            for number, kind, content in self._reader.read(data):
+                if kind == OPEN:
+                    self._begin(number, content)
+                elif (talk := talks.get(number)) is not None:
                     talk.take(kind, content)
         except Gap as gap:
             log.error("a connection between two workers is cut: %s", gap)
             self.cut()
 
-    def _begin(self, number: int, verb: str, items: int, message: bytes) -> None:
-        if self._opened is None:
+    def _begin(self, number: int, content: bytes) -> None:
+        if self.answers is None:
             raise Gap("Whoever was connected to opens no exchange.")
-        talk = self.talks[number] = Talk(self, number, items, is_answer=True)
+        verb, items, message = read_opening(content)
+        answer = self.answers.get(verb) or self._refuse(verb)
+        talk = self.talks[number] = Talk(self, number, items, True)
         try:
-            self._opened(verb, message, talk)
+            answer(message, talk)
         except Exception as error:
             log.exception("a worker does not understand what another one asks: %s", verb)
             talk.fail(Unavailable(f"{type(error).__name__}: {error}"))
+
+    def _refuse(self, verb: bytes) -> Answer:
+        if not self.is_greeted:
+            raise Gap("Somebody asked who had not greeted.")
+        text = f"A worker was asked to {verb.decode(errors='replace')}, and does not know how to."
+        return lambda _, exchange: exchange.fail(UsageError(text))
 
     def pause_writing(self) -> None:
         self._room = self.loop.create_future()
@@ -304,6 +410,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        self._leave_to_loop()
         self.resume_writing()
         talks, self.talks = self.talks, {}
         for talk in talks.values():

@@ -17,13 +17,13 @@ from contextvars import Context
 from pathlib import Path
 from typing import Any
 
-from sapwood.errors import Unavailable, UsageError
+from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Answer, Exchange
-from sapwood.runtimes.workers.link import Link, Talk
+from sapwood.runtimes.workers.link import Link
 
 log = logging.getLogger(__name__)
 
-HELLO = "hello"
+HELLO = b"hello"
 VERSION = b"sapwood workers 1 "
 PATIENCE = 10.0
 """Seconds that a worker which is being restarted is waited for."""
@@ -40,7 +40,8 @@ class UnixTransport:
         self._sockets = sockets
         """Where each worker listens."""
         self._hello = VERSION + secret.encode()
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[bytes, Answer] = {}
+        """By what they are about, as it stands in a frame."""
         self._links: dict[str, Link] = {}
         self._connecting: dict[str, Task[Link]] = {}
         self._incoming: set[Link] = set()
@@ -48,32 +49,31 @@ class UnixTransport:
         self._closed = False
 
     def answer(self, verb: str, answer: Answer) -> None:
-        self._answers[verb] = answer
+        self._answers[verb.encode()] = answer
 
     async def listen(self, listening: socket.socket) -> None:
         """Answer the other workers from now on."""
         loop = asyncio.get_running_loop()
 
         def link() -> Link:
-            greeted = False
-
-            def opened(verb: str, message: bytes, talk: Talk) -> None:
-                nonlocal greeted
-                if verb == HELLO and hmac.compare_digest(message, self._hello):
-                    greeted = True
-                    talk.end()
-                elif not greeted:
-                    made.cut()
-                elif (answer := self._answers.get(verb)) is not None:
-                    answer(message, talk)
+            def greeted(message: bytes, exchange: Exchange) -> None:
+                if hmac.compare_digest(message, self._hello):
+                    made.answers, made.is_greeted = self._answers, True
+                    exchange.end()
                 else:
-                    talk.fail(UsageError(f"A worker was asked to {verb}, and does not know how to."))
+                    made.cut()
 
-            made = Link(loop, "Another worker", opened, self._incoming.discard)
+            made = Link(loop, "Another worker", {HELLO: greeted}, self._incoming.discard)
             self._incoming.add(made)
             return made
 
         self._server = await loop.create_server(link, sock=listening)
+
+    def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
+        link = self._links.get(node)
+        if link is None or link.is_lost or link.is_full:
+            return None
+        return link.open(verb.encode(), message, 0)
 
     async def open(self, node: str, verb: str, message: bytes, *, items: int = 0) -> Exchange:
         link = self._links.get(node)
@@ -81,7 +81,7 @@ class UnixTransport:
             link = await self._link(node)
         elif (waiting := link.until_room()) is not None:
             await waiting
-        return link.open(verb, message, items)
+        return link.open(verb.encode(), message, items)
 
     async def _link(self, node: str) -> Link:
         if self._closed:
