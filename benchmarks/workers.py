@@ -28,7 +28,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood import Address, Agent, App, Settings, expose
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
 
 VALUE = {"a": 1, "b": "two"}
@@ -66,7 +66,7 @@ app = App(agents=[Echo], settings=Settings(slow_slice=10))
 
 def apart(number: int) -> str:
     """Return the name of a root that this one of two workers runs."""
-    part = Part(number, 2)
+    part = Part(number, Sharing(2))
     return next(f"n{at}" for at in range(100) if part.is_here(Address.root_of("Echo", f"n{at}")))
 
 
@@ -110,7 +110,7 @@ def worker(number: int, folder: Path) -> App:
     listening.listen()
     sockets = {str(one): folder / str(one) for one in range(2)}
     settings = Settings(data=str(folder / "data"))
-    share = WorkerShare(Part(number, 2), sockets, listening, "secret", listening.fileno())
+    share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
     return App(agents=[Echo], settings=settings, runtime=LocalRuntime(settings, share=share))
 
 
@@ -191,8 +191,8 @@ def count(port: int) -> float:
         connection.close()
 
     names = [f"n{at}" for at in range(100)]
-    even = [name for name in names if Part(0, 2).is_here(Address.root_of("Echo", name))][: ROOTS // 2]
-    odd = [name for name in names if Part(1, 2).is_here(Address.root_of("Echo", name))][: ROOTS // 2]
+    even = [name for name in names if Part(0, Sharing(2)).is_here(Address.root_of("Echo", name))][: ROOTS // 2]
+    odd = [name for name in names if Part(1, Sharing(2)).is_here(Address.root_of("Echo", name))][: ROOTS // 2]
     began = time.perf_counter()
     with ThreadPoolExecutor(ROOTS) as pool:
         list(pool.map(ask, even + odd))

@@ -35,7 +35,7 @@ from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass, check_type_id, known, learn
+from sapwood.kernel.classes import AgentClass, check_pool, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.misspelt import misspelt
@@ -796,14 +796,25 @@ def _definition() -> FrameType:
     return frame
 
 
-def agent(*, type: str, aliases: Sequence[str] = ()) -> Callable[[type[A]], type[A]]:
-    """Give a class a type id of its own, so that it can be renamed; `aliases` are ids it had before."""
-    check_type_id(type)
+def agent(
+    *, type: str | None = None, aliases: Sequence[str] = (), pool: str | None = None
+) -> Callable[[type[A]], type[A]]:
+    """Say what a class is stored as and which workers run it. It holds for this class, not for those that extend it.
+
+    `type` is a type id of its own, so that it can be renamed; `aliases` are ids it had before. `pool` has its roots,
+    with all below them, run only by the workers that were started for that pool, with `sapwood serve --pool`; in one
+    process, and for sub-agents, it means nothing.
+    """
+    if type is not None:
+        check_type_id(type)
+    if pool is not None:
+        check_pool(pool)
 
     def decorate(cls: Any) -> Any:
         kind = known(cls)
-        kind.type = type
+        kind.type = type or kind.type
         kind.aliases = tuple(aliases)
+        kind.pool = pool
         return cls
 
     return decorate

@@ -53,7 +53,8 @@ class AllAtTheBack:
 class Side:
     """One of the two: a share in a folder of its own."""
 
-    part = ""
+    part = pool = ""
+    restarts = 0
 
     def __init__(self, here: str, folder: Path) -> None:
         self.directory = AllAtTheBack(here)

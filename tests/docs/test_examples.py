@@ -124,6 +124,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
         ["leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
     ),
+    "mill.py": (["ground: fa105ad2e0de", "in one process: True"], ["ground: fa105ad2e0de"]),
     "members.py": (
         ["nobody: 401", "ann: ann finds lines: 1", "eve: 403", "a helper: otto finds lines: 1", "ann, too late: 401"],
         ["nobody: 401", "ann: ann finds lines: 2", "eve: 403", "a helper: otto finds lines: 2", "ann, too late: 401"],

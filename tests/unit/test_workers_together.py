@@ -17,7 +17,7 @@ from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailabl
 from sapwood.errors import CallTooDeep
 from sapwood.kernel.context import MAX_DEPTH
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
 
 
@@ -100,7 +100,7 @@ class Host(Agent):
 
 def of(number: int) -> str:
     """Return a name whose root this one of two workers runs."""
-    part = Part(number, 2)
+    part = Part(number, Sharing(2))
     return next(f"n{at}" for at in range(100) if part.is_here(Address.root_of("Peer", f"n{at}")))
 
 
@@ -118,7 +118,7 @@ async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
             listening.listen()
             sockets = {str(one): folder / str(one) for one in range(2)}
             settings = Settings(data=str(folder / "data"))
-            share = WorkerShare(Part(number, 2), sockets, listening, "secret", listening.fileno())
+            share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
             runtime = LocalRuntime(settings, share=share)
             apps.append(App(agents=[Peer, Greeter, Host], deps=seen, settings=settings, runtime=runtime))
             await apps[-1].__aenter__()
@@ -152,8 +152,8 @@ async def test_a_call_that_descends_from_a_start_in_another_worker_does_not_wait
     apart = next(
         name
         for name in names
-        if Part(0, 2).is_here(Address.root_of("Host", name))
-        != Part(0, 2).is_here(Address.root_of("G", f"first {name}"))
+        if Part(0, Sharing(2)).is_here(Address.root_of("Host", name))
+        != Part(0, Sharing(2)).is_here(Address.root_of("G", f"first {name}"))
     )
     async with two_workers(seen) as (app, _), asyncio.timeout(30):
         greeter = await app.get_agent(Greeter, f"first {apart}")

@@ -75,6 +75,9 @@ def serve(
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log_level: Level = "info",
     workers: Annotated[int | None, Parameter(help="Processes to share the agents between: one for each core.")] = None,
+    pool: Annotated[
+        list[str] | None, Parameter(negative="", help="Processes beside those for one pool of classes: `name=number`.")
+    ] = None,
     grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
 ) -> None:
     """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
@@ -91,8 +94,16 @@ def serve(
             log_level=log_level,
             grace=grace,
             workers=workers,
+            pools=dict(map(_pool, pool or ())),
         )
     )
+
+
+def _pool(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not name or not number.isdecimal():
+        raise UsageError(f"--pool takes a name and a number, as in --pool heavy=2, and not {text!r}.")
+    return name, int(number)
 
 
 @cli.command

@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
 from sapwood.runtimes.arranging import arrange, tidy
 from sapwood.runtimes.workers.line import Line
+from sapwood.runtimes.workers.placement import Sharing, shared_by
 from sapwood.runtimes.workers.supervisor import Seat, Supervisor
 from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
@@ -69,22 +70,26 @@ class Options:
     log_level: str = "info"
     grace: float = 10.0
     workers: int | None = None
+    pools: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def serve(options: Options) -> None:
     """Serve until a signal comes."""
     listening = _listen(options)
     if options.workers is None:
+        if options.pools:
+            raise UsageError("A pool is beside other workers. Say how many those are too: --workers 1.")
         _run(options, sockets=[listening])
     else:
         _supervise(options, options.workers, listening)
 
 
 def _supervise(options: Options, workers: int, listening: socket.socket) -> None:
-    if not 1 <= workers <= MOST_WORKERS:
-        raise UsageError(f"--workers takes a number from 1 to {MOST_WORKERS}.")
+    if workers < 1 or workers + sum(options.pools.values()) > MOST_WORKERS:
+        raise UsageError(f"--workers takes a number from 1 to {MOST_WORKERS}, with those of all pools.")
     _log_to_stderr(options)
     app = load(options.target, options.data).app
+    sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
     _check_safe(options, app)
     listening.listen(BACKLOG)  # so that nobody is refused while a worker starts
     folder, url = Path(app.settings.data), _url(options, listening)
@@ -94,12 +99,14 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
     def ready() -> None:
         _write_secret(folder / FILE, {"url": url, "token": token, "pid": os.getpid()})
         many = f"{workers} workers" if workers > 1 else "one worker"
+        for pool, size in sharing.pools.items():
+            many += f" and {size} for {pool}"
         log.info("sapwood is running at %s with %s, with its data in %s", url, many, folder)
 
     try:
-        asyncio.run(_arrange(folder, workers))
+        asyncio.run(_arrange(folder, sharing))
         supervisor = Supervisor(
-            workers,
+            sharing,
             _work,
             (options, listening, token),
             lock,
@@ -116,20 +123,22 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
         sys.exit(code)
 
 
-async def _arrange(folder: Path, workers: int) -> None:
+async def _arrange(folder: Path, sharing: Sharing) -> None:
     tidy(folder)
-    arrange(folder, workers, Files())
+    arrange(folder, sharing, Files())
 
 
 def _work(seat: Seat, options: Options, listening: socket.socket, token: str) -> None:
     """Be one worker: serve, until the supervisor says that it is enough."""
-    _log_to_stderr(options, f"worker {seat.number} ")
+    pool = seat.sharing.pool(seat.number)
+    _log_to_stderr(options, f"worker {seat.number} {pool and f'({pool}) '}")
     try:
         loaded = load(options.target, options.data)
         loaded.app.share(seat.share())
     except SapwoodError as error:
         sys.exit(f"error: {error}")
-    _serve(options, loaded, token, [listening], seat)
+    # Clients of all others would wait whenever one of a pool computes, so those take none.
+    _serve(options, loaded, token, [] if pool else [listening], seat)
 
 
 def develop(options: Options, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -270,6 +271,8 @@ class AgentClass:
         self.cls = cls
         self.type = cls.__name__
         self.aliases: tuple[str, ...] = ()
+        self.pool: str | None = None
+        """Which workers run its roots; None: any but those of a pool."""
         self.methods = {
             name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
         }
@@ -450,6 +453,11 @@ def check_type_id(type_id: str) -> None:
         raise UsageError(f"A class cannot be called {type_id!r}: 'sub' separates agents in URLs. Choose another name.")
     if not type_id or "\0" in type_id or "/" in type_id:
         raise UsageError(f"{type_id!r} cannot be a type id.")
+
+
+def check_pool(pool: str) -> None:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", pool) is None:
+        raise UsageError(f"{pool!r} cannot be the name of a pool: it takes letters, digits, - and _.")
 
 
 def _first_argument(cls: type, base: type) -> Any:

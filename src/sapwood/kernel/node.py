@@ -75,6 +75,8 @@ class Node:
         open_databases: int,
         far: Far | None = None,
         part: str = "",
+        pool: str = "",
+        restarts: int = 0,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -84,6 +86,10 @@ class Node:
         self.deps = deps
         self.far = far
         """The way to the nodes that run other trees of the same folder; None: there are none."""
+        self.pool = pool
+        """The pool that it runs the trees of; "": of all classes that name none."""
+        self.restarts = restarts
+        """How often its process was started again."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -265,6 +271,8 @@ class Node:
                 known = Address.root_of(alias, root.name)
                 old = tree_folder(self.folder, known)
                 if old.exists():
+                    if not self.owns(known):  # its class was renamed since those who share the folder began
+                        raise Unavailable(f"{root} is still run as {known}, by another process. Restart the server.")
                     tree = self.trees.get(known)
                     if tree is not None and tree.is_quiet and tree.close():
                         del self.trees[known]  # somebody looked at it by its old name

@@ -1,8 +1,8 @@
 """The nodes' own files in a data folder, when other processes share it than did the last time.
 
 Trees lie where they lie. But each node keeps an index of the alarms of its own trees, and a mark
-that it ended in good order. A file in the folder says how many shared it; whoever
-starts with another number takes over what those left. Only the holder of the folder's
+that it ended in good order. A file in the folder says how it was shared; whoever
+shares it otherwise takes over what those left. Only the holder of the folder's
 lock may do so.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import msgspec
 
 from sapwood.address import Address
 from sapwood.clock import SystemClock
@@ -19,50 +20,52 @@ from sapwood.errors import StoredDataError
 from sapwood.kernel.alarms import Alarms, alarms_file
 from sapwood.kernel.gate import ProcessGate
 from sapwood.kernel.node import RESTORED, STOPPED, TREES, roots_in, unfinished
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Sharing
 from sapwood.storage.files import Files
 
 FILE = "workers"
-"""The file that says how many share the folder; none: one process has it all."""
-
-Parts = Mapping[str, Callable[[Address], bool]]
-"""What the files of each node are called by, and which trees it runs."""
-
-ALONE: Parts = {"": lambda root: True}
-
-
-def parts_of(count: int) -> Parts:
-    """Return the parts of so many workers; 0: of one process alone."""
-    parts = [Part(number, count) for number in range(count)]
-    return {part.suffix: part.is_here for part in parts} or ALONE
+"""The file that says how the folder is shared: the number of workers, or with pools all of it; none: not at all."""
+ALONE = Sharing(0)
+"""One process has it all."""
+Row = tuple[str, float | None, int]
+"""What an index has of a tree: its address, when it is due, and how many dead letters it has."""
 
 
-def last_count(folder: Path) -> int:
-    """Return how many workers shared the folder the last time; 0: one process had it all."""
+def suffixes(sharing: Sharing) -> list[str]:
+    """Return what the files of each node are called by, beside their name."""
+    return [part.suffix for part in sharing.parts] or [""]
+
+
+def last_sharing(folder: Path) -> Sharing:
+    """Return how the folder was shared the last time."""
     try:
-        return int((folder / FILE).read_text())
+        found = msgspec.json.decode((folder / FILE).read_bytes(), type=int | Sharing)
     except FileNotFoundError:
-        return 0
-    except ValueError:
+        return ALONE
+    except msgspec.DecodeError:
         raise StoredDataError(
-            f"The file {FILE!r} in the data folder has to be the number of workers that share it, and is not. Write "
-            "the number that served it last; if nobody knows it, remove the file and all that begin with 'alarms'."
+            f"The file {FILE!r} in the data folder has to say how many workers share it, and does not. Write the "
+            "number that served it last; if nobody knows it, remove the file and all that begin with 'alarms'."
         ) from None
+    return Sharing(found) if isinstance(found, int) else found
 
 
-def arrange(folder: Path, count: int, files: Files) -> None:
-    """Have the folder be shared by so many workers; 0: by one process alone. Needs a running loop."""
-    before = last_count(folder)
-    if before == count:
+def arrange(folder: Path, sharing: Sharing, files: Files) -> None:
+    """Have the folder be shared like this from now on. Needs a running loop."""
+    before = last_sharing(folder)
+    if before == sharing:
         return
-    old, new = parts_of(before), parts_of(count)
+    old, new = suffixes(before), suffixes(sharing)
     rows, is_whole = _indexed(folder, old, files)
+    dealt: list[list[Row]] = [[] for _ in new]
+    for row in rows:
+        dealt[sharing.worker(Address.parse(row[0])) if sharing.count else 0].append(row)
     ended_well = all((folder / f"{STOPPED}{part}").exists() for part in old)
-    for part, is_here in new.items():
+    for part, own in zip(new, dealt, strict=True):
         path = folder / alarms_file(part)
         _remove(files, path)  # if it exists, it is from a time before the last
         index = _open(path, files)
-        index.take_over([row for row in rows if is_here(Address.parse(row[0]))], is_whole=is_whole)
+        index.take_over(own, is_whole=is_whole)
         index.close()
         for written in (path, _wal(path)):
             if written.exists():
@@ -72,7 +75,7 @@ def arrange(folder: Path, count: int, files: Files) -> None:
     if ended_well:
         for part in new:
             files.close(files.create(folder / f"{STOPPED}{part}", b""))
-    _write_count(folder, count, files)
+    _write(folder, sharing, files)
     for part in old:
         _remove(files, folder / alarms_file(part))
 
@@ -88,9 +91,9 @@ def tidy(folder: Path) -> None:
             shutil.rmtree(one)
 
 
-def _indexed(folder: Path, parts: Parts, files: Files) -> tuple[list[tuple[str, float | None, int]], bool]:
+def _indexed(folder: Path, parts: list[str], files: Files) -> tuple[list[Row], bool]:
     """Return what the indexes say, and whether they say all."""
-    rows: list[tuple[str, float | None, int]] = []
+    rows: list[Row] = []
     is_whole = True
     for part in parts:
         path = folder / alarms_file(part)
@@ -115,11 +118,11 @@ def _open(path: Path, files: Files) -> Alarms:
     return Alarms(path, files=files, gate=ProcessGate(), clock=SystemClock(), loop=asyncio.get_running_loop())
 
 
-def _write_count(folder: Path, count: int, files: Files) -> None:
+def _write(folder: Path, sharing: Sharing, files: Files) -> None:
     path, half = folder / FILE, folder / f"{FILE}.new"
-    if count:
+    if sharing.count:
         files.remove(half)
-        files.close(files.create(half, str(count).encode()))
+        files.close(files.create(half, msgspec.json.encode(sharing if sharing.pools else sharing.workers)))
         files.sync_file(half)
         files.rename(half, path)
     else:

@@ -15,7 +15,7 @@ from sapwood.kernel.far import Far
 from sapwood.kernel.gate import DiskGate, ProcessGate
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Directory, Gate, Transport
-from sapwood.runtimes.arranging import arrange
+from sapwood.runtimes.arranging import ALONE, arrange
 from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
 
@@ -43,6 +43,16 @@ class Share(Protocol):
     @property
     def part(self) -> str:
         """What its own files in the folder are called by, beside their name."""
+        ...
+
+    @property
+    def pool(self) -> str:
+        """The pool it is for; "": all classes that name none."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often the process was started again."""
         ...
 
     def hold(self, folder: Path) -> Lock:
@@ -100,6 +110,8 @@ class LocalRuntime:
             open_databases=self._settings.open_databases or fitting,
             far=far,
             part="" if share is None else share.part,
+            pool="" if share is None else share.pool,
+            restarts=0 if share is None else share.restarts,
         )
         if far is not None:
             Answering(node, far)
@@ -110,7 +122,7 @@ class LocalRuntime:
             return self._share.hold(folder)
         lock = FolderLock(folder)
         try:
-            arrange(folder, 0, self._files)
+            arrange(folder, ALONE, self._files)
         except BaseException:
             lock.release()
             raise

@@ -161,8 +161,8 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
     transport.answer(FIGURES, lambda message, exchange: begin(figures(exchange), exchange))
 
 
-async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
-    """Return the figures of every node, by its name; one that does not answer soon is left out."""
+async def all_figures(far: Far, own: bytes) -> list[bytes]:
+    """Return the figures of every node, in the order of their names; one that does not answer soon is left out."""
     found = {far.directory.here: own}
 
     async def ask(node: str) -> None:
@@ -172,7 +172,7 @@ async def all_figures(far: Far, own: bytes) -> dict[str, bytes]:
                 found[node] = await exchange.receive() or b""
 
     await asyncio.gather(*(ask(node) for node in await far.others()))
-    return dict(sorted(found.items()))
+    return [text for _, text in sorted(found.items())]
 
 
 async def _serve(carried: Carried, exchange: Exchange, door: Callable[[], Awaitable[Door]]) -> None:

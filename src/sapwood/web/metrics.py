@@ -6,7 +6,7 @@ is an extra, nothing is counted, and whoever asks is told what to install.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
@@ -68,8 +68,20 @@ class Metrics:
         )
 
     def figures(self) -> bytes:
-        """Return the figures as Prometheus reads them; nothing if nothing is counted."""
-        return b"" if prometheus is None else prometheus.generate_latest(self._registry)
+        """Return the figures as Prometheus reads them; nothing if nothing is counted.
+
+        Of one node among several, each has the labels `worker` and, if it is for one, `pool`.
+        """
+        if prometheus is None:
+            return b""
+        figures: bytes = prometheus.generate_latest(self._registry)
+        if self._node.far is None:
+            return figures
+        labels = f'worker="{self._node.far.directory.here}"'
+        if self._node.pool:
+            labels += f',pool="{self._node.pool}"'
+        lines = figures.decode().splitlines()
+        return "\n".join([*(line if line.startswith("#") else _labelled(line, labels) for line in lines), ""]).encode()
 
 
 def answer_figures(figures: bytes) -> Response:
@@ -79,10 +91,10 @@ def answer_figures(figures: bytes) -> Response:
     return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def merged(figures: Mapping[str, bytes]) -> bytes:
-    """Return the figures of several workers as one text, each with the label `worker`."""
+def merged(figures: Iterable[bytes]) -> bytes:
+    """Return the figures of several nodes as one text."""
     families: dict[str, list[str]] = {}
-    for worker, text in figures.items():
+    for text in figures:
         family: list[str] = []
         for line in text.decode().splitlines():
             if line.startswith("# HELP "):
@@ -91,13 +103,13 @@ def merged(figures: Mapping[str, bytes]) -> bytes:
                 if line not in family:
                     family.append(line)
             else:
-                family.append(_labelled(line, worker))
+                family.append(line)
     return "\n".join([*(line for family in families.values() for line in family), ""]).encode()
 
 
-def _labelled(sample: str, worker: str) -> str:
-    name, labels, rest = sample.partition("{")
-    if labels:
-        return f'{name}{{worker="{worker}",{rest}'
+def _labelled(sample: str, labels: str) -> str:
+    name, has_some, rest = sample.partition("{")
+    if has_some:
+        return f"{name}{{{labels},{rest}"
     name, _, value = sample.partition(" ")
-    return f'{name}{{worker="{worker}"}} {value}'
+    return f"{name}{{{labels}}} {value}"

@@ -155,6 +155,7 @@ class Operator:
             "workers": [
                 {
                     "worker": here,
+                    "pool": node.pool,
                     "process": os.getpid(),
                     "ready": node.is_ready,
                     "cpu_seconds": time.process_time(),

@@ -1,45 +1,125 @@
-"""Which worker runs which trees: a part of the shards each, by their number alone.
+"""Which worker runs which trees: by the class of the root its pool, and there a part of the shards each.
 
-Nothing is stored of it. The data of a tree lies where it lies whoever runs it, so
-another number of workers is another sharing of the same folder.
+Nothing is stored with a tree. Its data lies where it lies whoever runs it, so another
+number of workers, or a class in another pool, is another sharing of the same folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
 
 from sapwood.address import Address
+from sapwood.errors import UsageError
+from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.shards import SHARDS, shard_of
+
+PLAIN = ""
+"""The pool of all classes that name none."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the trees of a folder are shared. All who share it are told the same one, and decide by nothing else.
+
+    The plain workers have the first numbers, then those of each pool, by its name.
+    """
+
+    workers: int
+    """How many run the trees of classes without a pool; 0: there are no workers, one process runs everything."""
+    pools: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many there are besides for each pool."""
+    types: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Which of these pools runs the roots of a class, by its type id and by those it had."""
+
+    @property
+    def count(self) -> int:
+        return self.workers + sum(self.pools.values())
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Part(number, self) for number in range(self.count)]
+
+    def pool(self, number: int) -> str:
+        """Return the pool that a worker is for."""
+        return next(pool for pool, numbers in self._numbers.items() if number in numbers)
+
+    def worker(self, root: Address) -> int:
+        """Return which worker runs a tree."""
+        numbers = self._numbers[self.types.get(root.steps[0].type, PLAIN)]
+        return numbers[shard_of(root) * len(numbers) // SHARDS]
+
+    def suffix(self, number: int) -> str:
+        """Return what a worker's own files in the folder are called by; no other sharing calls them the same."""
+        return f"-{number}-of-{self.count}" + (f"-{self._digest()}" if self.pools else "")
+
+    @cached_property
+    def _numbers(self) -> dict[str, range]:
+        found: dict[str, range] = {}
+        first = 0
+        for pool, size in [(PLAIN, self.workers), *sorted(self.pools.items())]:
+            found[pool] = range(first, first + size)
+            first += size
+        return found
+
+    def _digest(self) -> str:
+        everything = [self.workers, sorted(self.pools.items()), sorted(self.types.items())]
+        return hashlib.blake2b(msgspec.json.encode(everything), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One worker's share: it is the `number`th of `count`, from 0."""
+    """One worker's share: it is the `number`th of them, from 0."""
 
     number: int
-    count: int
+    sharing: Sharing
 
     @property
     def suffix(self) -> str:
         """What this worker's own files in the data folder are called by, beside their name."""
-        return f"-{self.number}-of-{self.count}"
+        return self.sharing.suffix(self.number)
 
     @property
     def here(self) -> str:
         return str(self.number)
 
+    @property
+    def pool(self) -> str:
+        return self.sharing.pool(self.number)
+
     def is_here(self, root: Address) -> bool:
-        return self._worker(root) == self.number
+        return self.sharing.worker(root) == self.number
 
     def known_owner(self, root: Address) -> str:
-        return str(self._worker(root))
+        return str(self.sharing.worker(root))
 
     async def owner(self, root: Address) -> str:
         return self.known_owner(root)
 
     async def everybody(self) -> Iterable[str]:
-        return map(str, range(self.count))
+        return map(str, range(self.sharing.count))
 
-    def _worker(self, root: Address) -> int:
-        return shard_of(root) * self.count // SHARDS
+
+def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int]) -> Sharing:
+    """Return how so many workers share the trees of these classes. A pool of 0: the plain workers run its classes."""
+    wanted = {kind.pool: kind for kind in reversed(roots) if kind.pool is not None}
+    for pool, kind in sorted(wanted.items()):
+        if pool not in pools:
+            raise UsageError(
+                f"{kind.cls.__name__} is for the pool {pool!r}, and no worker is. Say --pool {pool}=1 to have one, or "
+                f"--pool {pool}=0 to have the other workers run it."
+            )
+    for pool in pools:
+        if pool not in wanted:
+            there = f"Pools: {', '.join(sorted(wanted))}." if wanted else "Name it with @agent(pool=…)."
+            raise UsageError(f"No root of the app is for the pool {pool!r}. {there}")
+    sizes = {pool: size for pool, size in sorted(pools.items()) if size}
+    types: dict[str, str | None] = {kind.type: kind.pool for kind in roots}
+    for kind in roots:
+        for former in kind.aliases:
+            types.setdefault(former, kind.pool)
+    return Sharing(workers, sizes, {type_: pool for type_, pool in sorted(types.items()) if pool in sizes})

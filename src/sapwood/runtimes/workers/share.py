@@ -2,7 +2,7 @@
 
 Whoever starts the workers holds the folder's own lock and hands it down: it is held as long
 as one of them lives, whatever becomes of whoever started them. So all workers of a
-folder agree on how many they are. Each holds a lock of its own beside it, by its number.
+folder agree on how it is shared. Each holds a lock of its own beside it, by its number.
 """
 
 from __future__ import annotations
@@ -21,9 +21,17 @@ class WorkerShare:
     """What one worker has of a data folder."""
 
     def __init__(
-        self, directory: Part, sockets: Mapping[str, Path], listening: socket.socket, secret: str, folder_lock: int
+        self,
+        directory: Part,
+        sockets: Mapping[str, Path],
+        listening: socket.socket,
+        secret: str,
+        folder_lock: int,
+        *,
+        restarts: int = 0,
     ) -> None:
         self.directory = directory
+        self.restarts = restarts
         self.transport = UnixTransport(directory.here, sockets, secret)
         self._listening = listening
         self._folder_lock = folder_lock
@@ -32,6 +40,10 @@ class WorkerShare:
     @property
     def part(self) -> str:
         return self.directory.suffix
+
+    @property
+    def pool(self) -> str:
+        return self.directory.pool
 
     def hold(self, folder: Path) -> FolderLock:
         os.fstat(self._folder_lock)  # whoever lost it runs on nothing

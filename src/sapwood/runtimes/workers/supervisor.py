@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.storage.files import FolderLock
 
@@ -59,7 +59,8 @@ class Seat:
     """What one worker is given. It goes to another process."""
 
     number: int
-    count: int
+    sharing: Sharing
+    restarts: int
     sockets: dict[str, Path]
     """Where each worker listens to the others."""
     listening: socket.socket
@@ -70,8 +71,9 @@ class Seat:
     """To the supervisor, which closes it by ending."""
 
     def share(self) -> WorkerShare:
-        part = Part(self.number, self.count)
-        return WorkerShare(part, self.sockets, self.listening, self.secret, self.folder_lock.descriptor)
+        part = Part(self.number, self.sharing)
+        folder_lock = self.folder_lock.descriptor
+        return WorkerShare(part, self.sockets, self.listening, self.secret, folder_lock, restarts=self.restarts)
 
 
 @dataclass(slots=True)
@@ -86,6 +88,8 @@ class Worker:
     """When it last said anything."""
     is_ready: bool = False
     is_drained: bool = False
+    restarts: int = -1
+    """How often it was started again."""
     failures: int = 0
     """How often it died soon after its start, since it last did not."""
     start_at: float = 0.0
@@ -94,9 +98,9 @@ class Worker:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps so many workers running until it is told to stop."""
+    """Keeps the workers running until it is told to stop."""
 
-    count: int
+    sharing: Sharing
     work: Callable[..., None]
     """What a worker does, given its seat and `arguments`. It is looked up by name in the other process."""
     arguments: tuple[Any, ...]
@@ -144,7 +148,7 @@ class Supervisor:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, folder: Path) -> None:
-        for number in range(self.count):
+        for number in range(self.sharing.count):
             path = self._paths[str(number)] = folder / str(number)
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(path))
@@ -154,9 +158,17 @@ class Supervisor:
 
     def _start(self, worker: Worker) -> None:
         line, far_end = multiprocessing.Pipe()
-        listening = self._listening[worker.number]
-        lock = Inherited(self.lock.descriptor)
-        seat = Seat(worker.number, self.count, self._paths, listening, self._secret, lock, far_end)
+        worker.restarts += 1
+        seat = Seat(
+            worker.number,
+            self.sharing,
+            worker.restarts,
+            self._paths,
+            self._listening[worker.number],
+            self._secret,
+            Inherited(self.lock.descriptor),
+            far_end,
+        )
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=self.work, args=(seat, *self.arguments), name=f"worker {worker.number}")
         process.start()
