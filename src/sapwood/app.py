@@ -113,8 +113,6 @@ class App:
         """Run only a share of the trees, beside other processes on the same data folder, as `--workers` does."""
         if self._given_runtime is not None:
             raise UsageError("The app has a runtime of its own, and cannot be shared between workers.")
-        if self.driver is not None:
-            raise UsageError("An app with a driver runs in one process: leave out --workers.")
         self._runtime = LocalRuntime(self.settings, share=share)
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ to its agents, deps and clock, is shared.
 from __future__ import annotations
 
 import contextlib
+import copy
 import shutil
 import socket
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 
 from sapwood import App
 from sapwood.address import Address
+from sapwood.drivers.temporal import TemporalDriver
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Gate
 from sapwood.runtimes.local import LocalRuntime
@@ -109,6 +111,9 @@ class TwoNodes(World):
             "authorize": given.authorize,
             "pages": given.pages,
         }
+        driver = copy.copy(given.driver)  # before it drives: each process has one of its own
+        if isinstance(driver, TemporalDriver):
+            driver.paces = {}
         behind = App(
             **options,
             deps=given.deps,
@@ -128,6 +133,7 @@ class TwoNodes(World):
         self.app = app = Front(
             **options,
             deps=given.deps if not callable(given.deps) else lambda: contextlib.nullcontext(deps),
+            driver=driver,
             settings=settings,
             runtime=LocalRuntime(settings, clock=self.clock, share=front),
         )

@@ -213,5 +213,17 @@ async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> No
         exchange.fail(Unavailable(str(error)))
 
 
+def answer_relayed(transport: Transport, verb: str, application: Callable[[bytes], ASGI]) -> None:
+    """Have requests that other nodes relay be answered here, each by what `application` makes of its first message."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(answer_over(exchange, application(message), {"type": "http"}))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    transport.answer(verb, answer)
+
+
 def _pairs(headers: list[list[bytes]]) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers]

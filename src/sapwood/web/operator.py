@@ -48,7 +48,7 @@ from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
-from sapwood.web.carrying import answer_over, relay
+from sapwood.web.carrying import answer_relayed, relay
 from sapwood.web.errors import status_of
 from sapwood.web.routed import Routed
 
@@ -483,7 +483,6 @@ class OperatorDoor:
         self._app = app
         self._node = node
         self._token = f"Bearer {token}".encode()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -503,20 +502,18 @@ class OperatorDoor:
     def _when_started(self, send: Send) -> Send:
         async def started(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "lifespan.startup.complete" and (far := self._node().far) is not None:
-                far.transport.answer(OPERATE, self._asked_by_another)
+                answer_relayed(far.transport, OPERATE, self._asked_by_another)
             await send(message)
 
         return started
 
-    def _asked_by_another(self, message: bytes, exchange: Exchange) -> None:
+    def _asked_by_another(self, message: bytes) -> ASGI:
         what, asked = msgspec.msgpack.decode(message, type=tuple[str, dict[str, Any]])
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await (await self._answered(self._do(what, asked)))(scope, receive, send)
 
-        task = asyncio.get_running_loop().create_task(answer_over(exchange, answer, {"type": "http"}))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        return answer
 
     async def _answer(self, request: Request) -> Response:
         return await self._answered(self._read(request))

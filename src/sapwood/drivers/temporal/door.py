@@ -1,5 +1,8 @@
 """Where workers come in: `POST /_driver/step`, `stop` and `look`, with the token they share with the app.
 
+With several processes, a worker asks whichever accepts its request; that one has the owner
+of the agent answer.
+
 An answer is lines of JSON. While a step is done there is a line now and then, so that whoever
 waits knows that somebody still does it; the last line says how it stands.
 """
@@ -9,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 from asyncio import Future
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,19 +26,23 @@ from sapwood.drivers.temporal.workflow import Answer, Asked
 from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.node import tree_folder
+from sapwood.kernel.ports import Transport
 from sapwood.runs.pacing import RUNNING
 from sapwood.runs.registry import HARD
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
-from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.web.asgi import ASGI, Receive, Scope, Send
+from sapwood.web.carrying import answer_relayed, relay
 from sapwood.web.errors import status_of
+from sapwood.web.routed import Routed
 
 if TYPE_CHECKING:
     from sapwood.drivers.temporal.driver import TemporalDriver
     from sapwood.drivers.temporal.pace import TemporalPace
 
+DRIVE = "drive"
 BEAT = 1.0
 """Seconds between two signs of life, if nobody wants them sooner."""
 BEGINNING = 10.0
@@ -56,23 +64,44 @@ class Door:
         if not hmac.compare_digest(given, self._token):
             response: Response = JSONResponse({"error": "This needs the driver's token.", "code": "unauthorized"}, 401)
         else:
-            response = await self._answer(request)
+            response = await self._answered(self._read(request))
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    def answer_others(self, transport: Transport) -> None:
+        """Answer also what other processes were asked about agents of this one."""
+        answer_relayed(transport, DRIVE, self._asked_by_another)
+
+    def _asked_by_another(self, message: bytes) -> ASGI:
+        what, asked = msgspec.msgpack.decode(message, type=tuple[str, Asked])
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await (await self._answered(self._do(what, asked)))(scope, receive, send)
+
+        return answer
+
+    async def _read(self, request: Request) -> Response:
         what = request.url.path.rpartition("/")[2]
+        if request.method != "POST" or what not in ("step", "stop", "look"):
+            return JSONResponse({"error": f"A worker cannot ask for {what!r}."}, 404)
+        asked = msgspec.convert(await request.json(), Asked)
+        root, node = Address.parse(asked.address).root, self._driver.node
+        if node.far is None or node.owns(root):
+            return await self._do(what, asked)
+        return Routed(partial(relay, node.far.open(DRIVE, root, msgspec.msgpack.encode((what, asked)))))
+
+    async def _do(self, what: str, asked: Asked) -> Response:
+        address = Address.parse(asked.address)
+        if what == "step":
+            found = await self._found(address, asked.id)
+            answers = found.step(asked.step) if not isinstance(found, Answer) else found
+            return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
+        if what == "stop":
+            await self.stop(address, asked.id, asked.reason)
+        return JSONResponse(asdict(await self._look(address, asked.id)))
+
+    async def _answered(self, answer: Awaitable[Response]) -> Response:
         try:
-            if request.method != "POST" or what not in ("step", "stop", "look"):
-                return JSONResponse({"error": f"A worker cannot ask for {what!r}."}, 404)
-            asked = msgspec.convert(await request.json(), Asked)
-            address = Address.parse(asked.address)
-            if what == "step":
-                found = await self._found(address, asked.id)
-                answers = found.step(asked.step) if not isinstance(found, Answer) else found
-                return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
-            if what == "stop":
-                await self.stop(address, asked.id, asked.reason)
-            return JSONResponse(asdict(await self._look(address, asked.id)))
+            return await answer
         except (ValueError, msgspec.ValidationError) as error:
             return _refused(InvalidArguments(f"This is not what workers ask: {error}"))
         except SapwoodError as error:

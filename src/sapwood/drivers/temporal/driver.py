@@ -102,6 +102,10 @@ class TemporalDriver:
         self._client = await self.connect(lazy=True)
         self._node = node
         node.shared(Driving).driver = self
+        if node.far is not None:
+            from sapwood.drivers.temporal.door import Door
+
+            Door(self).answer_others(node.far.transport)
 
     async def stop(self) -> None:
         """End; the workflows go on when the app is started again."""
