@@ -17,7 +17,7 @@ from tests.e2e.command import PATIENCE, Server, going_on, serving
 from tests.temporal.cluster import Temporal
 
 from sapwood import Address
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Part, Sharing
 
 APP = """
 import asyncio
@@ -59,8 +59,8 @@ app = App(agents=[Desk], driver=driver)
 """
 GRACE = 20
 NAMES = [f"d{number}" for number in range(20)]
-HERE = next(name for name in NAMES if Part(0, 2).is_here(Address.root_of("Desk", name)))
-THERE = next(name for name in NAMES if Part(1, 2).is_here(Address.root_of("Desk", name)))
+HERE = next(name for name in NAMES if Part(0, Sharing(2)).is_here(Address.root_of("Desk", name)))
+THERE = next(name for name in NAMES if Part(1, Sharing(2)).is_here(Address.root_of("Desk", name)))
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ class Signature:
             return [self.copier(place).unpacked(raw) for place, raw in enumerate(arguments)]
         unpacked: list[Any] = []
         for copier, raw in zip(copiers, arguments, strict=False):
-            unpacked.append(copier.unpacked(raw))  # noqa: PERF401 - a frame less than a comprehension
+            unpacked.append(copier.unpacked(raw))
         return unpacked
 
     def copier(self, place: int | str) -> Copier:
