@@ -253,14 +253,11 @@ class Method:
         self.is_async = inspect.iscoroutinefunction(function)
         self.streams = inspect.isasyncgenfunction(function)
         self._names = names
-        self._signature: Signature | None = None
 
-    @property
+    @functools.cached_property
     def signature(self) -> Signature:
         # Resolved at the first call: annotations may name classes defined further down.
-        if self._signature is None:
-            self._signature = Signature(self.full_name, self.function, self._names, bound=True)
-        return self._signature
+        return Signature(self.full_name, self.function, self._names, bound=True)
 
 
 class AgentClass:

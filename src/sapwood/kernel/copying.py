@@ -210,10 +210,19 @@ class Copier:
 
     def parcel(self, value: Any, limit: int) -> msgspec.Raw:
         """Return what `packed` does; refuse here what `unpacked` would refuse there."""
-        packed = self.packed(value, limit)
-        if type(value) not in self._as_is:
-            self.unpack(packed)
-        return msgspec.Raw(packed)
+        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+        if kind not in self._as_is:
+            if self._base is not None:
+                self._refuse_subclass(kind)
+            try:
+                packed = _pack(value)
+                (self._unpack or self._prepare())(packed)
+            except Exception:
+                self.copy(value, limit)  # says what is wrong
+                raise
+            if len(packed) <= limit:
+                return msgspec.Raw(packed)
+        return msgspec.Raw(self.packed(value, limit))
 
     def unpacked(self, packed: bytes | msgspec.Raw) -> Any:
         """Return the copy of what `packed` was given; `InvalidArguments` or `InvalidResult` if it does not fit."""
