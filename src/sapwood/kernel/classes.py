@@ -99,13 +99,9 @@ class Signature:
 
     def unparcel(self, arguments: Sequence[msgspec.Raw]) -> list[Any]:
         """Return copies of the arguments that `parcel_arguments` packed by their place."""
-        copiers = self._positional
-        if len(arguments) > len(copiers):
+        if len(arguments) > len(self._positional):
             return [self.copier(place).unpacked(raw) for place, raw in enumerate(arguments)]
-        unpacked: list[Any] = []
-        for copier, raw in zip(copiers, arguments, strict=False):
-            unpacked.append(copier.unpacked(raw))  # noqa: PERF401 - a frame less than a comprehension
-        return unpacked
+        return [copier.unpacked(raw) for copier, raw in zip(self._positional, arguments, strict=False)]
 
     def copier(self, place: int | str) -> Copier:
         """Return what copies the argument at this place, or of this name, in what `copy_arguments` returns."""

@@ -226,9 +226,14 @@ class Copier:
 
     def unpacked(self, packed: bytes | msgspec.Raw) -> Any:
         """Return the copy of what `packed` was given; `InvalidArguments` or `InvalidResult` if it does not fit."""
-        if self._as_is and (odd := _odd_scalar(packed)) is not None:
-            return odd
-        return self.unpack(packed)
+        if self._as_is:
+            odd = _odd_scalar(packed)
+            return self.unpack(packed) if odd is None else odd
+        try:
+            return (self._unpack or self._prepare())(packed)  # pyright: ignore[reportArgumentType] - a buffer
+        except Exception:
+            self.unpack(packed)  # says what is wrong
+            raise
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""

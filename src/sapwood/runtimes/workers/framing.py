@@ -1,4 +1,4 @@
-"""Frames between two workers: a head of fixed length, then the content; each has the number that follows the last one's."""
+"""Frames between two workers: a head, then the content; each has the number that follows the last one's."""
 
 from __future__ import annotations
 
