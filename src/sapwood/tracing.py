@@ -11,20 +11,20 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-_tracer: Any = None
+tracer: Any = None
 """What makes spans; None: nobody wants any."""
 
 
 def begin() -> None:
     """See whether the program has set up OpenTelemetry. An app does so when it starts."""
-    global _tracer  # noqa: PLW0603 - OpenTelemetry has one for the process too
+    global tracer  # noqa: PLW0603 - OpenTelemetry has one for the process too
     try:
         from opentelemetry import trace
     except ImportError:
         return
     provider = trace.get_tracer_provider()
     nobody = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    _tracer = None if nobody else trace.get_tracer("sapwood")
+    tracer = None if nobody else trace.get_tracer("sapwood")
 
 
 class Span:
@@ -59,7 +59,7 @@ def span(
 
     Names of attributes are written with a double underscore for a dot.
     """
-    if _tracer is None:
+    if tracer is None:
         yield NOBODYS
         return
     from opentelemetry.context import Context
@@ -67,13 +67,13 @@ def span(
 
     above = context_of(parent) if parent is not None else Context() if is_new else None
     found = [Link(context) for text in links if (context := _parsed(text)) is not None]
-    with _tracer.start_as_current_span(name, context=above, links=found, attributes=_attributes(attributes)) as one:
+    with tracer.start_as_current_span(name, context=above, links=found, attributes=_attributes(attributes)) as one:
         yield Span(one)
 
 
 def spanned(name: str, function: Callable[..., Awaitable[Any]], **attributes: Any) -> Callable[..., Awaitable[Any]]:
     """Return a function whose every call is a span."""
-    if _tracer is None:
+    if tracer is None:
         return function
 
     @functools.wraps(function)
@@ -86,7 +86,7 @@ def spanned(name: str, function: Callable[..., Awaitable[Any]], **attributes: An
 
 def carried() -> Any:
     """Return what a call takes along, so that what it does belongs to the same trace."""
-    if _tracer is None:
+    if tracer is None:
         return None
     from opentelemetry.context import get_current
 
@@ -102,7 +102,7 @@ def enter(context: Any) -> None:
 
 def text() -> str | None:
     """Return the W3C trace context of what runs now, to be stored; None: there is none."""
-    if _tracer is None:
+    if tracer is None:
         return None
     from opentelemetry.trace import get_current_span
 
@@ -114,7 +114,7 @@ def text() -> str | None:
 
 def context_of(text: str | None) -> Any:
     """Return what a stored W3C trace context says, to be carried on; None: nobody wants it, or it says nothing."""
-    if _tracer is None:
+    if tracer is None:
         return None
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context

@@ -30,7 +30,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
         trace.set_tracer_provider(provider)
     EXPORTER.clear()
     yield EXPORTER
-    tracing._tracer = None  # pyright: ignore[reportPrivateUsage]
+    tracing.tracer = None
 
 
 def named(name: str) -> list[ReadableSpan]:
@@ -217,6 +217,6 @@ async def test_a_run_that_another_server_does_is_part_of_the_same_trace() -> Non
 @pytest.mark.anyio
 async def test_without_a_provider_nothing_is_traced_and_nothing_is_stored() -> None:
     async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
-        tracing._tracer = None  # pyright: ignore[reportPrivateUsage]
+        tracing.tracer = None
         assert await (await world.get_agent(TracedCaller, "c")).go() == ""
     assert not EXPORTER.get_finished_spans()

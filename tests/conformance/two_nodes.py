@@ -42,7 +42,7 @@ class AllAtTheBack:
     def is_here(self, root: Address) -> bool:
         return self.here == BACK
 
-    def known_owner(self, root: Address) -> str:
+    def fixed_owner(self, root: Address) -> str:
         return BACK
 
     async def owner(self, root: Address) -> str:

@@ -59,7 +59,7 @@ def _nobody() -> None:
 class Called:
     """A method that other nodes call."""
 
-    __slots__ = ("_actor", "address", "method", "module", "qualname", "result", "root")
+    __slots__ = ("actor", "address", "method", "module", "qualname", "result", "root")
 
     def __init__(self, address: Address, module: str, qualname: str, method: str) -> None:
         self.address = address
@@ -68,19 +68,16 @@ class Called:
         self.qualname = qualname
         self.method = method
         self.result: Packing | None = None
-        self._actor: Callable[[], Actor | None] = _nobody
-        """Who was called last."""
+        self.actor: Callable[[], Actor | None] = _nobody
+        """The incarnation that was called last, if it is in memory."""
 
     def awake(self, trees: Mapping[Address, Tree]) -> Actor | None:
-        """Return the agent, if calls can be delivered to it now."""
-        actor = self._actor()
-        if actor is not None and actor.ready and not actor.detached:
-            return actor
+        """Return the incarnation that calls can be delivered to now; None: there is none."""
         tree = trees.get(self.root)
         actor = tree.actors.get(self.address) if tree is not None and tree.destroyed is None else None
         if actor is None or not actor.ready:
             return None
-        self._actor = weakref.ref(actor)
+        self.actor = weakref.ref(actor)
         return actor
 
 
@@ -130,7 +127,10 @@ class Answering:
     def _when_awake(self, asked: Asked, exchange: Exchange, act: Act, *, stops: bool) -> None:
         """Have the agent do what it is asked; without a task of its own if it is awake."""
         called = self._called.get(asked.target) or self._recognize(asked.target)
-        if (actor := called.awake(self._node.trees)) is not None:
+        actor = called.actor()
+        if actor is None or not actor.ready or actor.detached:
+            actor = called.awake(self._node.trees)
+        if actor is not None:
             try:
                 if asked.cause is None:
                     act(actor, called, asked, None, None, exchange)
@@ -188,10 +188,7 @@ class Answering:
         return call, method
 
     def _arguments(self, method: Method, asked: Asked) -> tuple[list[Any], dict[str, Any]]:
-        signature = method.signature
-        if asked.named is None and asked.loans is None:
-            return signature.unparcel(asked.arguments), {}
-        copier = signature.copier
+        copier = method.signature.copier
         lent: dict[int | str, Any] = {
             loan.place: (FarFunction if loan.methods is None else FarObject)(self._far, asked.node, loan)
             for loan in asked.loans or ()
@@ -217,7 +214,10 @@ class Answering:
         call, method = self._prepare(actor, called, asked, caller, until)
         if called.result is None:
             called.result = Packing(method.signature.result)
-        arguments, given = self._arguments(method, asked)
+        if asked.named is None and asked.loans is None:
+            arguments, given = method.signature.unparcel(asked.arguments), {}
+        else:
+            arguments, given = self._arguments(method, asked)
         arguments.insert(0, actor.agent)
         actor.serve_for(Answered(exchange), call, method.function, arguments, given, method.is_async, called.result)
         if caller is None:  # wanted by an agent, it goes on
@@ -301,13 +301,10 @@ class Answering:
 class Packing:
     """Makes of a result what crosses to another process."""
 
-    __slots__ = ("_copier",)
+    __slots__ = ("copy",)
 
     def __init__(self, copier: Copier) -> None:
-        self._copier = copier
-
-    def copy(self, value: Any, limit: int) -> bytes:
-        return self._copier.packed(value, limit)
+        self.copy = copier.packed
 
 
 class Answered:

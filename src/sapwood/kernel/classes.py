@@ -100,13 +100,9 @@ class Signature:
 
     def unparcel(self, arguments: Sequence[msgspec.Raw]) -> list[Any]:
         """Return copies of the arguments that `parcel_arguments` packed by their place."""
-        copiers = self._positional
-        if len(arguments) > len(copiers):
+        if len(arguments) > len(self._positional):
             return [self.copier(place).unpacked(raw) for place, raw in enumerate(arguments)]
-        unpacked: list[Any] = []
-        for copier, raw in zip(copiers, arguments, strict=False):
-            unpacked.append(copier.unpacked(raw))
-        return unpacked
+        return [copier.unpacked(raw) for copier, raw in zip(self._positional, arguments, strict=False)]
 
     def copier(self, place: int | str) -> Copier:
         """Return what copies the argument at this place, or of this name, in what `copy_arguments` returns."""
@@ -254,14 +250,11 @@ class Method:
         self.is_async = inspect.iscoroutinefunction(function)
         self.streams = inspect.isasyncgenfunction(function)
         self._names = names
-        self._signature: Signature | None = None
 
-    @property
+    @functools.cached_property
     def signature(self) -> Signature:
         # Resolved at the first call: annotations may name classes defined further down.
-        if self._signature is None:
-            self._signature = Signature(self.full_name, self.function, self._names, bound=True)
-        return self._signature
+        return Signature(self.full_name, self.function, self._names, bound=True)
 
 
 class AgentClass:

@@ -74,7 +74,7 @@ class Call:
         """The connection that caused it, if a client did."""
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
-        self.trace: Any = tracing.carried()
+        self.trace: Any = None if tracing.tracer is None else tracing.carried()
         """The trace that what it does belongs to; None: nobody wants any."""
         self.is_start = False
         """Whether it is the start of its agent."""

@@ -210,16 +210,30 @@ class Copier:
 
     def parcel(self, value: Any, limit: int) -> msgspec.Raw:
         """Return what `packed` does; refuse here what `unpacked` would refuse there."""
-        packed = self.packed(value, limit)
-        if type(value) not in self._as_is:
-            self.unpack(packed)
-        return msgspec.Raw(packed)
+        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+        if kind not in self._as_is:
+            if self._base is not None:
+                self._refuse_subclass(kind)
+            try:
+                packed = _pack(value)
+                (self._unpack or self._prepare())(packed)
+            except Exception:
+                self.copy(value, limit)  # says what is wrong
+                raise
+            if len(packed) <= limit:
+                return msgspec.Raw(packed)
+        return msgspec.Raw(self.packed(value, limit))
 
     def unpacked(self, packed: bytes | msgspec.Raw) -> Any:
         """Return the copy of what `packed` was given; `InvalidArguments` or `InvalidResult` if it does not fit."""
-        if self._as_is and (odd := _odd_scalar(packed)) is not None:
-            return odd
-        return self.unpack(packed)
+        if self._as_is:
+            odd = _odd_scalar(packed)
+            return self.unpack(packed) if odd is None else odd
+        try:
+            return (self._unpack or self._prepare())(packed)  # pyright: ignore[reportArgumentType] - a buffer
+        except Exception:
+            self.unpack(packed)  # says what is wrong
+            raise
 
     def copy(self, value: Any, limit: int) -> Any:
         """Return a copy of `value`, which may have `limit` bytes at most."""

@@ -20,7 +20,7 @@ from sapwood.errors import NoSuchMethod, TimedOut
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, public_methods, refuse
 from sapwood.kernel.classes import AgentClass, Method, is_callback
-from sapwood.kernel.context import Call, current, deadline_of, in_time
+from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.parcels import (
     ANYTHING,
@@ -139,14 +139,15 @@ class Lending:
 class FarLine:
     """The line from a stub to an agent of another node."""
 
-    __slots__ = ("_far", "_here", "_limit", "_root", "_someone", "_targets", "address", "kind")
+    __slots__ = ("_far", "_here", "_limit", "_node", "_someone", "_targets", "_transport", "address", "kind")
 
     def __init__(self, far: Far, address: Address, kind: AgentClass, limit: int) -> None:
         self.address = address
         self.kind = kind
         self._far = far
         self._here = far.directory.here
-        self._root = address.root
+        self._node = far.directory.fixed_owner(address.root)
+        self._transport = far.transport
         self._limit = limit
         self._someone = FarAgent(address)
         self._targets: dict[str, bytes] = {}
@@ -161,15 +162,14 @@ class FarLine:
         return work
 
     async def _call(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
-        call.tighten()
+        if until.get() is not None:
+            call.tighten()
         loans: list[Loan] = []
         try:
             if call.caller is not None:
                 await _leave(call.caller)
             message = self._message(call, method, arguments, named, loans)
-            far, exchange = self._far, None
-            if (node := far.directory.known_owner(self._root)) is not None:
-                exchange = far.transport.open_now(node, CALL, message)
+            exchange = None if self._node is None else self._transport.open_now(self._node, CALL, message)
             if exchange is None:
                 exchange = await self._open(CALL, call, message)
             try:
@@ -214,7 +214,9 @@ class FarLine:
                 named or None,
                 loans or None,
                 self._here,
-                cause_of(call.caller, call.deadline),
+                None
+                if call.caller is None and call.deadline is None and call.trace is None
+                else cause_of(call.caller, call.deadline),
             )
         )
 

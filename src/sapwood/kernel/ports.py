@@ -91,8 +91,8 @@ class Directory(Protocol):
         """Return whether this node may run the tree. Whoever is told so is the only one."""
         ...
 
-    def known_owner(self, root: Address) -> str | None:
-        """Return the node that runs the tree, if that is known here and now; None: `owner` finds out."""
+    def fixed_owner(self, root: Address) -> str | None:
+        """Return the node that runs the tree for as long as this one runs; None: it may change, so ask `owner`."""
         ...
 
     async def owner(self, root: Address) -> str:

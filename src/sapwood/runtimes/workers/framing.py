@@ -1,4 +1,4 @@
-"""Frames between two workers: a head of fixed length, then the content; each has the number that follows the last one's."""
+"""Frames between two workers: a head, then the content; each has the number that follows the last one's."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ head = HEAD.pack
 """Returns the head of a frame."""
 _read_head = HEAD.unpack_from
 _HEAD = HEAD.size
-_OPENING = Struct(">IB")
-_opening = _OPENING.pack
-_read_opening = _OPENING.unpack_from
+OPENING = Struct(">IB")
+"""How the content of a frame begins that opens an exchange: how many items may come unasked, and how long the verb is
+that follows. The rest is the first message."""
+_opening = OPENING.pack
 
 
 def framed(number: int, exchange: int, kind: int, content: bytes) -> bytes:
@@ -55,15 +56,6 @@ def framed(number: int, exchange: int, kind: int, content: bytes) -> bytes:
 def opening(verb: bytes, items: int, message: bytes) -> bytes:
     """Return the content of a frame that begins an exchange."""
     return _opening(items, len(verb)) + verb + message
-
-
-def read_opening(content: bytes) -> tuple[bytes, int, bytes]:
-    """Return what `opening` was given."""
-    if len(content) < _OPENING.size:
-        raise Gap("An exchange was begun, and not said what about.")
-    items, length = _read_opening(content)
-    at = _OPENING.size + length
-    return content[_OPENING.size : at], items, content[at:]
 
 
 def credit(granted: int) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import struct
 from asyncio import AbstractEventLoop, BaseTransport, Future, Transport
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,7 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.parcels import pack_error, unpack_error
 from sapwood.kernel.ports import Answer
 from sapwood.runtimes.workers.framing import (
+    OPENING,
     Gap,
     Kind,
     Reader,
@@ -27,7 +29,6 @@ from sapwood.runtimes.workers.framing import (
     head,
     opening,
     read_credit,
-    read_opening,
 )
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ GATHERED = 64 * 1024
 """Bytes that are written at once, however soon more may follow."""
 
 NOTHING = b""
+read_opening = OPENING.unpack_from
 # Plain numbers: the members of an enumeration are looked up each time.
 OPEN, MESSAGE, CREDIT, LAST, END, FAIL, STOP = map(int, Kind)
 
@@ -185,11 +187,15 @@ class Talk:
     def take(self, kind: int, content: bytes) -> None:
         """Take a frame of the other side."""
         if kind == LAST:
-            self._over()
-            if (reply := self._reply) is not None and not reply.done():
+            reply = self._reply
+            if reply is None or reply.done():
+                self._keep(content)
+                self._over()
+            else:  # what most exchanges are
                 reply.set_result(content)
+                self._ended = True
+                del self._link.talks[self._number]
                 return
-            self._keep(content)
         elif kind == MESSAGE:
             self._keep(content)
         elif kind == CREDIT:
@@ -385,11 +391,15 @@ class Link(asyncio.Protocol):
     def _begin(self, number: int, content: bytes) -> None:
         if self.answers is None:
             raise Gap("Whoever was connected to opens no exchange.")
-        verb, items, message = read_opening(content)
+        try:
+            items, length = read_opening(content)
+        except struct.error:
+            raise Gap("An exchange was begun, and nobody said what about.") from None
+        verb = content[OPENING.size : OPENING.size + length]
         answer = self.answers.get(verb) or self._refuse(verb)
         talk = self.talks[number] = Talk(self, number, items, True)
         try:
-            answer(message, talk)
+            answer(content[OPENING.size + length :], talk)
         except Exception as error:
             log.exception("a worker does not understand what another one asks: %s", verb)
             talk.fail(Unavailable(f"{type(error).__name__}: {error}"))

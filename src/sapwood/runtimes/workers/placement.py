@@ -94,11 +94,11 @@ class Part:
     def is_here(self, root: Address) -> bool:
         return self.sharing.worker(root) == self.number
 
-    def known_owner(self, root: Address) -> str:
+    def fixed_owner(self, root: Address) -> str:
         return str(self.sharing.worker(root))
 
     async def owner(self, root: Address) -> str:
-        return self.known_owner(root)
+        return self.fixed_owner(root)
 
     async def everybody(self) -> Iterable[str]:
         return map(str, range(self.sharing.count))
