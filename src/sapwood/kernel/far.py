@@ -49,6 +49,7 @@ STREAM = "stream"
 REACH = "reach"
 CALL_BACK = "call back"
 SHOW_OUT = "show out"
+AWAITED = "awaited"
 GRACE = 1.0
 """Seconds after a deadline that the other node, which keeps it, is given to say so."""
 UNLIMITED = 1 << 40
