@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from tests.conformance.worlds import Probe, Run, until
@@ -83,6 +85,9 @@ class Streamer(Agent):
 
     async def pass_on_object(self, listener: Listener) -> list[int]:
         return await (await self.sub_agent(Streamer, "below")).talk_to("passed on", listener)
+
+    async def kinds(self, question: Callable[[], Awaitable[Any]]) -> str:
+        return repr(await question())
 
     async def ask(self, question: Callable[[], Awaitable[str]]) -> str:
         return await question()
@@ -277,6 +282,24 @@ async def test_what_a_callback_is_given_is_a_copy(run: Run) -> None:
         streamer = await world.get_agent(Streamer, "s")
 
         assert await streamer.give(Chunk("mine"), on_chunk) == "mine"
+
+
+async def test_what_a_callback_returns_is_what_it_is_annotated_with_also_inside_of_others(run: Run) -> None:
+    async def named() -> dict[str, list[Chunk | UUID]]:
+        return {"all": [Chunk("a"), UUID(int=1)]}
+
+    async def pairs() -> list[tuple[Chunk, set[Decimal]]]:
+        return [(Chunk("b"), {Decimal("0.10")})]
+
+    async def unnamed() -> Any:
+        return [Chunk("c")]
+
+    async with run(Streamer) as world:
+        agent = await world.get_agent(Streamer, "s")
+
+        assert await agent.kinds(named) == repr(await named())
+        assert await agent.kinds(pairs) == repr(await pairs())
+        assert await agent.kinds(unnamed) == repr([{"text": "c"}])
 
 
 async def test_a_callback_s_arguments_are_checked_by_its_annotations(run: Run) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
-from sapwood.errors import CallTooDeep
+from sapwood.errors import CallTooDeep, StartCycle
 from sapwood.kernel.context import MAX_DEPTH
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.placement import Part, Sharing
@@ -25,6 +25,8 @@ from sapwood.runtimes.workers.share import WorkerShare
 class Seen:
     log: list[str] = field(default_factory=list[str])
     go: asyncio.Event = field(default_factory=asyncio.Event)
+    needs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Whom each `Early` calls in its start, by their names."""
 
     async def has(self, entry: str) -> None:
         async with asyncio.timeout(30):
@@ -98,10 +100,25 @@ class Host(Agent):
         return await (await self.get_agent(Greeter, name)).who()
 
 
-def of(number: int) -> str:
+class Early(Agent):
+    """Needs others for its start, once it may."""
+
+    deps: Seen
+
+    async def on_start(self) -> None:
+        self.deps.log.append(f"{self.name} begins")
+        await self.deps.go.wait()
+        for name in self.deps.needs[self.name]:
+            await (await self.get_agent(Early, name)).ready()
+
+    async def ready(self) -> str:
+        return self.name
+
+
+def of(number: int, which: int = 0) -> str:
     """Return a name whose root this one of two workers runs."""
     part = Part(number, Sharing(2))
-    return next(f"n{at}" for at in range(100) if part.is_here(Address.root_of("Peer", f"n{at}")))
+    return [f"n{at}" for at in range(100) if part.is_here(Address.root_of("Peer", f"n{at}"))][which]
 
 
 ONE, TWO = of(0), of(1)
@@ -120,7 +137,7 @@ async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
             settings = Settings(data=str(folder / "data"))
             share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
             runtime = LocalRuntime(settings, share=share)
-            apps.append(App(agents=[Peer, Greeter, Host], deps=seen, settings=settings, runtime=runtime))
+            apps.append(App(agents=[Peer, Greeter, Host, Early], deps=seen, settings=settings, runtime=runtime))
             await apps[-1].__aenter__()
         yield apps
     finally:
@@ -160,6 +177,38 @@ async def test_a_call_that_descends_from_a_start_in_another_worker_does_not_wait
 
         assert await greeter.who() == f"first {apart}!"
         assert seen.log == [f"first {apart}!"]
+
+
+async def begun(apps: list[App], seen: Seen) -> list[asyncio.Task[Early]]:
+    """Have all who need others begin their start by themselves, and let them go on together."""
+    starts = [asyncio.create_task(apps[0].get_agent(Early, name)) for name in seen.needs]
+    for name in seen.needs:
+        await seen.has(f"{name} begins")
+    seen.go.set()
+    return starts
+
+
+@pytest.mark.parametrize("circle", [[ONE, TWO], [ONE, of(0, 1), TWO], [ONE, TWO, of(0, 1), of(1, 1)]])
+async def test_agents_of_two_workers_that_wait_for_each_other_s_start_are_refused_naming_the_chain(
+    circle: list[str],
+) -> None:
+    seen = Seen(needs={name: [further] for name, further in zip(circle, circle[1:] + circle[:1], strict=True)})
+    async with asyncio.timeout(30), two_workers(seen) as apps:
+        outcomes = await asyncio.gather(*await begun(apps, seen), return_exceptions=True)
+
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert failures
+        assert all(isinstance(failure, StartCycle) for failure in failures)
+        assert all(f"Early:{name}" in str(failures[0]) for name in circle)
+
+
+async def test_starts_of_two_workers_that_wait_in_no_circle_are_served() -> None:
+    last, other = of(0, 1), of(1, 1)
+    seen = Seen(needs={ONE: [TWO, last], TWO: [other], other: [last], last: []})
+    async with asyncio.timeout(30), two_workers(seen) as apps:
+        agents = await asyncio.gather(*await begun(apps, seen))
+
+        assert [await agent.ready() for agent in agents] == list(seen.needs)
 
 
 async def test_a_deadline_reaches_the_other_worker() -> None:

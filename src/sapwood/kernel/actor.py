@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, Step
 from sapwood.clock import Clock
-from sapwood.errors import Crashed, MigrationFailed, SapwoodError, StartCycle, TimedOut, Unavailable, WrongThread
+from sapwood.errors import Crashed, MigrationFailed, SapwoodError, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.alarms import Alarms, TreeAlarms
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Reply
@@ -57,6 +57,12 @@ class Offloading(Protocol):
     async def long_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows: ...
 
 
+class Seeing(Protocol):
+    """Sees whether agents would wait for each other's start in a circle."""
+
+    def refuse(self, agent: Address, waiting: Sequence[Address]) -> Task[None] | None: ...
+
+
 class Host(Protocol):
     """What an agent asks of the node it runs on."""
 
@@ -77,6 +83,9 @@ class Host(Protocol):
 
     @property
     def offload(self) -> Offloading: ...
+
+    @property
+    def circles(self) -> Seeing: ...
 
     def shared(self, kind: Callable[..., C]) -> C:
         """Return the node's one instance of something, made when first asked for."""
@@ -120,11 +129,11 @@ class Actor:
         "_held",
         "_migrated",
         "_start",
-        "_waits_for",
         "address",
         "after_call",
         "agent",
         "asleep",
+        "awaited_by",
         "calls",
         "children",
         "created_at",
@@ -189,8 +198,8 @@ class Actor:
         self._migrated = False
         self._held: Future[None] | None = None
         self._start: Future[None] | None = None
-        self._waits_for: list[Actor] = []
-        """Agents whose start this agent's own start waits for."""
+        self.awaited_by: list[Address] = []
+        """Agents whose own start waits for the start of this one."""
         self.agent: Any = kind.cls(self)
 
     def of(self, capability: Callable[[Actor], C]) -> C:
@@ -248,22 +257,36 @@ class Actor:
         if self.ready or (caller is not None and self in caller.starting()):
             return True
         assert self._start is not None
-        if not self._start.done():
-            waiting = [one for one in caller.starting() if isinstance(one, Actor)] if caller is not None else []
-            self._refuse_cycle(waiting)
-            for one in waiting:
-                one._waits_for.append(self)
-            try:
-                await asyncio.shield(self._start)
-            finally:
-                for one in waiting:
-                    one._waits_for.remove(self)
+        if caller is not None and not self._start.done():
+            await self._wait_in_no_circle(self._start, caller)
         await asyncio.shield(self._start)
         while self.is_held:
             await self.released()
         if not self.asleep:
             self.check_live()
         return not self.asleep
+
+    async def _wait_in_no_circle(self, start: Future[None], caller: Call) -> None:
+        """Return when the agent has started; raise `StartCycle` if it waits for a start that the caller is part of."""
+        waiting = [
+            one.address
+            for one in caller.starting()
+            if one.address != self.address and (not isinstance(one, Actor) or one.is_starting)
+        ]
+        self.awaited_by += waiting
+        try:
+            looking = self.host.circles.refuse(self.address, waiting)
+            if looking is not None:
+                try:
+                    await asyncio.wait({looking, start}, return_when=asyncio.FIRST_COMPLETED)
+                    if looking.done() and (circle := looking.exception()) is not None and not start.done():
+                        raise circle
+                finally:
+                    looking.cancel()
+            await asyncio.shield(start)
+        finally:
+            for one in waiting:
+                self.awaited_by.remove(one)
 
     def _begin_start(self, caller: Call | None) -> None:
         self._start = self.host.loop.create_future()
@@ -329,22 +352,6 @@ class Actor:
         self.release()
         if self._start is not None and not self._start.done():
             self._start.set_exception(again(error))
-
-    def _refuse_cycle(self, waiting: list[Actor]) -> None:
-        """Raise if this agent's start already waits for one of those that would now wait for it."""
-        seen: set[Actor] = set()
-        ways: list[tuple[Actor, ...]] = [(self,)]
-        while ways:
-            way = ways.pop()
-            if way[-1] in waiting:
-                names = " → ".join(str(actor.address) for actor in (way[-1], *way))
-                raise StartCycle(
-                    f"Agents wait for each other's on_start in a circle: {names}. "
-                    "Move one of the calls out of on_start."
-                )
-            if way[-1] not in seen:
-                seen.add(way[-1])
-                ways.extend((*way, further) for further in way[-1]._waits_for)
 
     def spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run `work`, which begins by making `call` the current one and ends with `finished`, in a task of its own."""

@@ -95,6 +95,7 @@ class Answering:
         far.transport.answer(STREAM, self._stream)
         far.transport.answer(CALL_BACK, self._call_back)
         far.transport.answer(SHOW_OUT, self._show_out)
+        node.circles.answer(far)
         far.transport.answer(BACK_UP, partial(self._copy, back_up_all, back_up))
         far.transport.answer(RESTORE, partial(self._copy, restore_all, restore))
 

@@ -24,6 +24,7 @@ from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.parcels import (
     ANYTHING,
+    UNLIMITED,
     Asked,
     CalledBack,
     FarAgent,
@@ -49,9 +50,9 @@ STREAM = "stream"
 REACH = "reach"
 CALL_BACK = "call back"
 SHOW_OUT = "show out"
+AWAITED = "awaited"
 GRACE = 1.0
 """Seconds after a deadline that the other node, which keeps it, is given to say so."""
-UNLIMITED = 1 << 40
 NOTHING = msgspec.Raw(b"\xc0")
 
 _read_value = msgspec.msgpack.Decoder(Value).decode

@@ -30,6 +30,7 @@ from sapwood.errors import (
 )
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms, alarms_file
+from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
@@ -107,6 +108,7 @@ class Node:
         self.alarms = Alarms(folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
+        self.circles = Circles(self.loop, far, self._awaited_by)
         self.begin_due: Callable[[Actor], float | None] = lambda actor: None
         self._woke: Callable[[Actor], None] = lambda actor: None
         self._shared: dict[Any, Any] = {}
@@ -306,6 +308,11 @@ class Node:
             kinds[kind.type] = kind
         async with in_time(deadline_of(caller), address):
             return self.stub_of(await self.reach(address, path[-1][0], caller))
+
+    def _awaited_by(self, agent: Address) -> list[Address]:
+        tree = self.trees.get(agent.root)
+        actor = tree.actors.get(agent) if tree is not None else None
+        return actor.awaited_by if actor is not None and actor.is_starting else []
 
     def stub_of(self, actor: Actor) -> Stub:
         return Stub(Line(self, actor))

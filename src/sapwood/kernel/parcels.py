@@ -24,10 +24,11 @@ from sapwood.address import Address, Step
 from sapwood.errors import Crashed, NotCopyable
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Running
-from sapwood.kernel.copying import Copier, pack_hook, unpack_hook
-from sapwood.kernel.crossing import crashed_of, describe, is_path, own_type, rebuilt, reduced
+from sapwood.kernel.copying import SCALARS, Copier, pack_hook, unpack_hook
+from sapwood.kernel.crossing import crashed_of, describe, own_type, rebuilt, reduced
 
 ANYTHING = Copier(Any, "A value")
+UNLIMITED = 1 << 40
 Steps = list[tuple[str, str]]
 
 
@@ -176,30 +177,58 @@ def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
     return call
 
 
-CONTAINERS = (tuple, set, frozenset)
+CONTAINERS: dict[str, type[Any]] = {kind.__name__: kind for kind in (list, dict, tuple, set, frozenset)}
 TYPED = (msgspec.Struct, enum.Enum, uuid.UUID, Decimal, date, time, timedelta)
-PATH = "path"
-"""In place of a module: the path of an agent."""
-_read_path = msgspec.msgpack.Decoder(tuple[Step, ...]).decode
+PARTS = "parts"
+"""In place of a module: a container whose parts know their own types."""
+_read_parts = msgspec.msgpack.Decoder(list[Value]).decode
 
 
 def value_of(value: object) -> Value:
-    """Return a value with its type, where that can be named; `NotCopyable` if it cannot be packed."""
-    if is_path(value):
-        return Value(PATH, "", packed(value))
+    """Return a value with its type, and those of all in it, where they can be named; or raise `NotCopyable`."""
+    try:
+        return _value_of(value)
+    except RecursionError:
+        raise NotCopyable("A value cannot be sent to another process: it is too deep, or holds itself.") from None
+
+
+def _value_of(value: object) -> Value:
     kind = type(value)
-    named = kind in CONTAINERS or is_dataclass(kind) or issubclass(kind, TYPED) or hasattr(kind, "model_dump")
+    if _is_plain(value):
+        return Value(None, "", msgspec.Raw(ANYTHING.packed(value, UNLIMITED)))
+    if kind in CONTAINERS.values():
+        held = cast("dict[object, object] | list[object]", value)
+        parts = [part for pair in held.items() for part in pair] if isinstance(held, dict) else held
+        return Value(PARTS, kind.__name__, packed([_value_of(part) for part in parts]))
+    named = is_dataclass(kind) or issubclass(kind, TYPED) or hasattr(kind, "model_dump") or _is_named_tuple(kind)
     content = packed(value)
     return Value(kind.__module__, kind.__qualname__, content) if named else Value(None, "", content)
 
 
+def _is_plain(value: object) -> bool:
+    """Return whether msgpack keeps a value's type, and those of all in it."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_is_plain, cast("list[object]", value)))
+    if kind is dict:
+        held = cast("dict[object, object]", value)
+        return all(map(_is_plain, held)) and all(map(_is_plain, held.values()))
+    return kind in SCALARS
+
+
+def _is_named_tuple(kind: type[Any]) -> bool:
+    return hasattr(kind, "_fields") and issubclass(kind, tuple)
+
+
 def value_from(value: Value) -> Any:
     """Return what `value_of` was given: a copy."""
-    if value.module == PATH:
-        return _read_path(value.content)
+    if value.module == PARTS:
+        parts = [value_from(part) for part in _read_parts(value.content)]
+        kind = CONTAINERS[value.qualname]
+        return dict(zip(parts[::2], parts[1::2], strict=True)) if kind is dict else kind(parts)
     kind = find(value.module, value.qualname) if value.module is not None else None
     if kind is None:
-        return msgspec.msgpack.decode(value.content)
+        return ANYTHING.unpacked(value.content)
     return msgspec.msgpack.decode(value.content, type=kind, dec_hook=unpack_hook)
 
 
