@@ -70,6 +70,7 @@ class RecordingGate:
     """Writes down every commit with the bytes of its frames, and holds nothing."""
 
     synced = False
+    waiting = 0
 
     def __init__(self) -> None:
         self.commits: list[Commit] = []

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
@@ -15,19 +16,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from sapwood.cli import doctor as doctors
 from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
 from sapwood.cli.loading import EXTRA_OF, load, usual_target
 from sapwood.cli.shell import interact
+from sapwood.cli.top import Top
 from sapwood.cli.words import counted
-from sapwood.errors import ForbiddenSql, Refused, SapwoodError, UsageError
+from sapwood.errors import ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.settings import Settings
 from sapwood.web.operator import Operator
 
 INTERRUPTED = 130
+BETWEEN_LOOKS = 0.5
 
 cli = App(
     name="sapwood",
@@ -212,18 +216,29 @@ def top(
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Show what a running server does: its processes, the busiest trees, and the methods that hold up others."""
+    """Show what a running server does: its processes, what waits, the busiest trees, and who holds up others."""
 
     def look() -> dict[str, Any]:
-        return remote.ask(data, "top", trees=trees)
+        return remote.ask_soon(data, "top", trees=trees)
 
-    console, show = Console(), showing.Top(trees)
+    def look_again() -> RenderableType:
+        try:
+            return show(look())
+        except (Refused, Unavailable) as error:  # it may come back, as it does when it is started anew
+            return Text(f"{error} Looking again.", "bold red")
+
+    console = Console()
+    show = Top(trees, console.width)
+    seen = look()
     if as_json:
-        print(json.dumps(look(), indent=2))
-    elif once or not console.is_terminal:
+        print(json.dumps(seen, indent=2))
+        return
+    show(seen)
+    time.sleep(BETWEEN_LOOKS)  # how busy it is takes two looks to see
+    if once or not console.is_terminal:
         console.print(show(look()))
     else:
-        showing.watch(console, lambda: show(look()), max(every, 0.1))
+        showing.watch(console, look_again, max(every, 0.1))
 
 
 @cli.command

@@ -18,11 +18,20 @@ from sapwood.web.operator import FILE, PREFIX, Operator
 T = TypeVar("T")
 
 TIMEOUT = 600.0
+SOON = 5.0
 
 
 def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
     """Ask the server of a data folder; raises `Unavailable` if none runs."""
     return json.loads(_request(data, what, asked).read())
+
+
+def ask_soon(data: str, what: str, **asked: Any) -> dict[str, Any]:
+    """As `ask`, for what every server answers at once: one that does not for some seconds is `Unavailable`."""
+    try:
+        return json.loads(_request(data, what, asked, SOON).read())
+    except TimeoutError:
+        raise _silent(data, SOON) from None
 
 
 def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
@@ -71,7 +80,7 @@ def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         ) from None
 
 
-def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPResponse:
+def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIMEOUT) -> http.client.HTTPResponse:
     file = Path(data) / FILE
     try:
         found = json.loads(file.read_text())
@@ -84,12 +93,14 @@ def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPRes
         raise UsageError(f"{str(file)!r} is only for the user that runs the server. Run this as that user.") from None
     except (ValueError, KeyError):
         raise UsageError(f"{str(file)!r} is damaged. Restart the server, and it will be written anew.") from None
-    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=patience)
     try:
         # Closed with its answer: who asks once in a while keeps nothing open.
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         connection.request("POST", PREFIX + what, json.dumps(asked), headers)
         answer = connection.getresponse()
+    except TimeoutError:
+        raise _silent(data, patience) from None
     except OSError:
         raise Unavailable(
             f"The server of {data!r} does not answer at {found['url']}. Process {pid} ended without a word, or "
@@ -98,6 +109,13 @@ def _request(data: str, what: str, asked: dict[str, Any]) -> http.client.HTTPRes
     if answer.status != http.client.OK:
         raise _refusal(answer)
     return answer
+
+
+def _silent(data: str, patience: float) -> Unavailable:
+    return Unavailable(
+        f"The server of {data!r} has not answered for {patience:.0f} seconds. Perhaps an agent holds up its process; "
+        "the log names it."
+    )
 
 
 def _refusal(answer: http.client.HTTPResponse) -> SapwoodError:

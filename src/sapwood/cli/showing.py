@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -77,45 +77,6 @@ def watch(console: Console, look: Callable[[], RenderableType], every: float) ->
         while True:
             time.sleep(every)
             live.update(look(), refresh=True)
-
-
-class Top:
-    """Shows what a server does; from the second time on also how much of a core each process uses."""
-
-    def __init__(self, trees: int) -> None:
-        self._trees = trees
-        self._before: dict[int, tuple[float, float]] = {}
-
-    def __call__(self, seen: dict[str, Any]) -> RenderableType:
-        """Return it as tables: the processes, the busiest trees, the methods that held up others."""
-        workers = Table("worker", "process", "core", "memory", "trees", "agents", "calls", "sockets")
-        now = time.monotonic()
-        for one in sorted(seen["workers"], key=lambda one: str(one["worker"])):
-            counts = [str(one[name]) for name in ("trees", "agents", "calls", "sockets")]
-            core = self._core(one["process"], one["cpu_seconds"], now)
-            name = Text(one["worker"] or "-").append("" if one["ready"] else " not ready", "bold red")
-            workers.add_row(name, str(one["process"]), core, size(one["memory"]), *counts)
-        for worker in seen.get("unanswered", ()):
-            workers.add_row(Text(worker).append(" does not answer", "bold red"))
-        shown: list[RenderableType] = [workers]
-        busiest = sorted(seen["busiest"], key=lambda one: (-one["calls"], -one["sockets"], one["address"]))
-        if busiest:
-            trees = Table("tree", "worker", "agents", "calls", "sockets")
-            for one in busiest[: self._trees]:
-                counts = [str(one[name]) for name in ("agents", "calls", "sockets")]
-                trees.add_row(Text(unquote(one["address"])), one["worker"] or "-", *counts)
-            shown.append(trees)
-        if seen["slow"]:
-            slow = Table("held up its process", "worker", "times", "at least")
-            for one in sorted(seen["slow"], key=lambda one: -one["times"])[: self._trees]:
-                slow.add_row(Text(one["method"]), one["worker"] or "-", str(one["times"]), f"{one['seconds']:.1f} s")
-            shown.append(slow)
-        return Group(*shown)
-
-    def _core(self, process: int, used: float, now: float) -> str:
-        before = self._before.get(process)
-        self._before[process] = (used, now)
-        return "" if before is None else f"{100 * (used - before[0]) / max(now - before[1], 1e-9):.0f} %"
 
 
 def rows(answer: dict[str, Any]) -> Table:

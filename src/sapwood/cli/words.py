@@ -20,6 +20,14 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
+def lasted(seconds: float) -> str:
+    """Return how long something has lasted, in few letters."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
 def size(count: int) -> str:
     """Return a number of bytes."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]

@@ -80,6 +80,8 @@ class Host(Protocol):
     """Whether the node before this one did not end in good order."""
     born: float
     """When the node began, by the wall clock."""
+    calls_done: int
+    """How many calls have ended on it."""
 
     @property
     def offload(self) -> Offloading: ...
@@ -109,6 +111,8 @@ class Home(Protocol):
     """The database of the root."""
     kept_awake: dict[object, Actor]
     """Who asked that the tree stay awake, by what they hold."""
+    calls_done: int
+    """How many calls have ended in it."""
 
     @property
     def host(self) -> Host: ...
@@ -360,7 +364,9 @@ class Actor:
         return task
 
     def finished(self, call: Call) -> None:
-        self.calls.pop(call, None)
+        if self.calls.pop(call, None) is not None:
+            self.home.calls_done += 1
+            self.host.calls_done += 1
         if not self.calls:
             self.last_active = monotonic()
 

@@ -134,6 +134,16 @@ class Alarms:
         rows = self.database.execute("SELECT due_at, dead FROM sapwood_node_alarms WHERE root = ?", str(root))
         return rows[0] if rows else None
 
+    def due(self) -> int:
+        """Return how many trees have something to do by now, what is under way included."""
+        if not self.database.has(NODE):
+            return 0
+        now = self._clock.now()
+        ((count,),) = self.database.execute(
+            "SELECT count(*) FROM sapwood_node_alarms WHERE due_at IS NOT NULL AND due_at <= ?", now
+        )
+        return count
+
     def with_dead_letters(self) -> list[tuple[Address, int]]:
         """Return the trees that have dead letters, and how many each."""
         if not self.database.has(NODE):

@@ -26,6 +26,7 @@ class ProcessGate:
     """Kept once committed: the operating system has it, and survives the process. Nothing ever waits."""
 
     synced = False
+    waiting = 0
 
     def opened(self, database: Database) -> None:
         pass
@@ -101,6 +102,10 @@ class DiskGate:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(waiting) for file in self._known.values() for _, waiting in file.waiters)
 
     def opened(self, database: Database) -> None:
         if database.path in self._settled:

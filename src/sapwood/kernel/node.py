@@ -102,6 +102,8 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.born = clock.now()
+        self.calls_done = 0
+        """How many calls have ended here."""
         self._stopped_mark = folder / f"{STOPPED}{part}"
         self.after_crash = not self._stopped_mark.exists()
         files.remove(self._stopped_mark)

@@ -9,7 +9,7 @@ import asyncio
 import pickle
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,19 @@ class Offload:
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sapwood-thread")
+        self._jobs: set[Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a thread now."""
+        return sum(not job.running() for job in self._jobs.copy())
+
+    def _submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Have a thread do it as soon as one is free."""
+        job = self._threads.submit(work, *args)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        return job
 
     async def in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = _copied((args, kwargs), "The arguments")
@@ -30,7 +43,7 @@ class Offload:
         def work() -> Any:
             return _copied(function(*args, **kwargs), f"What {_name(function)} returned")
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.wrap_future(self._submit(work))
 
     async def in_process(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Imported here: most agents never need it.
@@ -55,7 +68,7 @@ class Offload:
         slices.commit()
         database.begin_elsewhere()
         actor.hold()
-        job = self._threads.submit(database.run_elsewhere, sql, arguments)
+        job = self._submit(database.run_elsewhere, sql, arguments)
         work = asyncio.wrap_future(job)
         try:
             try:

@@ -38,6 +38,11 @@ class Gate(Protocol):
         """Whether SQLite has to order its own writes for a loss of power."""
         ...
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for it now."""
+        ...
+
     def opened(self, database: Database) -> None:
         """Take note that a database was opened; what it holds may come from a process that died."""
         ...
@@ -171,6 +176,11 @@ class Transport(Protocol):
 
     def answer(self, verb: str, answer: Answer) -> None:
         """Have exchanges about this answered here."""
+        ...
+
+    @property
+    def held_up(self) -> int:
+        """How many exchanges may not send more now, until the other end has taken what it was sent."""
         ...
 
 

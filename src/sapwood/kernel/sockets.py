@@ -28,6 +28,11 @@ class Writer(Protocol):
         """Return what to await before sending more than news; None: now."""
         ...
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait for the other side to read."""
+        ...
+
     def close(self, code: int, reason: str) -> None:
         """Close the wire once what was sent is written."""
         ...

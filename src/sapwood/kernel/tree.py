@@ -87,6 +87,8 @@ class Tree:
         self.questions = TreeQuestions(self.root, self.slices, host.gate)
         self.kept_awake: dict[object, Actor] = {}
         """Who asked that the tree stay awake, by what they hold."""
+        self.calls_done = 0
+        """How many calls have ended in it."""
 
     def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database:
         """Return the database of the agent with this file stem; one object each, whoever is alive."""

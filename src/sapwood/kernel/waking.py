@@ -114,6 +114,11 @@ class Waking:
         """Whether nobody is being woken right now."""
         return not self.looking and not self._busy
 
+    @property
+    def waiting(self) -> int:
+        """How many agents are being woken, or wait for it."""
+        return len(self._busy)
+
     def look(self, root: Address) -> None:
         """Look at a tree that is due."""
         self.looking += 1

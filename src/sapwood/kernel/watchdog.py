@@ -48,6 +48,11 @@ class SlowSlice:
     stack: str
     """Where it was then."""
 
+    @property
+    def key(self) -> str:
+        """What all slow slices of one method have in common."""
+        return f"{self.address.type}.{self.method}"
+
     def __str__(self) -> str:
         return (
             f"{self.address}.{self.method} ran {self.seconds:.2f} s without an await, and every agent of the process "
@@ -73,7 +78,7 @@ class Watchdog:
         self.on_slow: list[Callable[[SlowSlice], None]] = []
         """Told, on the watchdog's thread, of every slow slice when it is first seen."""
         self.slow: dict[str, tuple[int, float]] = {}
-        """The methods that held up the loop: how often, and in seconds how long they had when they were seen."""
+        """The methods that held up the loop: how often, and how many seconds at most."""
         self._loop = loop
         self._settings = settings
         self._folder = folder
@@ -112,7 +117,7 @@ class Watchdog:
             if beat != beats or task is not suspect:
                 # Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
                 if seen is not None:
-                    self._count(now - since)
+                    self._ended(seen, now - since)
                 # Only a call into C that holds the GIL keeps us from looking while the loop computes, and it
                 # lets us run again the moment it is over.
                 blind = computed >= self._settings.slow_slice and beat - beats <= 1
@@ -150,8 +155,10 @@ class Watchdog:
         except (OSError, IndexError, ValueError):
             return 0.0
 
-    def _count(self, seconds: float) -> None:
+    def _ended(self, seen: SlowSlice, seconds: float) -> None:
         self.histogram[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1
+        times, longest = self.slow[seen.key]
+        self.slow[seen.key] = (times, max(longest, seconds))
 
     def _name(self, task: Task[Any], seconds: float) -> SlowSlice | None:
         found = self._running(task)
@@ -164,7 +171,7 @@ class Watchdog:
     def _report(self, slow: SlowSlice, now: float) -> None:
         for tell in self.on_slow:
             tell(slow)
-        key = f"{slow.address.type}.{slow.method}"
+        key = slow.key
         times, longest = self.slow.get(key, (0, 0.0))
         self.slow[key] = (times + 1, max(longest, slow.seconds))
         if now - self._warned.get(key, -ONE_WARNING_PER) >= ONE_WARNING_PER:

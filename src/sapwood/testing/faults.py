@@ -143,6 +143,10 @@ class CountingGate:
         return self._below.synced
 
     @property
+    def waiting(self) -> int:
+        return self._below.waiting
+
+    @property
     def is_flushing(self) -> bool:
         """Whether the disk does not have everything yet."""
         return not all(self._below.is_quiet(database) for database in self._open)

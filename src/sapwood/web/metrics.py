@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood.kernel.node import Node
 from sapwood.kernel.timings import Timings
+from sapwood.web.counting import counted
 
 prometheus: Any
 try:
@@ -32,6 +33,7 @@ class Metrics:
         if prometheus is not None:
             self._registry = prometheus.CollectorRegistry()
             self._registry.register(self)
+            prometheus.ProcessCollector(registry=self._registry)
             self._requests = prometheus.Histogram(
                 "sapwood_request_seconds",
                 "HTTP requests to agents, by status.",
@@ -46,21 +48,35 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Called by the registry when somebody reads it."""
-        trees = list(self._node.trees.values())
-        databases = [database for tree in trees for database in tree.databases.values()]
-        agents = [actor for tree in trees for actor in tree.actors.values()]
-        figures = {
-            "sapwood_trees": ("Trees with an agent in memory.", len(trees)),
-            "sapwood_agents": ("Agents in memory.", len(agents)),
-            "sapwood_calls": ("Calls under way.", sum(len(actor.calls) for actor in agents)),
-            "sapwood_open_databases": ("Databases that are open.", sum(one.is_open for one in databases)),
-            "sapwood_sockets": ("Sockets that are open.", self._node.sockets.count),
-            "sapwood_ready": ("1 while the node should be sent work.", int(self._node.is_ready)),
+        found, family = counted(self._node), prometheus.metrics_core
+        gauges = {
+            "sapwood_trees": ("Trees with an agent in memory.", found.trees),
+            "sapwood_agents": ("Agents in memory.", found.agents),
+            "sapwood_calls": ("Calls under way.", found.calls),
+            "sapwood_open_databases": ("Databases that are open.", found.databases),
+            "sapwood_sockets": ("Sockets that are open.", found.sockets),
+            "sapwood_ready": ("1 while the node should be sent work.", int(found.ready)),
         }
-        for name, (text, value) in figures.items():
-            yield prometheus.metrics_core.GaugeMetricFamily(name, text, value=value)
+        for name, (text, value) in gauges.items():
+            yield family.GaugeMetricFamily(name, text, value=value)
+        waiting = family.GaugeMetricFamily("sapwood_waiting", "What waits, by queue.", labels=["queue"])
+        for queue, number in found.waiting.items():
+            waiting.add_metric([queue], number)
+        yield waiting
+        yield family.CounterMetricFamily("sapwood_calls_done", "Calls that ended.", value=found.calls_done)
+        text = "How often the supervisor started the process again."
+        yield family.CounterMetricFamily("sapwood_restarts", text, value=found.restarts)
+        text = "Slices that held up the process, by method."
+        slow = family.CounterMetricFamily("sapwood_slow_slices", text, labels=["method"])
+        text = "How long the longest of them took."
+        slowest = family.GaugeMetricFamily("sapwood_slowest_slice_seconds", text, labels=["method"])
+        for method, (times, seconds) in list(self._node.watchdog.slow.items()):
+            slow.add_metric([method], times)
+            slowest.add_metric([method], seconds)
+        yield slow
+        yield slowest
         stops = self._node.shared(Timings).interrupts
-        yield prometheus.metrics_core.HistogramMetricFamily(
+        yield family.HistogramMetricFamily(
             "sapwood_interrupt_seconds",
             "From a Stop to the end of the last request to a model that it stopped.",
             buckets=list(stops.buckets()),

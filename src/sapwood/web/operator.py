@@ -11,9 +11,6 @@ import contextlib
 import hmac
 import json
 import logging
-import os
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +46,7 @@ from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
+from sapwood.web.counting import busiest, counted, name_of
 from sapwood.web.errors import status_of
 from sapwood.web.routed import Routed
 
@@ -58,6 +56,8 @@ PREFIX = "/_sapwood/"
 OPERATE = "operate"
 PATIENCE = 3.0
 """Seconds that another process is given to say what it knows; one that is stuck is left out."""
+AT_ONCE = 1.0
+"""And how many if it is asked again and again."""
 FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_ROWS = 10_000
@@ -145,42 +145,14 @@ class Operator:
 
     def top(self, *, trees: int = 20) -> dict[str, Any]:
         """Return what the process uses and does, and its busiest trees."""
-        node = self._node
-        here = node.far.directory.here if node.far is not None else ""
-        actors = {root: list(tree.actors.values()) for root, tree in node.trees.items()}
-        calls = {root: sum(len(actor.calls) for actor in agents) for root, agents in actors.items()}
-        sockets = Counter(socket.address.root for socket in node.sockets.everyone())
-        busiest = sorted({*calls, *sockets}, key=lambda root: (-calls.get(root, 0), -sockets[root], str(root)))
+        slow = [
+            {"method": method, "worker": name_of(self._node), "times": times, "seconds": longest}
+            for method, (times, longest) in list(self._node.watchdog.slow.items())
+        ]
         return {
-            "workers": [
-                {
-                    "worker": here,
-                    "pool": node.pool,
-                    "process": os.getpid(),
-                    "ready": node.is_ready,
-                    "cpu_seconds": time.process_time(),
-                    "memory": _memory(),
-                    "trees": len(actors),
-                    "agents": sum(map(len, actors.values())),
-                    "calls": sum(calls.values()),
-                    "sockets": node.sockets.count,
-                    "databases": sum(one.is_open for tree in node.trees.values() for one in tree.databases.values()),
-                }
-            ],
-            "busiest": [
-                {
-                    "address": str(root),
-                    "worker": here,
-                    "agents": len(actors.get(root, ())),
-                    "calls": calls.get(root, 0),
-                    "sockets": sockets[root],
-                }
-                for root in busiest[:trees]
-            ],
-            "slow": [
-                {"method": method, "worker": here, "times": times, "seconds": longest}
-                for method, (times, longest) in list(node.watchdog.slow.items())
-            ],
+            "workers": [asdict(counted(self._node))],
+            "busiest": [asdict(one) for one in busiest(self._node, trees)],
+            "slow": slow,
         }
 
     async def _root(self, root: Address, left: list[int], children: int) -> Branch:
@@ -527,7 +499,9 @@ class OperatorDoor:
         message = msgspec.msgpack.encode((what, asked))
         if address is None:
             others = await far.others()
-            answers = await asyncio.gather(*(_collected(far.transport.open(node, OPERATE, message)) for node in others))
+            patience = AT_ONCE if what == "top" else PATIENCE
+            asking = (_collected(far.transport.open(node, OPERATE, message), patience) for node in others)
+            answers = await asyncio.gather(*asking)
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
             own = _json(await self._do(what, asked))
             return JSONResponse(_together([own, *filter(None, answers)]) | {"unanswered": missing})
@@ -580,11 +554,11 @@ class OperatorDoor:
         return await operator.dead_letters(address, below=below)
 
 
-async def _collected(opening: Awaitable[Exchange]) -> dict[str, Any] | None:
-    """Return what another node answers; None if it does not."""
+async def _collected(opening: Awaitable[Exchange], patience: float) -> dict[str, Any] | None:
+    """Return what another node answers; None if it does not, soon enough."""
     body = b""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             exchange = await opening
             while (message := await exchange.receive()) is not None:
                 body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
@@ -655,14 +629,6 @@ def _has_table(database: Database, name: str) -> bool:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _memory() -> int:
-    """Return how many bytes of memory the process has; 0 where nobody can tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
 
 
 def _size(path: Path) -> int:

@@ -64,6 +64,10 @@ class Wire:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def unsent(self) -> int:
+        return self._bytes
+
     def room(self) -> Awaitable[None] | None:
         if self._bytes < MUCH or self._closing:
             return None

@@ -102,6 +102,11 @@ class Talk:
             self._room = self._link.loop.create_future()
         return self._room
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether no more may be sent until the other side has taken some."""
+        return self._credit <= 0 and not (self._said_all or self._is_deaf)
+
     async def receive(self) -> bytes | None:
         while not self._incoming:
             if self._error is not None:
@@ -350,6 +355,11 @@ class Link(asyncio.Protocol):
     def is_full(self) -> bool:
         """Whether more is written than the other side has read lately."""
         return self._room is not None
+
+    @property
+    def held_up(self) -> int:
+        """How many exchanges may not send more now; while the connection itself is full, all of them."""
+        return len(self.talks) if self.is_full else sum(talk.is_held_up for talk in self.talks.values())
 
     def until_room(self) -> Awaitable[None] | None:
         """Return what to await before more is written; None: nothing."""

@@ -51,6 +51,10 @@ class UnixTransport:
     def answer(self, verb: str, answer: Answer) -> None:
         self._answers[verb.encode()] = answer
 
+    @property
+    def held_up(self) -> int:
+        return sum(link.held_up for link in (*self._links.values(), *self._incoming))
+
     async def listen(self, listening: socket.socket) -> None:
         """Answer the other workers from now on."""
         loop = asyncio.get_running_loop()

@@ -1,0 +1,157 @@
+"""What `sapwood top` shows: the processes of a server, what waits in them, the busiest trees, and who held them up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sapwood.cli.words import counted, lasted, size
+
+WIDE = 90
+POOL = 8
+NUMBERS = 50
+"""How wide all but the name of a tree is, in a narrow terminal."""
+
+Seen = dict[str, Any]
+
+
+class Top:
+    """Shows what a server does; from the second time on also how much of a core each process uses."""
+
+    def __init__(self, trees: int, width: int = 80) -> None:
+        self._trees = trees
+        self._gap = 1 if width < WIDE else 2
+        name = max(width - NUMBERS * self._gap, 16)
+        self._widths = {"worker": 6, "pool": POOL, "waiting in": 12, "tree": name, "held up its process": name}
+        """How wide a text may be; all else are numbers."""
+        self._before: dict[int, tuple[float, float]] = {}
+        self._known: dict[str, Seen] = {}
+        """The workers that have answered, as they did last."""
+
+    def __call__(self, seen: Seen) -> RenderableType:
+        """Return it as tables, for 80 columns or more."""
+        workers = sorted(seen["workers"], key=lambda one: (len(one["worker"]), one["worker"]))
+        self._known |= {one["worker"]: one for one in workers}
+        unanswered = seen.get("unanswered", [])
+        return Group(
+            _head(workers, len(workers) + len(unanswered)),
+            "",
+            self._processes(workers),
+            *(self._missing(worker) for worker in unanswered),
+            *(_unready(one) for one in workers if not one["ready"]),
+            "",
+            self._waiting(workers),
+            "",
+            self._busiest(seen["busiest"]),
+            *self._slow(seen["slow"]),
+        )
+
+    def _processes(self, workers: Iterable[Seen]) -> Table:
+        now = time.monotonic()
+        return self._table(
+            [
+                {
+                    "worker": one["worker"],
+                    "pool": one["pool"],
+                    "process": str(one["process"]),
+                    "up": lasted(one["uptime"]),
+                    "restarts": str(one["restarts"]) if one["worker"] else "",
+                    "core": self._core(one["process"], one["cpu_seconds"], now),
+                    "memory": size(one["memory"]),
+                    **{name: str(one[name]) for name in ("trees", "agents", "calls", "sockets")},
+                }
+                for one in workers
+            ]
+        )
+
+    def _core(self, process: int, used: float, now: float) -> str:
+        before = self._before.get(process)
+        self._before[process] = (used, now)
+        return "" if before is None else f"{100 * (used - before[0]) / max(now - before[1], 1e-9):.0f} %"
+
+    def _missing(self, worker: str) -> Text:
+        known = self._known.get(worker)
+        pool = f"{known['pool']}, " if known is not None and known["pool"] else ""
+        who = "" if known is None else f" ({pool}process {known['process']})"
+        return Text(f"worker {worker}{who} does not answer: it computes, or is being started", "bold red")
+
+    def _waiting(self, workers: Sequence[Seen]) -> RenderableType:
+        if not any(number for one in workers for number in one["waiting"].values()):
+            return Text("Nothing waits.", "dim")
+        return self._table(
+            [
+                {
+                    "waiting in": one["worker"] or "the process",
+                    **{name: str(one["waiting"][name]) for name in ("due", "waking", "disk", "threads")},
+                    "to clients": size(one["waiting"]["clients"]),
+                    "to workers": str(one["waiting"]["workers"]) if one["worker"] else "",
+                }
+                for one in workers
+            ]
+        )
+
+    def _busiest(self, trees: Iterable[Seen]) -> RenderableType:
+        busy = [one for one in trees if one["calls"] or one["per_second"] or one["queued"] or one["sockets"]]
+        if not busy:
+            return Text("No tree is busy.", "dim")
+        busy.sort(key=lambda one: (-one["calls"] - (one["per_second"] or 0), -one["sockets"], one["address"]))
+        return self._table(
+            [
+                {
+                    "tree": unquote(one["address"]),
+                    "worker": one["worker"],
+                    "agents": str(one["agents"]),
+                    "calls": str(one["calls"]),
+                    "calls/s": _rate(one["per_second"]),
+                    "queued": f"{one['queued']}{'+' if one['more'] else ''}",
+                    "sockets": str(one["sockets"]),
+                }
+                for one in busy[: self._trees]
+            ]
+        )
+
+    def _slow(self, methods: Iterable[Seen]) -> list[RenderableType]:
+        slowest = sorted(methods, key=lambda one: (-one["times"], one["method"]))[: self._trees]
+        rows = [
+            {
+                "held up its process": one["method"],
+                "worker": one["worker"],
+                "times": str(one["times"]),
+                "longest": f"{one['seconds']:.1f} s",
+            }
+            for one in slowest
+        ]
+        return ["", self._table(rows)] if rows else []
+
+    def _table(self, rows: Sequence[Mapping[str, str]]) -> Table:
+        """Return a table without the columns in which there is nothing."""
+        table = Table(box=None, padding=(0, self._gap, 0, 0), pad_edge=False, header_style="cyan")
+        headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
+        for heading in headings:
+            width = self._widths.get(heading)
+            justify = "right" if width is None else "left"
+            table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
+        for row in rows:
+            table.add_row(*(Text(row[heading]) for heading in headings))
+        return table
+
+
+def _head(workers: Sequence[Seen], count: int) -> Text:
+    what = counted(count, "workers") if any(one["worker"] for one in workers) else "one process"
+    trees, sockets = (sum(one[name] for one in workers) for name in ("trees", "sockets"))
+    return Text(f"{what}, {counted(trees, 'trees')} awake, {counted(sockets, 'sockets')}", "bold")
+
+
+def _unready(one: Seen) -> Text:
+    who = f"worker {one['worker']}" if one["worker"] else "the process"
+    return Text(f"{who} is not ready: an agent has held it up for long", "bold red")
+
+
+def _rate(per_second: float | None) -> str:
+    return "" if per_second is None else f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"

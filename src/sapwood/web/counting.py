@@ -1,0 +1,194 @@
+"""What a node has, does and uses, and what waits in it: counted when somebody asks.
+
+`sapwood top` and `/metrics` show the same figures. Nobody is woken by being counted, and
+nothing that would take long is: how much waits in the database of an agent is asked only of
+some trees, and only as long as it is little.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.clock import Clock
+from sapwood.kernel.node import Node
+from sapwood.kernel.tree import Tree
+from sapwood.settings import Settings
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+CALLS = Schema("sapwood.capabilities", "calls")
+MOST_AGENTS = 200
+"""Of so many agents the calls that wait are counted in one look."""
+MOST_CALLS = 1000
+"""And so many of each, at most."""
+QUEUES = {
+    "due": "trees that have something to do by now, what is under way included",
+    "waking": "agents that are being woken for it",
+    "disk": "replies and frames that wait until the disk has what was written before them",
+    "threads": "calls of `in_thread` and `long_sql` that wait for a thread",
+    "clients": "bytes that clients have not read yet",
+    "workers": "exchanges with other workers that wait until those have taken what they were sent",
+}
+"""What may wait in a node, and what of it is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One node, as its operator sees it."""
+
+    worker: str
+    """Its name among those that share the folder; "": it has it alone."""
+    pool: str
+    process: int
+    ready: bool
+    uptime: float
+    """Seconds."""
+    restarts: int
+    cpu_seconds: float
+    memory: int
+    """Bytes; 0 where nobody can tell."""
+    trees: int
+    """With an agent in memory, as all that follow."""
+    agents: int
+    calls: int
+    """Under way."""
+    calls_done: int
+    """Those that ended, since the process began."""
+    sockets: int
+    databases: int
+    """Those that are open."""
+    waiting: dict[str, int]
+    """How much waits, by the names in `QUEUES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One tree that does something, or has clients."""
+
+    address: str
+    worker: str
+    agents: int
+    calls: int
+    """Under way."""
+    per_second: float | None
+    """How many calls ended, since anybody asked before; None: nobody did."""
+    queued: int
+    """Stored calls that are due or wait in a lane, of agents in memory."""
+    more: bool
+    """Whether there are more of those than were counted."""
+    sockets: int
+
+
+def counted(node: Node) -> Figures:
+    """Count what a node has and does."""
+    agents = [actor for tree in node.trees.values() for actor in tree.actors.values()]
+    waiting = {
+        "due": node.alarms.due(),
+        "waking": node.waking.waiting,
+        "disk": node.gate.waiting,
+        "threads": node.offload.waiting,
+        "clients": sum(socket.writer.unsent for socket in node.sockets.everyone()),
+        "workers": 0 if node.far is None else node.far.transport.held_up,
+    }
+    return Figures(
+        worker=name_of(node),
+        pool=node.pool,
+        process=os.getpid(),
+        ready=node.is_ready,
+        uptime=node.clock.now() - node.born,
+        restarts=node.restarts,
+        cpu_seconds=time.process_time(),
+        memory=_memory(),
+        trees=len(node.trees),
+        agents=len(agents),
+        calls=sum(len(actor.calls) for actor in agents),
+        calls_done=node.calls_done,
+        sockets=node.sockets.count,
+        databases=sum(one.is_open for tree in node.trees.values() for one in tree.databases.values()),
+        waiting=waiting,
+    )
+
+
+def name_of(node: Node) -> str:
+    """Return what a node is called among those that share its folder; "": it has it alone."""
+    return "" if node.far is None else node.far.directory.here
+
+
+def busiest(node: Node, most: int) -> list[Busy]:
+    """Return the trees that do most: by the calls under way, those that ended lately, and their clients."""
+    calls = {root: sum(len(actor.calls) for actor in tree.actors.values()) for root, tree in node.trees.items()}
+    done = {root: tree.calls_done for root, tree in node.trees.items()}
+    pace = node.shared(Pace).since_last(done)
+    sockets = Counter(socket.address.root for socket in node.sockets.everyone())
+    found = sorted(
+        {*calls, *sockets},
+        key=lambda root: (-calls.get(root, 0) - pace.get(root, 0.0), -sockets[root], -done.get(root, 0), str(root)),
+    )
+    left = [MOST_AGENTS]
+    shown: list[Busy] = []
+    for root in found[:most]:
+        tree = node.trees.get(root)
+        queued, more = (0, False) if tree is None else _queued(tree, left)
+        agents = 0 if tree is None else len(tree.actors)
+        rate = pace.get(root)
+        shown.append(Busy(str(root), name_of(node), agents, calls.get(root, 0), rate, queued, more, sockets[root]))
+    return shown
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many calls end in each tree, from one look to the next, whoever looks."""
+
+    settings: Settings
+    clock: Clock
+    _done: dict[Address, int] = field(default_factory=dict[Address, int])
+    _at: float | None = None
+
+    def since_last(self, done: dict[Address, int]) -> dict[Address, float]:
+        """Return the calls a second that ended since the last look; nothing at the first."""
+        now = time.monotonic()
+        before, at = self._done, self._at
+        self._done, self._at = done, now
+        if at is None:
+            return {}
+        seconds = max(now - at, 1e-3)
+        # One that slept meanwhile has begun to count anew.
+        return {root: max(count - before.get(root, 0), 0) / seconds for root, count in done.items()}
+
+
+def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
+    """Return how many stored calls are due or wait in a lane, and whether that was all."""
+    count, more = 0, False
+    for actor in tree.actors.values():
+        database = actor.database
+        if not database.is_open or database.busy_elsewhere or not database.has(CALLS):
+            continue
+        if left[0] <= 0:
+            return count, True
+        left[0] -= 1
+        found = _waiting_in(database, tree.host.clock.now())
+        count, more = count + found, more or found >= MOST_CALLS
+    return count, more
+
+
+def _waiting_in(database: Database, now: float) -> int:
+    ((count,),) = database.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM sapwood_calls WHERE due_at <= ?1"
+        " UNION ALL SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL AND due_at IS NULL LIMIT ?2)",
+        now,
+        MOST_CALLS,
+    )
+    return count
+
+
+def _memory() -> int:
+    """Return how many bytes of memory the process has; 0 where nobody can tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
