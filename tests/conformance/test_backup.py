@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, happens, until
 
-from sapwood import Agent, App, NotFound, Settings, Unavailable, UsageError
+from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageError
+from sapwood.errors import Quarantined
 from sapwood.kernel import backup
 from sapwood.kernel.node import RESTORED, roots_in, tree_folder
 from sapwood.storage.copies import Order, copy_elsewhere
@@ -133,6 +135,26 @@ async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_pat
 
         for name in names:
             assert await (await world.get_agent(Library, name)).known() == [len(name)]
+
+
+async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_stays_there(
+    run: Run, tmp_path: Path
+) -> None:
+    async with run(Library, strikes=1) as world:
+        for name in "ab":
+            await (await world.get_agent(Library, name)).put(1)
+        (world.data / "strikes.jsonl").write_text(json.dumps({"root": "Library:a", "at": 0.0}))
+        await world.restart()
+
+        assert await world.app.back_up(tmp_path / "copy") == 2
+        await (await world.get_agent(Library, "b")).put(2)
+        assert await world.app.restore(tmp_path / "copy") == 2
+
+        assert await (await world.get_agent(Library, "b")).known() == [1]
+        with pytest.raises(Quarantined):
+            await world.get_agent(Library, "a")
+        world.node.strikes.release(Address.root_of("Library", "a"))
+        assert await (await world.get_agent(Library, "a")).shelved() == [1]
 
 
 async def test_a_crash_between_the_two_renames_of_a_restore_is_finished_at_the_next_start(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cyclopts import App
+from cyclopts import App, Argument
 
 from sapwood.cli.commands import cli
 from sapwood.cli.new import TEMPLATES
@@ -29,13 +29,18 @@ def commands(of: App = cli, above: tuple[str, ...] = ()) -> dict[str, App]:
 COMMANDS = commands()
 
 
+def arguments(command: str) -> list[Argument]:
+    """Return what a command takes; what it only explains that it does not take is hidden."""
+    return [one for one in COMMANDS[command].assemble_argument_collection() if one.parameter.show is not False]
+
+
 def test_every_command_is_in_the_reference_and_nothing_else_is() -> None:
     assert sorted(SECTIONS) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_of_a_command_is_in_the_reference_and_nothing_else_is(command: str) -> None:
-    taken = {name for argument in COMMANDS[command].assemble_argument_collection() for name in argument.names}
+    taken = {name for argument in arguments(command) for name in argument.names}
 
     described = {
         name
@@ -48,7 +53,7 @@ def test_every_parameter_of_a_command_is_in_the_reference_and_nothing_else_is(co
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_reference_of_a_parameter_has_its_default_and_its_variable(command: str) -> None:
-    for argument in COMMANDS[command].assemble_argument_collection():
+    for argument in arguments(command):
         (row,) = re.findall(rf"^\| `{re.escape(argument.names[0])}`.*$", SECTIONS[command], flags=re.MULTILINE)
         default = argument.field_info.default
         if isinstance(default, str | int | float) and not isinstance(default, bool):

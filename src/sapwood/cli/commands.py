@@ -120,10 +120,13 @@ def dev(
     data: DataOfApp = None,
     insecure: Insecure = False,
     log_level: Level = "info",
+    workers: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
     """Serve an app while you write it: it restarts when a file changes, and shows every request."""
     from sapwood.cli import serving
 
+    if workers is not None:
+        raise UsageError("`sapwood dev` runs one process. Try several with `sapwood serve … --workers N`.")
     where = target or usual_target(Path.cwd())
     options = serving.Options(
         where, host, port, dev=True, insecure=insecure, data=data, access_log=True, log_level=log_level, grace=1.0
@@ -336,6 +339,8 @@ def dead_letters(
         console.print(line)
     if answer["more"]:
         print(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
+    for worker in answer.get("unanswered", ()):
+        print(f"Worker {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
     if not answer["letters"]:
         print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
     elif console.is_terminal:

@@ -50,6 +50,8 @@ def picture(seen: dict[str, Any]) -> Tree:
         _add(tree, root, root["address"])
     if (more := count - len(seen["roots"])) > 0:
         tree.add(Text(f"… {more} more", "dim"))
+    for worker in seen.get("unanswered", ()):
+        tree.add(Text(f"worker {worker} does not answer, and its trees are not shown", "bold red"))
     return tree
 
 

@@ -178,7 +178,7 @@ class Node:
             except UnknownAgent:
                 known, kind = root, None  # what it has to do waits for its class
             try:
-                tree = self.tree(known, kind)
+                tree = self.tree(known, kind, only_files=True)
                 if tree.destroyed is None and tree.root.exists:
                     due, dead = tree.alarms.summary()
                     if due is not None or dead:
@@ -242,8 +242,8 @@ class Node:
             if actor is not None:
                 return actor
 
-    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree:
-        """Return the tree an address belongs to."""
+    def tree(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
+        """Return the tree an address belongs to; `only_files`: none of its agents will run, it may be in quarantine."""
         if self.on_other_thread():
             raise WrongThread(f"{address} was asked for from another thread than the one its app runs on.")
         if self._stopped is not None:
@@ -253,18 +253,27 @@ class Node:
         if tree is None:
             if not self.owns(root):
                 raise Unavailable(f"{root} is run by another process.")
-            if self.strikes.quarantined(root):
-                raise Quarantined(
-                    f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
-                    "The folder 'crashes' in the data folder says where; App.release() lets it run again."
-                )
+            is_held = self.strikes.quarantined(root)
+            if is_held and not only_files:
+                raise self._quarantined(root)
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
             tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
             # A root is of one of the app's classes, whichever others have the same type id.
             own = [known for known in self.roots if known.type == root.steps[0].type]
             tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
+            tree.is_held = is_held
             self.trees[root] = tree
+        elif tree.is_held and not only_files:
+            tree.is_held = self.strikes.quarantined(root)
+            if tree.is_held:
+                raise self._quarantined(root)
         return tree
+
+    def _quarantined(self, root: Address) -> Quarantined:
+        return Quarantined(
+            f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
+            "The folder 'crashes' in the data folder says where; App.release() lets it run again."
+        )
 
     def _folder_of(self, root: Address, aliases: Sequence[str]) -> Path:
         folder = tree_folder(self.folder, root)
@@ -399,7 +408,7 @@ class Node:
 
     async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken anew.
-        while (tree := self.tree(root)).destroyed is not None:
+        while (tree := self.tree(root, only_files=True)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self.loop.create_future()
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")

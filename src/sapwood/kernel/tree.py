@@ -64,6 +64,8 @@ class Tree:
         """The class each type id meant when it was last used here."""
         self.destroyed: asyncio.Future[None] | None = None
         """Set once the whole tree has a tombstone; done when nothing is left of it."""
+        self.is_held = False
+        """Whether it was in quarantine when somebody last wanted something of it."""
         self.deletions: set[asyncio.Task[None]] = set()
         self.visitors = 0
         """How many are on their way to an agent of this tree. It may not be forgotten meanwhile: they would go on

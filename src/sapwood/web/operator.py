@@ -60,6 +60,7 @@ AT_ONCE = 1.0
 """And how many if it is asked again and again."""
 FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
+MOST_AGENTS = 500
 MOST_ROWS = 10_000
 ALL = "all"
 """Said in place of the id of a dead letter."""
@@ -125,7 +126,9 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def tree(self, address: str | None = None, *, agents: int = 500, children: int = 50) -> dict[str, Any]:
+    async def tree(
+        self, address: str | None = None, *, agents: int = MOST_AGENTS, children: int = 50
+    ) -> dict[str, Any]:
         """Return the trees, or an agent and those below it; at most so many agents, and children of each."""
         left = [agents]
         if address is not None:
@@ -504,7 +507,10 @@ class OperatorDoor:
             answers = await asyncio.gather(*asking)
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
             own = _json(await self._do(what, asked))
-            return JSONResponse(_together([own, *filter(None, answers)]) | {"unanswered": missing})
+            together = _together([own, *filter(None, answers)]) | {"unanswered": missing}
+            if what == "tree":
+                del together["roots"][int(asked.get("agents", MOST_AGENTS)) :]
+            return JSONResponse(together)
         root = Address.parse(str(address)).root
         if self._node().owns(root):
             return await self._do(what, asked)
@@ -555,7 +561,7 @@ class OperatorDoor:
 
 
 async def _collected(opening: Awaitable[Exchange], patience: float) -> dict[str, Any] | None:
-    """Return what another node answers; None if it does not, soon enough."""
+    """Return what another node answers; None if it does not soon enough, or cannot."""
     body = b""
     try:
         async with asyncio.timeout(patience):
@@ -564,7 +570,8 @@ async def _collected(opening: Awaitable[Exchange], patience: float) -> dict[str,
                 body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
     except (Unavailable, TimeoutError):
         return None
-    return msgspec.json.decode(body, type=dict[str, Any])
+    answer = msgspec.json.decode(body, type=dict[str, Any])
+    return None if "error" in answer else answer
 
 
 def _json(response: Response) -> dict[str, Any]:

@@ -1,0 +1,205 @@
+"""What an operator does to a server of several workers: it is done wherever the agents are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.command import PATIENCE, Server, said_by, sapwood, serving
+
+from sapwood import Address, Refused, SapwoodError
+from sapwood.cli import remote
+from sapwood.runtimes.workers.placement import Part, Sharing
+
+APP = """
+import os
+
+from sapwood import Agent, App
+
+
+class Sold(Exception):
+    def __init__(self, item: str, *, price: int) -> None:
+        super().__init__(f"{item} is sold")
+        self.item = item
+        self.price = price
+
+
+class Porter(Agent):
+    async def on_run(self, what: str) -> str:
+        return f"{what} is carried"
+
+
+class Shop(Agent[int]):
+    initial_state = 0
+
+    async def add(self, by: int) -> int:
+        self.set_state(self.state + by)
+        return self.state
+
+    async def process(self) -> int:
+        return os.getpid()
+
+    async def sell(self, item: str) -> None:
+        raise Sold(item, price=3)
+
+    async def sell_later(self, item: str) -> None:
+        self.queue(self.sell, item)
+
+    async def buy_from(self, name: str) -> list[str | int]:
+        try:
+            await (await self.get_agent(Shop, name)).sell("a chair")
+        except Sold as error:
+            return [str(error), error.item, error.price]
+        return []
+
+    async def carry(self, what: str) -> str:
+        return str((await self.run_agent(Porter, what)).output)
+
+    async def compute(self) -> None:
+        while True:
+            pass
+
+    async def release(self, name: str) -> None:
+        app.release(Shop, name)
+
+
+app = App(agents=[Shop])
+"""
+TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
+NAMES = [f"s{number}" for number in range(20)]
+HERE = next(name for name in NAMES if Part(0, Sharing(2)).is_here(Address.root_of("Shop", name)))
+THERE = next(name for name in NAMES if Part(1, Sharing(2)).is_here(Address.root_of("Shop", name)))
+BOTH = (HERE, THERE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+@pytest.fixture
+def two(folder: Path) -> Iterator[Server]:
+    with serving(folder, *TWO) as server:
+        yield server
+
+
+def call(folder: Path, name: str, method: str, *arguments: Any) -> Any:
+    """Call a method as `sapwood call` does, without a process for it."""
+    data = str(folder / "sapwood-data")
+    (result,) = remote.ask_lines(data, "call", address=f"Shop:{name}", method=method, arguments=arguments)
+    return result
+
+
+def letters(folder: Path) -> dict[str, str]:
+    """Return what each agent has given up, by its address."""
+    found = remote.ask(str(folder / "sapwood-data"), "dead-letters")["letters"]
+    return {letter["agent"]: letter["error"] for letter in found}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "It did not happen."
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("two")
+def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> None:
+    for name in BOTH:
+        call(folder, name, "add", 1)
+
+    assert "Copied 2 trees" in said_by(folder, "backup", "all")
+    assert "Copied 1 tree " in said_by(folder, "backup", "one", f"Shop:{THERE}")
+    for name in BOTH:
+        call(folder, name, "add", 10)
+    assert "Put back 1 tree " in said_by(folder, "restore", "one", f"Shop:{THERE}")
+    assert [call(folder, name, "add", 0) for name in BOTH] == [11, 1]
+    assert "Put back 2 trees" in said_by(folder, "restore", "all")
+    assert [call(folder, name, "add", 0) for name in BOTH] == [1, 1]
+
+
+@pytest.mark.usefixtures("two")
+def test_dead_letters_and_runs_are_shown_and_replayed_and_deleted_wherever_they_are(folder: Path) -> None:
+    for name in BOTH:
+        assert call(folder, name, "carry", "wood") == "wood is carried"
+        call(folder, name, "sell_later", "a table")
+    given_up = {f"Shop:{name}": "app.Sold: a table is sold" for name in BOTH}
+    until(lambda: letters(folder) == given_up)
+
+    shown = json.loads(said_by(folder, "dead-letters", "--json"))["letters"]
+    runs = [json.loads(said_by(folder, "runs", f"Shop:{name}", "--json"))["runs"] for name in BOTH]
+
+    assert {letter["agent"] for letter in shown} == set(given_up)
+    assert [[run["status"] for run in of_one] for of_one in runs] == [["completed"], ["completed"]]
+    assert "Replayed 1 dead letter" in said_by(folder, "dead-letters", f"Shop:{THERE}", "--replay", "all")
+    until(lambda: letters(folder) == given_up)
+    for name in BOTH:
+        assert "Deleted 1 dead letter" in said_by(folder, "dead-letters", f"Shop:{name}", "--delete", "all")
+    assert said_by(folder, "dead-letters") == "There are no dead letters.\n"
+
+
+@pytest.mark.usefixtures("two")
+def test_an_exception_of_the_app_s_own_is_caught_by_its_class_in_another_worker(folder: Path) -> None:
+    assert call(folder, HERE, "buy_from", THERE) == ["a chair is sold", "a chair", 3]
+    assert call(folder, THERE, "buy_from", HERE) == ["a chair is sold", "a chair", 3]
+
+
+def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Server, folder: Path) -> None:
+    for name in BOTH:
+        call(folder, name, "add", 1)
+    stuck = call(folder, THERE, "process")
+    os.kill(stuck, signal.SIGSTOP)
+    try:
+        tree = said_by(folder, "tree")
+        dead = sapwood(folder, "dead-letters")
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+
+    assert f"Shop:{HERE}" in tree
+    assert f"Shop:{THERE}" not in tree
+    assert "worker 1 does not answer, and its trees are not shown" in tree
+    assert dead.stderr == "Worker 1 does not answer, and what its trees have is not shown.\n"
+    assert "does not answer" not in said_by(folder, "tree")
+
+
+def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(folder: Path) -> None:
+    limits = {"SAPWOOD_SLOW_SLICE": "0.2", "SAPWOOD_STUCK_SLICE": "0.5", "SAPWOOD_FATAL_SLICE": "1.5"}
+    with serving(folder, *TWO, SAPWOOD_STRIKES="2", **limits) as two:
+        call(folder, THERE, "add", 5)
+        for strike in range(2):
+            heard = len(two.said)
+            with pytest.raises(SapwoodError):
+                call(folder, THERE, "compute")
+            two.wait_for(re.compile(r"worker 1 .* ended with code 70; it is started again"), after=heard)
+            if not strike:
+                assert call(folder, THERE, "add", 0) == 5
+
+        for name, method, argument in ((THERE, "add", 1), (HERE, "buy_from", THERE)):
+            with pytest.raises(Refused, match="is in quarantine"):
+                call(folder, name, method, argument)
+        assert [call(folder, HERE, "add", 1), two.stop()] == [1, 0]
+
+    with serving(folder, *TWO, SAPWOOD_STRIKES="2") as two:
+        with pytest.raises(Refused, match="is in quarantine"):
+            call(folder, THERE, "add", 1)
+
+        call(folder, HERE, "release", THERE)
+
+        assert call(folder, THERE, "add", 1) == 6
+
+
+def test_dev_says_that_it_runs_one_process(folder: Path) -> None:
+    done = sapwood(folder, "dev", "app:app", "--workers", "2")
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: `sapwood dev` runs one process. Try several with `sapwood serve … --workers N`.\n",
+    )
