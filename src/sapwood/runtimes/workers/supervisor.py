@@ -40,7 +40,7 @@ READY, ALIVE, DRAINED, END = b"ready", b"alive", b"drained", b"end"
 WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
 ANSWER = 2.0
-"""Seconds it is given to answer that."""
+"""Seconds it is given to answer that, or to say anything: perhaps the whole machine stood still."""
 STEADY = 10.0
 """A worker that lived so many seconds is started again at once; others after a while."""
 LONGEST_PAUSE = 10.0
@@ -136,8 +136,6 @@ class Supervisor:
     _secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     _stop_at: float | None = None
     """When to kill whoever has not ended."""
-    _looked: float = field(default_factory=time.monotonic)
-    """When it was last looked."""
     _is_asked_to_stop: bool = False
     _were_ready: bool = False
 
@@ -223,7 +221,6 @@ class Supervisor:
         running = [worker.process for worker in self._workers if worker.process is not None]
         ends = [process.sentinel for process in running if process.is_alive()]
         wait([awake, *lines, *ends], timeout=min(LOOK, AGAIN if len(running) < self.count else LOOK))
-        self._excuse()
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 1024)
         if self._is_asked_to_stop and self._stop_at is None:
@@ -266,15 +263,6 @@ class Supervisor:
             log.error("%s", text)
             with contextlib.suppress(OSError):  # it is in the log
                 write_crash(self.folder, process.pid or 0, text)
-
-    def _excuse(self) -> None:
-        """Count no silence while nothing ran here either: the machine stood still, or all of us were stopped."""
-        now = time.monotonic()
-        late = now - self._looked - LOOK
-        self._looked = now
-        if late > LOOK:
-            for worker in self._workers:
-                worker.heard += late
 
     def _listen(self, worker: Worker) -> None:
         line = worker.line
