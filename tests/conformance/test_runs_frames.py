@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import websockets
 from tests.conformance.errands import (
     BOSS,
     CALLER,
@@ -214,6 +216,26 @@ async def test_a_client_that_leaves_disturbs_no_other() -> None:
         await told_end(staying, "r1")
         check_sequence(frames(staying, "r1"))
         assert text_of(staying, "r1") == "".join(f"{at} " for at in range(50))
+
+
+async def test_a_client_that_leaves_while_it_is_told_of_old_runs_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    class TellingMuch(Agent):
+        async def on_run(self, input: str) -> AsyncIterator[str]:
+            for _ in range(200):
+                yield input * 2000
+
+    async with working(boss(TellingMuch)) as (one, agent, _):
+        for at in range(8):
+            await agent.give("x", run_id=f"r{at}")
+        client = await websockets.connect(f"ws://127.0.0.1:{one.site.port}{BOSS}", compression=None, max_queue=1)
+        await client.recv()  # the first; then it is silent, and there is no room for more
+        await asyncio.sleep(0.2)
+        client.transport.abort()
+        await client.wait_closed()
+
+        await quiet(await one.join(BOSS))
+        gc.collect()
+        assert [record.getMessage() for record in caplog.records if "never retrieved" in record.getMessage()] == []
 
 
 async def test_chunks_are_counted_and_kept_whether_anybody_watches_or_not() -> None:

@@ -98,3 +98,18 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end_of_the_serve
             began = time.monotonic()
 
         assert time.monotonic() - began < 5
+
+
+async def test_whoever_comes_while_the_server_stops_is_told_to_come_again() -> None:
+    came = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        came.set()
+        await asyncio.sleep(60)
+
+    with ExitStack() as open_:
+        async with serving(slow, lifespan="off") as url:
+            connection = open_.enter_context(client(url))
+            await came.wait()
+        connection.settimeout(10)
+        assert connection.recv(1024).startswith(b"HTTP/1.1 503")

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -179,6 +180,39 @@ def test_a_worker_that_is_killed_is_started_again_and_nobody_else_notices(two: S
         assert calls("process_of", other) not in (here, there)
         assert call(two, other, "add", 1) == 8
         assert [calls("add", 1), calls("process")] == [2, here]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+def test_nobody_notices_the_end_of_the_process_that_workers_are_forked_from(two: Server) -> None:
+    one, other = apart(two)
+    below = Path(f"/proc/{two.process.pid}/task/{two.process.pid}/children").read_text().split()
+    (keeper,) = [int(pid) for pid in below if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    with caller(two, one) as calls, caller(two, other) as others:
+        there = others("process")
+
+        os.kill(keeper, signal.SIGKILL)
+        assert [calls("add", 1), others("add", 1)] == [1, 1]
+
+        os.kill(there, signal.SIGKILL)  # and one that dies is started nevertheless
+        two.wait_for(re.compile("it is started again"))
+    assert call(two, other, "process") not in (there, keeper)
+    assert two.stop() == 0
+
+
+def test_a_server_that_was_paused_as_a_whole_goes_on_with_the_workers_it_had(folder: Path) -> None:
+    with (folder / "app.py").open("a") as app:
+        app.write("\nfrom sapwood.cli import serving\nserving.SILENCE = -58.0  # of 60: two seconds\n")
+    with serving(folder, *TWO) as two:
+        workers = [call(two, name, "process") for name in apart(two)]
+        for process in (two.process.pid, *workers):
+            os.kill(process, signal.SIGSTOP)
+        time.sleep(4.5)
+
+        for process in (two.process.pid, *reversed(workers)):
+            os.kill(process, signal.SIGCONT)
+            time.sleep(0.2)
+
+        assert [call(two, name, "process") for name in apart(two)] == workers
 
 
 def test_a_worker_that_computes_for_ever_holds_up_only_its_own_trees_and_is_named(folder: Path) -> None:

@@ -53,7 +53,7 @@ async def examine(folder: Path, level: str) -> Report:
     report.problems += complaints.texts
     for tree in TREES:
         if _home(folder, tree).exists():
-            _look_at_files(tree, _home(folder, tree), report.problems)
+            look_at_files(Address.root_of("Root", tree), _home(folder, tree), report.problems)
     known = {_home(folder, tree) for tree in TREES}
     report.problems += [
         f"{left.name} lies beside the trees" for left in (folder / "trees").iterdir() if left not in known
@@ -85,8 +85,9 @@ async def _count_again(app: App, tree: str) -> None:
             await branch.spawn("one more")
 
 
-def _look_at_files(tree: str, folder: Path, problems: list[str]) -> None:
+def look_at_files(root: Address, folder: Path, problems: list[str]) -> None:
     """Follow the registries from the root down: every file is named by one, and is sound."""
+    tree = root.name
     expected = {"address"}
     children_of: dict[str, int] = {}
     ledger: dict[str, int] = {}
@@ -121,7 +122,7 @@ def _look_at_files(tree: str, folder: Path, problems: list[str]) -> None:
     left_over = sorted(entry.name for entry in folder.iterdir() if entry.name not in expected)
     if left_over:
         problems.append(f"{tree}: files of nobody: {', '.join(left_over)}")
-    if (label := folder / "address").exists() is False or label.read_text() != f"Root:{tree}":
+    if (label := folder / "address").exists() is False or label.read_text() != str(root):
         problems.append(f"{tree}: the folder does not say whose it is")
     _look_at_ledger(tree, ledger, children_of, problems)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import ipaddress
 import json
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,13 +31,13 @@ from uvicorn.supervisors.statreload import StatReload
 from sapwood.address import kebab
 from sapwood.app import App
 from sapwood.cli.loading import Loaded, load
-from sapwood.errors import SapwoodError, UsageError
+from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
 from sapwood.runtimes.arranging import arrange, tidy
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.placement import Sharing, shared_by
-from sapwood.runtimes.workers.supervisor import Seat, Supervisor
+from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
 from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
@@ -52,6 +54,8 @@ MOST_WORKERS = 256
 SILENCE = 60.0
 """Seconds without a word after which a worker is killed, beyond those after which it should have ended itself."""
 BACKLOG = 2048
+NEEDED_BY_ALL = ("sapwood.cli.serving", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto", "uvicorn.loops.auto")
+"""What every worker imports. The program that is served is not among it: it may start what cannot be shared."""
 ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
@@ -109,9 +113,11 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             sharing,
             _work,
             (options, listening, token),
+            folder,
             lock,
             grace=options.grace,
             silence=app.settings.fatal_slice + SILENCE,
+            imports=NEEDED_BY_ALL,
             when_ready=ready,
         )
         code = supervisor.run()
@@ -137,8 +143,21 @@ def _work(seat: Seat, options: Options, listening: socket.socket, token: str) ->
         loaded.app.share(seat.share())
     except SapwoodError as error:
         sys.exit(f"error: {error}")
+    _answer_where(loaded.app, seat)
     # Clients of all others would wait whenever one of a pool computes, so those take none.
     _serve(options, loaded, token, [] if pool else [listening], seat)
+
+
+def _answer_where(app: App, seat: Seat) -> None:
+    """When the supervisor asks where a worker is that says nothing: end if that is an agent's fault, and say where."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(UsageError):  # it has not begun
+            app.node.watchdog.end_if_stuck()
+
+    signal.signal(WHERE, asked)
+    # Written in any case, also where no Python runs any more.
+    faulthandler.register(WHERE, file=seat.stacks.descriptor, all_threads=True, chain=True)
 
 
 def develop(options: Options, folder: Path) -> None:
@@ -409,5 +428,7 @@ def _log_to_stderr(options: Options, who: str = "") -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Keep what uvicorn says of its own comings and goings out of a log of agents."""
-    cut_short = record.exc_info is not None and record.exc_info[0] is CancelledError  # it said so in a line before
+    raised = record.exc_info[0] if record.exc_info is not None else None
+    # It said so in a line before; or the supervisor did, of the worker that ended in the middle of an answer.
+    cut_short = raised is not None and issubclass(raised, CancelledError | Unavailable)
     return record.levelno > logging.INFO and not cut_short

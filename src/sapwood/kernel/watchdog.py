@@ -86,9 +86,12 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._beats = 0
+        self._last_beat = time.monotonic(), self._loop_cpu()
+        """When the heart beat last, and how long the loop's thread had computed then."""
         # A bare lock, held until `stop`: between waking up and looking there must be as little code as can be.
         self._running_on = threading.Lock()
         self._running_on.acquire()
+        self._ending = threading.Lock()
         self._warned: dict[str, float] = {}
         self._timer = loop.call_soon(self._beat)
         self._thread = threading.Thread(target=self._watch, name="sapwood-watchdog", daemon=True)
@@ -96,12 +99,25 @@ class Watchdog:
 
     def _beat(self) -> None:
         self._beats += 1
+        self._last_beat = time.monotonic(), self._loop_cpu()
         self._timer = self._loop.call_later(BEAT, self._beat)
 
     def stop(self) -> None:
         self._timer.cancel()
         self._running_on.release()
         self._thread.join()
+
+    def end_if_stuck(self) -> None:
+        """Name what runs and end the process, if the loop has computed since its heart last beat, and not stood still.
+
+        For whoever waits in vain for a sign of life, by way of a signal: a call into C that holds the
+        GIL keeps the watchdog from looking, but many of those let the handlers of signals run.
+        """
+        when, cpu = self._last_beat
+        computed = self._loop_cpu() - cpu  # on a busy machine that may be far less than the time that has passed
+        task = asyncio.current_task(self._loop)
+        if task is not None and computed >= self._settings.slow_slice:
+            self._end(self._name(task, time.monotonic() - when))
 
     def _watch(self) -> None:
         beats, since, suspect, seen = -1, time.monotonic(), None, None
@@ -180,17 +196,24 @@ class Watchdog:
 
     def _end(self, stuck: SlowSlice | None) -> None:
         """Write down what is stuck, and end the process: whoever supervises it starts it again."""
+        if not self._ending.acquire(blocking=False):
+            return  # the other thread, this one's or the loop's, is doing so
         text = str(stuck) if stuck is not None else "The loop is stuck outside of any agent.\n"
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         stacks = "\n".join("".join(traceback.format_stack(frame)) for frame in frames.values())
-        crashes = self._folder / "crashes"
-        crashes.mkdir(exist_ok=True)
-        (crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt").write_text(f"{text}\nAll threads:\n{stacks}")
+        write_crash(self._folder, os.getpid(), f"{text}\nAll threads:\n{stacks}")
         if stuck is not None:
             _append(self._folder / STRIKES, {"root": str(stuck.address.root), "at": time.time()})
         sys.stderr.write(f"sapwood: {text}\nsapwood: the process ends.\n")
         sys.stderr.flush()
         os._exit(EXIT_CODE)
+
+
+def write_crash(folder: Path, process: int, text: str) -> None:
+    """Keep what is known of a process that had to end."""
+    crashes = folder / "crashes"
+    crashes.mkdir(exist_ok=True)
+    (crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{process}.txt").write_text(text)
 
 
 class Strikes:

@@ -79,8 +79,10 @@ class RunClients:
             if waiting is None:
                 break
             await waiting
-        row = self._registry.get(run)
-        self._to_come[socket].discard(run)
+        to_come, row = self._to_come.get(socket), self._registry.get(run)
+        if to_come is None:  # it has left meanwhile
+            return
+        to_come.discard(run)
         if row is None:
             return
         outbox.put(socket, started(row, replay=True))

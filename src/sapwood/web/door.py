@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
 from sapwood.address import Address, Step, kebab
-from sapwood.errors import InvalidName, NotFound, SapwoodError
+from sapwood.errors import InvalidName, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, resolve
 from sapwood.kernel.crossing import describe, mistake
@@ -247,8 +247,7 @@ class Door:
 
     async def _failed(self, error: Exception, scope: Scope, receive: Receive, send: Send, *, began: bool) -> None:
         status = status_of(error)
-        if status >= 500:
-            log.error("a request to %s failed", _shown(scope), exc_info=error)
+        self._log("request", error, scope)
         if not began:
             text = str(error) if status < 500 else TEXT[status]
             await PlainTextResponse(text, status)(scope, receive, send)
@@ -413,7 +412,7 @@ class Door:
             status = no.response.status_code
             wire.close(close_code(status), f"{no.what} rejected ({status})")
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
-            self._log(error, request.scope)
+            self._log("connection", error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
         finally:
             arriving.pop(wire, None)
@@ -439,9 +438,11 @@ class Door:
         with contextlib.suppress(RuntimeError):  # it has ended already
             patience.reschedule(self._node.loop.time() + FAREWELL)
 
-    def _log(self, error: BaseException, scope: Scope) -> None:
-        if status_of(error) >= 500:
-            log.error("a connection to %s failed", _shown(scope), exc_info=error)
+    def _log(self, what: str, error: BaseException, scope: Scope) -> None:
+        if isinstance(error, Unavailable):  # nobody's mistake: it stops, or somebody it needs is not there
+            log.warning("a %s to %s has to come again: %s", what, _shown(scope), error)
+        elif status_of(error) >= 500:
+            log.error("a %s to %s failed", what, _shown(scope), exc_info=error)
 
     def _socket(self, arrival: Arrival, wire: Wire) -> Socket:
         settings, address = self._settings, arrival.actor.address
@@ -495,7 +496,7 @@ class Door:
         except CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
-            self._log(error, {"path": f"/{socket.address}"})
+            self._log("connection", error, {"path": f"/{socket.address}"})
             socket.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
         finally:
             self._node.sockets.remove(socket)

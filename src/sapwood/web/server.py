@@ -79,6 +79,7 @@ class WebSockets(WebSocketsSansIOProtocol):
     """One connection; for `uvicorn.Config(ws=…)`."""
 
     _end: TimerHandle | None = None
+    _is_ending = False
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -93,8 +94,19 @@ class WebSockets(WebSocketsSansIOProtocol):
         self._end_soon()
 
     def shutdown(self) -> None:
+        self._is_ending = True
         super().shutdown()
         self._end_soon()
+
+    def send_500_response(self) -> None:
+        if not self._is_ending or self.initial_response or self.handshake_complete:
+            super().send_500_response()
+            return
+        # Nothing is wrong: it came while the server stops, and may come again.
+        response = self.conn.reject(503, "Service Unavailable")
+        response.headers["retry-after"] = "1"
+        self.conn.send_response(response)
+        self.transport.write(b"".join(self.conn.data_to_send()))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._end is not None:

@@ -2,6 +2,9 @@
 
 It runs no agent and reads no request, so there is little it could die of; and if it does, the
 workers see their line to it close and end by themselves.
+
+On Linux a worker is a fork of a process that has imported what all workers need, and nothing
+else: no program of a user, no thread, no open database. So it is there in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -14,17 +17,19 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
+from sapwood.kernel.watchdog import write_crash
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.storage.files import FolderLock
@@ -32,12 +37,22 @@ from sapwood.storage.files import FolderLock
 log = logging.getLogger("sapwood.server")
 
 READY, ALIVE, DRAINED, END = b"ready", b"alive", b"drained", b"end"
+WHERE = signal.SIGXCPU
+"""The signal that asks a worker which is silent where it is."""
+ANSWER = 2.0
+"""Seconds it is given to answer that, or to say anything: perhaps the whole machine stood still."""
 STEADY = 10.0
 """A worker that lived so many seconds is started again at once; others after a while."""
 LONGEST_PAUSE = 10.0
 LAST_WORDS = 15.0
 """Seconds beyond the grace that a worker is given to end."""
+AGAIN = 0.5
+"""Seconds after which a worker that could not be started is tried again."""
 BACKLOG = 1024
+UNKNOWN = 255
+"""The exit code of a process of which nobody knows how it ended."""
+LOOK = 1.0
+"""Seconds between two looks, at most."""
 
 
 class Inherited:
@@ -69,6 +84,8 @@ class Seat:
     folder_lock: Inherited
     line: Connection
     """To the supervisor, which closes it by ending."""
+    stacks: Inherited
+    """A file to write to where it is, when it is asked by `WHERE`: the supervisor reads it."""
 
     def share(self) -> WorkerShare:
         part = Part(self.number, self.sharing)
@@ -86,6 +103,10 @@ class Worker:
     started: float = 0.0
     heard: float = 0.0
     """When it last said anything."""
+    asked: float = 0.0
+    """When it was last asked why it says nothing."""
+    stacks: IO[bytes] | None = None
+    """What it said where it was then."""
     is_ready: bool = False
     is_drained: bool = False
     restarts: int = -1
@@ -104,10 +125,13 @@ class Supervisor:
     work: Callable[..., None]
     """What a worker does, given its seat and `arguments`. It is looked up by name in the other process."""
     arguments: tuple[Any, ...]
+    folder: Path
     lock: FolderLock
     grace: float
     silence: float
     """Seconds without a word after which a worker is killed."""
+    imports: Sequence[str] = ()
+    """The modules that every worker needs, and that start no thread when they are imported."""
     when_ready: Callable[[], None] = lambda: None
     """Called once, when all workers were ready for the first time."""
     _workers: list[Worker] = field(default_factory=list[Worker])
@@ -137,7 +161,7 @@ class Supervisor:
         finally:
             for worker in self._workers:
                 if worker.process is not None:
-                    worker.process.kill()
+                    _signal(worker.process, signal.SIGKILL)
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -159,6 +183,9 @@ class Supervisor:
     def _start(self, worker: Worker) -> None:
         line, far_end = multiprocessing.Pipe()
         worker.restarts += 1
+        if worker.stacks is not None:
+            worker.stacks.close()
+        worker.stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
         seat = Seat(
             worker.number,
             self.sharing,
@@ -168,20 +195,36 @@ class Supervisor:
             self._secret,
             Inherited(self.lock.descriptor),
             far_end,
+            Inherited(worker.stacks.fileno()),
         )
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(target=self.work, args=(seat, *self.arguments), name=f"worker {worker.number}")
-        process.start()
-        far_end.close()
+        process = self._process(seat, f"worker {worker.number}")
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # who it was to be forked by has just ended; the next one will be there
+            log.error("worker %d cannot be started: %r", worker.number, error)
+            line.close()
+            worker.start_at = time.monotonic() + AGAIN
+            return
+        finally:
+            far_end.close()
         worker.process, worker.line = process, line
         worker.started = worker.heard = time.monotonic()
         worker.is_ready = worker.is_drained = False
 
+    def _process(self, seat: Seat, name: str) -> BaseProcess:
+        if sys.platform != "linux":  # elsewhere libraries of the system have threads that no fork survives
+            spawning = multiprocessing.get_context("spawn")
+            return spawning.Process(target=self.work, args=(seat, *self.arguments), name=name)
+        forking = multiprocessing.get_context("forkserver")
+        forking.set_forkserver_preload([*self.imports])
+        return forking.Process(target=self.work, args=(seat, *self.arguments), name=name)
+
     def _look(self, awake: int) -> None:
         """Wait for something to happen, and see to it."""
         lines = [worker.line for worker in self._workers if worker.line is not None]
-        ends = [worker.process.sentinel for worker in self._workers if worker.process is not None]
-        wait([awake, *lines, *ends], timeout=1.0)
+        running = [worker.process for worker in self._workers if worker.process is not None]
+        ends = [process.sentinel for process in running if process.is_alive()]
+        wait([awake, *lines, *ends], timeout=min(LOOK, AGAIN if len(running) < self.sharing.count else LOOK))
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 1024)
         if self._is_asked_to_stop and self._stop_at is None:
@@ -189,7 +232,7 @@ class Supervisor:
         for worker in self._workers:
             self._listen(worker)
             process = worker.process
-            if process is not None and not process.is_alive():
+            if process is not None and _has_ended(worker, process):
                 self._ended(worker, process)
         now = time.monotonic()
         for worker in self._workers:
@@ -197,13 +240,33 @@ class Supervisor:
             if process is None:
                 if self._stop_at is None and now >= worker.start_at:
                     self._start(worker)
-            elif now > worker.heard + self.silence or (self._stop_at is not None and now > self._stop_at):
-                log.error("worker %d (process %s) does not answer and is killed", worker.number, process.pid)
-                process.kill()
-                process.join()
+            elif self._stop_at is not None and now > self._stop_at:
+                self._kill(worker, process)
+            elif now > worker.heard + self.silence:
+                self._ask_or_kill(worker, process)
         if self._stop_at is not None and all(one.is_drained or one.process is None for one in self._workers):
             for worker in self._workers:
                 self._tell(worker, END)
+
+    def _ask_or_kill(self, worker: Worker, process: BaseProcess) -> None:
+        now = time.monotonic()
+        if worker.asked < worker.heard:
+            worker.asked = now
+            _signal(process, WHERE)
+        elif now > worker.asked + ANSWER:
+            self._kill(worker, process)
+
+    def _kill(self, worker: Worker, process: BaseProcess) -> None:
+        log.error("worker %d (process %s) does not answer and is killed", worker.number, process.pid)
+        _signal(process, signal.SIGKILL)
+        process.join()
+        assert worker.stacks is not None
+        worker.stacks.seek(0)
+        if stacks := worker.stacks.read().decode(errors="replace"):
+            text = f"Worker {worker.number} (process {process.pid}) said nothing any more. It was here:\n{stacks}"
+            log.error("%s", text)
+            with contextlib.suppress(OSError):  # it is in the log
+                write_crash(self.folder, process.pid or 0, text)
 
     def _listen(self, worker: Worker) -> None:
         line = worker.line
@@ -236,6 +299,7 @@ class Supervisor:
         if self._stop_at is not None:
             return
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = "ended, nobody knows how" if code == UNKNOWN else how
         if not self._were_ready and not worker.is_ready:
             log.error("worker %d %s before it could begin; sapwood stops", worker.number, how)
             self._stop()
@@ -253,4 +317,17 @@ class Supervisor:
         self._stop_at = time.monotonic() + self.grace + LAST_WORDS
         for worker in self._workers:
             if worker.process is not None:
-                worker.process.terminate()
+                _signal(worker.process, signal.SIGTERM)
+
+
+def _has_ended(worker: Worker, process: BaseProcess) -> bool:
+    if process.is_alive():
+        return False
+    # If who forked it has ended, that looks like the end of all workers; but one that lives holds its end of the line.
+    return process.exitcode != UNKNOWN or worker.line is None
+
+
+def _signal(process: BaseProcess, number: signal.Signals) -> None:
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
