@@ -122,7 +122,7 @@ def parts(lines: list[Line], prefix: str) -> str:
 
 def name_of(line: Line) -> str:
     """Return the metric with whom it is compared to; "as fast" is always said of the original."""
-    return line["name"] + (", beside workerd" if line["bar"].startswith(">=") else "")
+    return line["name"] + (", beside workerd" if line["bar"].endswith("as fast") else "")
 
 
 def figure(value: float, unit: str) -> str:
