@@ -56,6 +56,12 @@ def at_least(name: str, ours: float, reference: float, *, times: float, unit: st
     return emit(Result(name, ours, reference, ratio, unit, n, f">= {times:g}x as fast", ratio >= times, note))
 
 
+def more(name: str, ours: float, reference: float, *, times: float, unit: str, n: int, note: str = "") -> Result:
+    """Ours has to be at least `times` the reference: both are rates, so larger is better."""
+    ratio = ours / reference
+    return emit(Result(name, ours, reference, ratio, unit, n, f">= {times:g}x", ratio >= times, note))
+
+
 def below(name: str, ours: float, limit: float, *, unit: str, n: int, note: str = "") -> Result:
     """Ours has to stay below a fixed figure."""
     return emit(Result(name, ours, limit, ours / limit, unit, n, f"<= {limit:g} {unit}", ours <= limit, note))

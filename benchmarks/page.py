@@ -12,9 +12,9 @@ WIDTH, LEFT, ROW = 780, 420, 24
 HEAD = """# Measured
 
 What sapwood costs, beside the bare parts it is made of and beside the original, Cloudflare's Agents SDK on workerd.
-Ours and the reference were run in turns in one run on one machine, and each figure is a median. The machine was
-shared, so a ratio says more than a figure. `just bench` measures again and writes this page; every line is in
-`benchmarks/last.jsonl`.
+Ours and the reference were run in turns in one run on one machine, and each figure is a median; with several workers
+the best of the rounds, which need both cores for themselves. The machine was shared, so a ratio says more than a
+figure. `just bench` measures again and writes this page; every line is in `benchmarks/last.jsonl`.
 
 """
 
@@ -76,6 +76,14 @@ LIMITS = """## What limits what
   written down, and to wait twice until a worker is handed it. Whoever talks to the agent does not wait for the second
   time. A sub-agent is a workflow of its own, and the one above is told of it and woken after it.
 - **A Stop under Temporal** does not go through Temporal: it is the same pass. The workflows learn of it after it.
+- **A call to an agent of another worker** crosses twice from process to process, which alone is the bare exchange; the
+  rest is Python on both sides: arguments are packed, checked and unpacked, the call is a task of its own that can be
+  cancelled and timed, and what it returns passes the gate. It is packed once and written past the loop, so no turn of
+  a loop is waited for that the bare exchange does not have, but the one in which the task begins.
+- **Two workers beside one** share nothing but the machine. A client may be accepted by the worker that does not run its
+  agent: then every message crosses to the other and back, which costs about a third of a call over a socket, and half of
+  the clients are so. With durability `disk` part of the work is in threads that wait for the disk, and those run beside
+  a single worker too.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 
@@ -122,7 +130,7 @@ def parts(lines: list[Line], prefix: str) -> str:
 
 def name_of(line: Line) -> str:
     """Return the metric with whom it is compared to; "as fast" is always said of the original."""
-    return line["name"] + (", beside workerd" if line["bar"].startswith(">=") else "")
+    return line["name"] + (", beside workerd" if line["bar"].endswith("as fast") else "")
 
 
 def figure(value: float, unit: str) -> str:

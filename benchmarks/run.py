@@ -37,6 +37,7 @@ PROGRAMS = (
     "interrupt.py",
     "temporal.py",
     "costs.py",
+    "workers.py",
 )
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
@@ -47,6 +48,7 @@ QUICK = {
     "interrupt.py": ("--small",),
     "temporal.py": ("--small",),
     "costs.py": (),
+    "workers.py": ("call", "overhead"),
 }
 """What is measured with `--quick`: all metrics of a program, or these."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from sapwood.errors import Crashed, OverLimit, Unavailable
 from sapwood.kernel.crossing import crossing
@@ -299,3 +301,61 @@ async def test_whoever_does_not_know_the_secret_is_not_listened_to(
     await both.one.close()
     await both.two.close()
     both.listening.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
+    tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    def answer(message: bytes, exchange: Exchange) -> None:
+        async def send() -> None:
+            while (part := await exchange.receive()) is not None:
+                if (waiting := exchange.send(part)) is not None:
+                    await waiting
+            exchange.end()
+
+        tasks.add(asyncio.create_task(send()))
+
+    async def talk(both: Pair, number: int) -> None:
+        parts = [bytes([number]) * (300_000 if at % 7 == number % 7 else 3) for at in range(40)]
+        exchange = await both.one.open("2", "ask", b"")
+
+        async def say() -> None:
+            for part in parts:
+                if (waiting := exchange.send(part)) is not None:
+                    await waiting
+            exchange.end()
+
+        saying = asyncio.create_task(say())
+        assert [await exchange.receive() for _ in parts] == parts
+        await saying
+
+    async def talk_at_once() -> None:
+        async with asyncio.timeout(30), pair(tmp_path, answer) as both:
+            await asyncio.gather(*(talk(both, number) for number in range(20)))
+
+    tasks: set[asyncio.Task[None]] = set()
+    run(talk_at_once())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_connection_that_was_cut_says_nothing_more(
+    tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def cut() -> None:
+        asked: list[bytes] = []
+        async with pair(tmp_path, lambda message, exchange: asked.append(message)) as both:
+            exchange = await both.one.open("2", "ask", b"first")
+            while not asked:  # noqa: ASYNC110 - it comes over a socket
+                await asyncio.sleep(0)
+            dying = asyncio.create_task(both.one.die())
+            await asyncio.sleep(0)
+            exchange.send(b"more")
+            await dying
+            with pytest.raises(Unavailable):
+                await exchange.reply()
+            with pytest.raises(Unavailable):
+                await both.one.open("2", "ask", b"second")
+        assert asked == [b"first"]
+
+    run(cut())

@@ -476,8 +476,7 @@ class Actor:
                 reply.set_exception(crossing(failure, self.address.steps, self.limits.payload_bytes))
         finally:
             self.finished(call)
-            if not reply.done():
-                self.settle(reply)
+            self.settle(reply)
 
     def settle(self, reply: Reply) -> None:
         """Nobody waits for ever for work that has ended, whatever ended it."""

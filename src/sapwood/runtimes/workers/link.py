@@ -87,19 +87,13 @@ class Talk:
     def send(self, message: bytes) -> Awaitable[None] | None:
         if self._said_all or self._is_deaf:
             return None
-        self._credit -= 1 if self._counts_items else len(message) + EACH
-        self._link.write(self._number, MESSAGE, message)
-        return self._until_room()
-
-    @property
-    def _counts_items(self) -> bool:
-        return self._is_answer and self._items > 0
-
-    def _until_room(self) -> Awaitable[None] | None:
+        self._credit -= 1 if self._items and self._is_answer else len(message) + EACH
+        link = self._link
+        link.write(self._number, MESSAGE, message)
         if self._credit > 0:
-            return self._link.until_room()
+            return None if link.room is None else link.until_room()
         if self._room is None or self._room.done():
-            self._room = self._link.loop.create_future()
+            self._room = link.loop.create_future()
         return self._room
 
     @property
@@ -283,7 +277,8 @@ class Link(asyncio.Protocol):
         self._last = 0
         self._sent = 0
         self._transport: Transport | None = None
-        self._room: Future[None] | None = None
+        self.room: Future[None] | None = None
+        """Done when the other side has read enough of what was written; None: it has."""
         self._parts: list[bytes] = []
         self._bytes = 0
         self._turn = False
@@ -352,18 +347,13 @@ class Link(asyncio.Protocol):
             self._transport.write(b"".join(parts))
 
     @property
-    def is_full(self) -> bool:
-        """Whether more is written than the other side has read lately."""
-        return self._room is not None
-
-    @property
     def held_up(self) -> int:
         """How many exchanges may not send more now; while the connection itself is full, all of them."""
-        return len(self.talks) if self.is_full else sum(talk.is_held_up for talk in self.talks.values())
+        return len(self.talks) if self.room is not None else sum(talk.is_held_up for talk in self.talks.values())
 
     def until_room(self) -> Awaitable[None] | None:
         """Return what to await before more is written; None: nothing."""
-        return None if self._room is None else asyncio.shield(self._room)
+        return None if self.room is None else asyncio.shield(self.room)
 
     def close(self) -> None:
         """Write what waits, and end the connection."""
@@ -421,10 +411,10 @@ class Link(asyncio.Protocol):
         return lambda _, exchange: exchange.fail(UsageError(text))
 
     def pause_writing(self) -> None:
-        self._room = self.loop.create_future()
+        self.room = self.loop.create_future()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
+        room, self.room = self.room, None
         if room is not None and not room.done():
             room.set_result(None)
 

@@ -75,7 +75,7 @@ class UnixTransport:
 
     def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
         link = self._links.get(node)
-        if link is None or link.is_lost or link.is_full:
+        if link is None or link.is_lost or link.room is not None:
             return None
         return link.open(verb.encode(), message, 0)
 
