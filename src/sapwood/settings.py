@@ -122,7 +122,7 @@ class Settings:
     outgoing_bytes: int = 4 * MIB
     """What may wait for one client that does not read; then its socket is closed."""
     connections: int = 20_000
-    """Sockets of the whole app."""
+    """Sockets of the process."""
     connections_per_agent: int = 10_000
     """Sockets of one agent."""
     connections_per_user: int = 1000

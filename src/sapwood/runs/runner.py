@@ -376,12 +376,15 @@ class Runs:
         kind, tree = known(cls), self._actor.home
         assert isinstance(tree, Tree)
         for row in self.registry.open():
-            if row.type in kind.type_ids and row.name == name and self._following.rests(row.id):
+            if row.type not in kind.type_ids or row.name != name:
+                continue
+            if self._following.rests(row.id):
                 if row.work is not None:
                     self._actor.of(Served).worker.wake(row.work)
                 self._outcomes.end(row, status, **news)
                 self._following.wake(row.id)
-                tree.questions.forget_below(self._actor.address.child(kind.type, name), self._actor)
+            # Also if it is still followed: a question may be asked before everybody above rests.
+            tree.questions.forget_below(self._actor.address.child(kind.type, name), self._actor)
 
     def wake_work(self, work: str) -> None:
         """Have the runs go on that are part of this and rest: they have to learn that they are not wanted."""
