@@ -35,7 +35,7 @@ def replied_first() -> None:
         def copy(self, value: Any, limit: int) -> bytes:
             packed = super().copy(value, limit)
             self._exchange.end(packed)
-            time.sleep(0.01)
+            time.sleep(0.05)
             return packed
 
     serve = Answering._serve
@@ -88,9 +88,6 @@ def frames_lost() -> None:
 
     def send_if_room(self: Talk, message: bytes) -> Awaitable[None] | None:
         return send(self, message) if self._credit > 0 else None
-
-    async def nobody_waits(self: Talk) -> None:
-        pass
 
     Talk.send = send_if_room
     Talk._until_room = lambda self: None
