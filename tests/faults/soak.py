@@ -37,17 +37,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lives", type=int, default=5000, help="how many of each level and kind")
     parser.add_argument("--driven-lives", type=int, default=300, help="how many that Temporal drives")
+    parser.add_argument("--worker-lives", type=int, default=500, help="how many of workers that share a folder")
     parser.add_argument("--seed", default=str(time.time_ns()))
     options = parser.parse_args()
     with ThreadPoolExecutor(len(LEVELS)) as threads:
         runs = list(threads.map(lambda level: soak(level, options.lives, options.seed), LEVELS))
     driven = run_lives("process", options.driven_lives, options.seed, of="driven_lives") if options.driven_lives else {}
     print(json.dumps({"of": "driven_lives", **driven}), flush=True)
+    workers = run_lives("", options.worker_lives, options.seed, of="worker_lives") if options.worker_lives else {}
+    print(json.dumps({"of": "worker_lives", **workers}), flush=True)
     for level, results in zip(LEVELS, runs, strict=True):
         total = {name: sum(result[name] for result in results) for name in ("lives", "replies", "seconds")}
         violations = [violation for result in results for violation in result["violations"]]
         print(json.dumps({"level": level, "seed": options.seed, **total, "violations": len(violations)}), flush=True)
-    return 1 if driven.get("violations") or any(result["violations"] for results in runs for result in results) else 0
+    found = driven.get("violations") or workers.get("violations")
+    return 1 if found or any(result["violations"] for results in runs for result in results) else 0
 
 
 if __name__ == "__main__":

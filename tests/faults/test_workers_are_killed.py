@@ -6,7 +6,7 @@ import pytest
 from tests.faults.running import LIVES, run_lives
 
 OF_EACH = max(LIVES // 2, 10)
-MUTANT_LIVES = 75
+MUTANT_LIVES = 150
 
 
 @pytest.mark.alone  # it measures how long those wait for an answer who needed nobody that was killed

@@ -70,6 +70,8 @@ class Folder:
         self.numbers: dict[int, int] = {}
         """Which worker each process was."""
         self.problems: list[str] = []
+        self.there: set[str] = set()
+        """All items that were found at the end."""
         self.longest = 0.0
         """The longest that anybody waited who needed nobody that was hurt."""
 
@@ -99,10 +101,11 @@ class Folder:
                         task.result()
             self.record.done = True
             await asyncio.wait_for(asyncio.gather(*tasks), 2 * PATIENCE)
+            end = time.monotonic()
             self._correct_numbers()
-            found, self.longest = noticed(self.record, self.blows, self.numbers, time.monotonic())
-            self.problems += found
             await self._look()
+            found, self.longest = noticed(self.record, self.blows, self.numbers, self.there, end)
+            self.problems += found
         finally:
             noting.cancel()
             for task in tasks:
@@ -233,6 +236,7 @@ class Folder:
         paths = [at(root, depth) for depth in (0, 1, 2) for root in (ROOTS if depth == 0 else ROOTS[:3])]
         for path in paths:
             kept = await self._when_quiet(path)
+            self.there |= {item for item, _ in kept["items"]}
             self.problems += list_is_right(record, path, kept)
             self.problems += self._answered(path, [item for item, _ in kept["items"]])
             self.problems += shoots_are_right(record, path, kept["below"])

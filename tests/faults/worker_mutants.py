@@ -17,7 +17,6 @@ from sapwood.kernel.alarms import Alarms
 from sapwood.kernel.answering import Answering, Packing
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.far import FarLine
-from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.link import Link, Talk
@@ -35,7 +34,7 @@ def replied_first() -> None:
         def copy(self, value: Any, limit: int) -> bytes:
             packed = super().copy(value, limit)
             self._exchange.end(packed)
-            time.sleep(0.01)
+            time.sleep(0.05)
             return packed
 
     serve = Answering._serve
@@ -47,7 +46,7 @@ def replied_first() -> None:
         finally:
             answering.Packing = Packing
 
-    Answering._serve = serve_eagerly
+    Answering._serve = serve_eagerly  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def asked_again() -> None:
@@ -60,7 +59,7 @@ def asked_again() -> None:
         except Unavailable:
             return await call(self, *args)
 
-    FarLine._call = call_again
+    FarLine._call = call_again  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def alarms_left() -> None:
@@ -88,9 +87,6 @@ def frames_lost() -> None:
 
     def send_if_room(self: Talk, message: bytes) -> Awaitable[None] | None:
         return send(self, message) if self._credit > 0 else None
-
-    async def nobody_waits(self: Talk) -> None:
-        pass
 
     Talk.send = send_if_room
     Talk._until_room = lambda self: None
@@ -123,17 +119,6 @@ def drained_alone() -> None:
     Line.drained = drained
 
 
-def ended_well() -> None:
-    """Whoever follows a worker that was killed believes that it ended in good order."""
-    init = Node.__init__
-
-    def calm(self: Node, *args: Any, **more: Any) -> None:
-        init(self, *args, **more)
-        self.after_crash = False
-
-    Node.__init__ = calm
-
-
 MUTANTS: dict[str, Callable[[], None]] = {
     "replied-first": replied_first,
     "asked-again": asked_again,
@@ -142,7 +127,6 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "frames-lost": frames_lost,
     "all-for-one": all_for_one,
     "drained-alone": drained_alone,
-    "ended-well": ended_well,
     "early": time_mutants.too_early,
     "steps-again": time_mutants.no_steps,
 }

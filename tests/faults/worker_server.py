@@ -77,7 +77,7 @@ def _grow(asked: socket.socket, mutant: str | None) -> NoReturn:
         codes: dict[int, int] = {}
         for line in lines:
             what, *about = json.loads(line)
-            answer: Any = _start(*about, asked) if what == "start" else _ended(about[0], codes)
+            answer: Any = _start(asked, *about) if what == "start" else _ended(about[0], codes)
             lines.write(json.dumps(answer) + "\n")
             lines.flush()
     except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
@@ -93,7 +93,7 @@ def _ended(pid: int, codes: dict[int, int]) -> int | None:
     return codes.get(pid)
 
 
-def _start(count: int, port: int, data: str, level: str, log: str, asked: socket.socket) -> int:
+def _start(asked: socket.socket, count: int, port: int, data: str, level: str, log: str) -> int:
     if pid := os.fork():
         return pid
     code = 1

@@ -109,7 +109,14 @@ class Depot(Stock):
 
     @expose
     async def put_to(self, name: str, item: str, delay: float) -> list[int]:
-        return [os.getpid(), *await (await self.get_agent(Depot, name)).put(item, delay)]
+        return [os.getpid(), *await (await self.get_agent(Depot, name)).take(item, delay)]
+
+    async def take(self, item: str, delay: float) -> list[int]:
+        """Keep it, and say so at once; or go on for a while: who dies meanwhile has done it, and has not said so."""
+        self._put(item, delay)
+        if random() < 0.5:
+            await asyncio.sleep(random() * 0.2)
+        return [os.getpid()]
 
     @expose
     async def put_back(self, name: str, item: str, delay: float) -> list[int]:
