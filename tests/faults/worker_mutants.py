@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -12,11 +11,13 @@ from tests.faults import time_mutants
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel import answering
+from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms
-from sapwood.kernel.answering import Answering, Packing
+from sapwood.kernel.answering import Answering, Called, Packing
+from sapwood.kernel.context import Call
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.far import FarLine
+from sapwood.kernel.parcels import Asked
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.link import Link, Talk
@@ -28,25 +29,32 @@ def replied_first() -> None:
 
     class Eager(Packing):
         def __init__(self, exchange: Exchange, copier: Copier) -> None:
-            super().__init__(copier)
-            self._exchange = exchange
+            def copy(value: Any, limit: int) -> bytes:
+                packed = copier.packed(value, limit)
+                exchange.end(packed)
+                time.sleep(0.05)
+                return packed
 
-        def copy(self, value: Any, limit: int) -> bytes:
-            packed = super().copy(value, limit)
-            self._exchange.end(packed)
-            time.sleep(0.05)
-            return packed
+            self.copy = copy
 
     serve = Answering._serve
 
-    def serve_eagerly(self: Answering, *args: Any) -> None:
-        answering.Packing = partial(Eager, args[-1])  # pyright: ignore[reportAttributeAccessIssue]
+    def serve_eagerly(
+        self: Answering,
+        actor: Actor,
+        called: Called,
+        asked: Asked,
+        caller: Call | None,
+        until: float | None,
+        exchange: Exchange,
+    ) -> None:
+        called.result = Eager(exchange, actor.kind.method(called.method).signature.result)
         try:
-            serve(self, *args)
+            serve(self, actor, called, asked, caller, until, exchange)
         finally:
-            answering.Packing = Packing
+            called.result = None
 
-    Answering._serve = serve_eagerly  # pyright: ignore[reportAttributeAccessIssue]
+    Answering._serve = serve_eagerly
 
 
 def asked_again() -> None:
@@ -86,10 +94,11 @@ def frames_lost() -> None:
     send = Talk.send
 
     def send_if_room(self: Talk, message: bytes) -> Awaitable[None] | None:
-        return send(self, message) if self._credit > 0 else None
+        if self._credit > 0:
+            send(self, message)
+        return None
 
     Talk.send = send_if_room
-    Talk._until_room = lambda self: None
 
 
 def all_for_one() -> None:

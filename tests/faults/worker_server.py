@@ -27,7 +27,7 @@ from tests.faults import worker_mutants
 from sapwood.address import Address
 from sapwood.cli import serving
 from sapwood.runtimes.workers import supervisor
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import Sharing
 
 APP = "tests.faults.worker_workload:app"
 GRACE = 5.0
@@ -217,7 +217,7 @@ class Server:
         if not self.count:
             return 0
         address = Address.root_of(kind, root)
-        return next(number for number in range(self.count) if Part(number, self.count).is_here(address))
+        return Sharing(self.count).worker(address)
 
     def workers(self) -> dict[int, int]:
         """Return the process of each worker that has its share."""
