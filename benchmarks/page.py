@@ -81,9 +81,9 @@ LIMITS = """## What limits what
   cancelled and timed, and what it returns passes the gate. It is packed once and written past the loop, so no turn of
   a loop is waited for that the bare exchange does not have, but the one in which the task begins.
 - **Two workers beside one** share nothing but the machine. A client may be accepted by the worker that does not run its
-  agent: then every message crosses to the other and back, which costs about a third of a call over a socket, and half of
-  the clients are so. With durability `disk` part of the work is in threads that wait for the disk, and those run beside
-  a single worker too.
+  agent: then every message crosses to the other and back, which costs about a third of a call over a socket, and half
+  of the clients are so. With durability `disk` part of the work is in threads that wait for the disk, and those run
+  beside a single worker too.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """
 
