@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.conformance.chats import RESPONSE, approval, chunks, done, resume, said, say, streamed, take, user
+from tests.conformance.chats import RESPONSE, approval, caught_up, chunks, done, resume, said, say, streamed, take, user
 from tests.conformance.served import served, type_of
 from tests.conformance.worlds import until
 
@@ -76,6 +76,7 @@ async def test_what_a_deep_chat_streams_is_kept_in_its_own_database_and_nowhere_
         late = await one.join(CHILD)
         assert (await resume(late))["id"] == "r1"
         await take(late, "r1")
+        await caught_up(late, "r1")
         gate.set()
         await done(late, "r1")
 

@@ -20,6 +20,7 @@ from tests.conformance.chats import (
     Talking,
     approval,
     built,
+    caught_up,
     chunks,
     done,
     dones,
@@ -119,6 +120,7 @@ async def test_killed_in_the_middle_of_an_answer_it_is_asked_for_again_under_the
         await until(lambda: len(model.asked) == 2)
         assert (await resume(late))["id"] == "r1"
         await take(late, "r1")
+        await caught_up(late, "r1")
         gate.set()
         end = await done(late, "r1")
 

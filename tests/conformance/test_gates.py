@@ -13,6 +13,7 @@ import pytest
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from tests.conformance.serving import Site, call, closed, door, greeted
+from tests.conformance.worlds import until
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
@@ -478,6 +479,7 @@ async def test_sockets_of_an_agent_and_of_the_app_are_limited(plan: Plan) -> Non
             async with site.socket("/agents/gate-root/other") as three:
                 await greeted(three)
                 assert await site.refused("/agents/gate-root/third") == 1013
+        await until(lambda: not list(site.world.node.sockets.everyone()))
         async with site.socket(ROOT) as again:
             assert await call(again, "who") == "r"
 

@@ -117,3 +117,21 @@ async def test_when_the_client_is_gone_the_other_side_is_told() -> None:
 
     assert exchange.heard == ["websocket.connect"]
     assert exchange.dropped
+
+
+async def test_a_server_that_says_the_same_again_and_again_does_not_hold_up_the_others() -> None:
+    exchange, said = Dying({"type": "http.response.start", "status": 200, "headers": []}), 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal said
+        said += 1
+        assert said < 1000, "nobody else has a turn any more"
+        return REQUEST
+
+    async def send(message: Any) -> None:
+        pass
+
+    with pytest.raises(Unavailable):
+        await relay(opened(exchange), {"type": "http"}, receive, send)
+
+    assert exchange.heard == ["http.request"]

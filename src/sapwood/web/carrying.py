@@ -114,8 +114,13 @@ def _user(scope: Scope) -> Value | None:
 
 
 async def _upwards(receive: Receive, exchange: Exchange) -> None:
+    is_whole = False
     while True:
         message = await receive()
+        if is_whole and message["type"] == "http.request":
+            await asyncio.sleep(0)  # a server that does not wait for the client to go; others have to have their turn
+            continue
+        is_whole = message["type"] == "http.request" and not message.get("more_body", False)
         waiting = exchange.send(pack(message))
         if message["type"] in ("http.disconnect", "websocket.disconnect"):
             return
