@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,48 @@ async def test_an_error_arrives_as_what_it_was(tmp_path: Path) -> None:
     assert ours.value.limit == "tokens"
     assert isinstance(theirs.value, Crashed)
     assert theirs.value.__notes__ == ["noted"]
+
+
+@dataclass
+class Declared:
+    number: int
+
+
+class Odd(Exception):
+    """Says something about what it holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.about = Declared(text)  # pyright: ignore[reportArgumentType] - what it says is not what it is
+
+
+class Unspeakable:
+    """Cannot be told to anybody."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+async def test_an_error_that_cannot_be_copied_whole_still_arrives_and_holds_up_nobody(tmp_path: Path) -> None:
+    circle, noted = ValueError("its own cause"), ValueError("has a note")
+    circle.__cause__ = circle
+    noted.__notes__ = [Unspeakable()]  # pyright: ignore[reportAttributeAccessIssue] - nobody keeps them from it
+    errors: dict[bytes, Exception] = {b"odd": Odd("odd"), b"circle": circle, b"noted": noted}
+    waiting: list[Exchange] = []
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        if message in errors:
+            exchange.fail(errors[message])
+        else:
+            waiting.append(exchange)
+
+    async with pair(tmp_path, answer) as both, asyncio.timeout(10):
+        beside = await both.one.open("2", "ask", b"wait")
+        for message, error in errors.items():
+            with pytest.raises(type(error) if message != b"noted" else Crashed, match=str(error)):
+                await (await both.one.open("2", "ask", message)).receive()
+        waiting[0].end(b"done")
+        assert await beside.receive() == b"done"
 
 
 async def test_whatever_goes_wrong_at_the_other_side_only_that_exchange_fails(tmp_path: Path) -> None:
