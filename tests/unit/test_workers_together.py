@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,6 +115,35 @@ class Early(Agent):
         return self.name
 
 
+class Hasty(Agent):
+    """Gives up whoever it needs for its start if that takes a while; the other of them needs it in turn."""
+
+    deps: Seen
+
+    async def on_start(self) -> None:
+        try:
+            if self.name == ONE:
+                await self._wait_in_vain()
+            else:
+                self.deps.log.append("the other begins")
+                await self.deps.has("gave up")
+                await (await self.get_agent(Hasty, ONE)).ready()
+        except StartCycle:
+            self.deps.log.append("refused")
+
+    async def _wait_in_vain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await self.get_agent(Hasty, TWO)
+        self.deps.log.append("gave up")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await self.deps.has("refused")
+
+    async def ready(self) -> str:
+        return self.name
+
+
 def of(number: int, which: int = 0) -> str:
     """Return a name whose root this one of two workers runs."""
     part = Part(number, Sharing(2))
@@ -137,7 +166,7 @@ async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
             settings = Settings(data=str(folder / "data"))
             share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
             runtime = LocalRuntime(settings, share=share)
-            apps.append(App(agents=[Peer, Greeter, Host, Early], deps=seen, settings=settings, runtime=runtime))
+            apps.append(App(agents=[Peer, Greeter, Host, Early, Hasty], deps=seen, settings=settings, runtime=runtime))
             await apps[-1].__aenter__()
         yield apps
     finally:
@@ -200,6 +229,18 @@ async def test_agents_of_two_workers_that_wait_for_each_other_s_start_are_refuse
         assert failures
         assert all(isinstance(failure, StartCycle) for failure in failures)
         assert all(f"Early:{name}" in str(failures[0]) for name in circle)
+
+
+async def test_whoever_gave_up_waiting_for_a_start_at_another_worker_closes_no_circle() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, _):
+        other = asyncio.ensure_future(app.get_agent(Hasty, TWO))
+        await seen.has("the other begins")
+
+        assert await (await app.get_agent(Hasty, ONE)).ready() == ONE
+        assert await (await other).ready() == TWO
+
+    assert "refused" not in seen.log
 
 
 async def test_starts_of_two_workers_that_wait_in_no_circle_are_served() -> None:

@@ -79,7 +79,11 @@ class Far:
         async with in_time(deadline, address):
             sought = [(kind.type, name, *kind_named(kind)) for kind, name in path]
             exchange = await self.open(REACH, address, pack(Sought(sought, cause_of(caller, deadline))))
-            await exchange.receive()
+            try:
+                await exchange.receive()
+            except CancelledError:
+                exchange.drop()  # or it would be taken for one that still waits
+                raise
         return Stub(FarLine(self, address, path[-1][0], limits.payload_bytes))
 
     async def open(self, verb: str, address: Address, message: bytes, *, items: int = 0) -> Exchange:
