@@ -16,6 +16,7 @@ import pytest
 from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
 from sapwood.errors import CallTooDeep, StartCycle
 from sapwood.kernel.context import MAX_DEPTH
+from sapwood.kernel.far import Far
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
@@ -305,6 +306,23 @@ async def test_what_an_agent_lends_to_one_of_another_worker_runs_in_the_lender()
 
         assert told == [3, 3]
         assert heard == ["one", "two"]
+
+
+async def test_a_callback_of_a_worker_that_died_is_not_taken_for_one_of_its_successor() -> None:
+    lent: list[set[int]] = []
+    for _ in range(2):
+        async with two_workers(Seen()) as (app, _other):
+            far = app.node.far
+            assert far is not None
+
+            async def tell(text: str, far: Far = far) -> int:
+                lent.append({*far.lent})
+                return len(text)
+
+            await (await app.get_agent(Peer, TWO)).hear(tell)
+
+    assert lent[0] == lent[1], "it is one callback, called twice"
+    assert lent[0].isdisjoint(lent[2])
 
 
 async def test_an_error_keeps_its_type_and_says_where_it_comes_from_through_two_workers() -> None:
