@@ -317,6 +317,23 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
             assert await (await asking).receive() == b"after"
 
 
+async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both, asyncio.timeout(10):
+        assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
+        under_way = await both.one.open("2", "ask", bytes(64 * 1024 * 1024))
+        asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        await both.two.die()
+        both.two = both.another()
+        both.two.answer("ask", lambda message, exchange: exchange.end(message))
+        await both.two.listen(both.listening.dup())
+
+        with pytest.raises(Unavailable):
+            await under_way.receive()
+        assert await (await asking).receive() == b"after", "it was never sent, so it need not fail"
+
+
 async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.1)
     both = Pair(tmp_path)
