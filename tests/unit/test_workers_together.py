@@ -275,6 +275,19 @@ async def test_a_call_from_outside_that_is_cancelled_ends_in_the_other_worker_be
         assert seen.log[-1] == f"{TWO} was cancelled"
 
 
+async def test_a_call_that_is_cancelled_from_another_worker_is_no_error_of_its_agent() -> None:
+    seen, root = Seen(), Address.root_of("Peer", TWO)
+    async with two_workers(seen) as (app, other):
+        hanging = asyncio.create_task((await app.get_agent(Peer, TWO)).hang())
+        await seen.has(f"{TWO} hangs")
+        hanging.cancel()
+        await asyncio.wait({hanging})
+
+        actor = other.node.trees[root].actors[root]
+        assert actor.last_error is None
+        assert not actor.calls
+
+
 async def test_a_call_that_is_cancelled_before_its_agent_is_awake_ends_at_once() -> None:
     async with two_workers(Seen()) as (app, other), asyncio.timeout(30):
         peer = await app.get_agent(Peer, TWO)
