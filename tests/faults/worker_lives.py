@@ -70,7 +70,6 @@ class Folder:
         self.numbers: dict[int, int] = {}
         """Which worker each process was."""
         self.problems: list[str] = []
-        self.there: set[str] = set()
         """All items that were found at the end."""
         self.longest = 0.0
         """The longest that anybody waited who needed nobody that was hurt."""
@@ -104,7 +103,7 @@ class Folder:
             end = time.monotonic()
             self._correct_numbers()
             await self._look()
-            found, self.longest = noticed(self.record, self.blows, self.numbers, self.there, end)
+            found, self.longest = noticed(self.record, self.blows, self.numbers, end)
             self.problems += found
         finally:
             noting.cancel()
@@ -236,7 +235,6 @@ class Folder:
         paths = [at(root, depth) for depth in (0, 1, 2) for root in (ROOTS if depth == 0 else ROOTS[:3])]
         for path in paths:
             kept = await self._when_quiet(path)
-            self.there |= {item for item, _ in kept["items"]}
             self.problems += list_is_right(record, path, kept)
             self.problems += self._answered(path, [item for item, _ in kept["items"]])
             self.problems += shoots_are_right(record, path, kept["below"])

@@ -48,12 +48,11 @@ class Blow:
         return min([self.end, *(first_seen[one] for one in others if first_seen[one] > self.begin)])
 
 
-def noticed(
-    record: Record, blows: list[Blow], workers: Mapping[int, int], there: set[str], end: float
-) -> tuple[list[str], float]:
+def noticed(record: Record, blows: list[Blow], workers: Mapping[int, int], end: float) -> tuple[list[str], float]:
     """Return what clients noticed that they should not have, and the longest that one of those waited for an answer.
 
-    `workers`: which number each process had. `there`: all items that are.
+    `workers`: which number each process had. Also a connection that is kept stays open between two requests:
+    whose worker answered the last one on it, and died then, has nothing to do with the next.
     """
     problems: list[str] = []
     longest = 0.0
@@ -73,8 +72,6 @@ def noticed(
             if act.problem is not None and not may_fail.search(act.problem):
                 problems.append(f"{told} failed with {act.problem}")
             continue
-        if act.what == "post" and "0 bytes read" in (act.problem or "") and act.item not in there:
-            continue  # a connection may end between two requests: whoever has just sent the next one sends it again
         longest = max(longest, seconds)
         if act.problem is not None or seconds > SOON:
             before = [

@@ -110,6 +110,31 @@ async def test_half_an_answer_is_cut_off_and_not_ended() -> None:
     assert [message["type"] for message in client.told] == ["http.response.start", "http.response.body"]
 
 
+LAST = {"type": "http.response.body", "body": b"x"}
+REFUSED = {"type": "websocket.http.response.start", "status": 403, "headers": []}
+CLOSE = {"type": "websocket.close", "code": 1000}
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (REQUEST, (START, LAST)),
+        (REQUEST, (START, LAST | {"more_body": True}, LAST | {"more_body": False})),
+        (CONNECT, (ACCEPT, CLOSE)),
+        (CONNECT, (REFUSED, LAST | {"type": "websocket.http.response.body"})),
+    ],
+)
+async def test_whoever_has_the_whole_answer_does_not_notice_that_the_agent_is_lost_after_it(
+    first: dict[str, Any], said: tuple[dict[str, Any], ...]
+) -> None:
+    client = Client(first)
+
+    # What is raised here has the server cut the connection, which the client may be using for its next request.
+    await relay(opened(Dying(*said)), {"type": str(first["type"]).partition(".")[0]}, client.receive, client.send)
+
+    assert client.told == [*said]
+
+
 async def test_when_the_client_is_gone_the_other_side_is_told() -> None:
     client, exchange = Client(CONNECT, breaks=True), Dying(ACCEPT)
 

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
 from sapwood.errors import CallTooDeep, StartCycle
 from sapwood.kernel.context import MAX_DEPTH
+from sapwood.kernel.far import Far
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
@@ -115,6 +116,35 @@ class Early(Agent):
         return self.name
 
 
+class Hasty(Agent):
+    """Gives up whoever it needs for its start if that takes a while; the other of them needs it in turn."""
+
+    deps: Seen
+
+    async def on_start(self) -> None:
+        try:
+            if self.name == ONE:
+                await self._wait_in_vain()
+            else:
+                self.deps.log.append("the other begins")
+                await self.deps.has("gave up")
+                await (await self.get_agent(Hasty, ONE)).ready()
+        except StartCycle:
+            self.deps.log.append("refused")
+
+    async def _wait_in_vain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await self.get_agent(Hasty, TWO)
+        self.deps.log.append("gave up")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await self.deps.has("refused")
+
+    async def ready(self) -> str:
+        return self.name
+
+
 def of(number: int, which: int = 0) -> str:
     """Return a name whose root this one of two workers runs."""
     part = Part(number, Sharing(2))
@@ -137,7 +167,7 @@ async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
             settings = Settings(data=str(folder / "data"))
             share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
             runtime = LocalRuntime(settings, share=share)
-            apps.append(App(agents=[Peer, Greeter, Host, Early], deps=seen, settings=settings, runtime=runtime))
+            apps.append(App(agents=[Peer, Greeter, Host, Early, Hasty], deps=seen, settings=settings, runtime=runtime))
             await apps[-1].__aenter__()
         yield apps
     finally:
@@ -202,6 +232,18 @@ async def test_agents_of_two_workers_that_wait_for_each_other_s_start_are_refuse
         assert all(f"Early:{name}" in str(failures[0]) for name in circle)
 
 
+async def test_whoever_gave_up_waiting_for_a_start_at_another_worker_closes_no_circle() -> None:
+    seen = Seen()
+    async with two_workers(seen) as (app, _):
+        other = asyncio.ensure_future(app.get_agent(Hasty, TWO))
+        await seen.has("the other begins")
+
+        assert await (await app.get_agent(Hasty, ONE)).ready() == ONE
+        assert await (await other).ready() == TWO
+
+    assert "refused" not in seen.log
+
+
 async def test_starts_of_two_workers_that_wait_in_no_circle_are_served() -> None:
     last, other = of(0, 1), of(1, 1)
     seen = Seen(needs={ONE: [TWO, last], TWO: [other], other: [last], last: []})
@@ -231,6 +273,19 @@ async def test_a_call_from_outside_that_is_cancelled_ends_in_the_other_worker_be
         await asyncio.wait({hanging})
         assert hanging.cancelled()
         assert seen.log[-1] == f"{TWO} was cancelled"
+
+
+async def test_a_call_that_is_cancelled_from_another_worker_is_no_error_of_its_agent() -> None:
+    seen, root = Seen(), Address.root_of("Peer", TWO)
+    async with two_workers(seen) as (app, other):
+        hanging = asyncio.create_task((await app.get_agent(Peer, TWO)).hang())
+        await seen.has(f"{TWO} hangs")
+        hanging.cancel()
+        await asyncio.wait({hanging})
+
+        actor = other.node.trees[root].actors[root]
+        assert actor.last_error is None
+        assert not actor.calls
 
 
 async def test_a_call_that_is_cancelled_before_its_agent_is_awake_ends_at_once() -> None:
@@ -264,6 +319,23 @@ async def test_what_an_agent_lends_to_one_of_another_worker_runs_in_the_lender()
 
         assert told == [3, 3]
         assert heard == ["one", "two"]
+
+
+async def test_a_callback_of_a_worker_that_died_is_not_taken_for_one_of_its_successor() -> None:
+    lent: list[set[int]] = []
+    for _ in range(2):
+        async with two_workers(Seen()) as (app, _other):
+            far = app.node.far
+            assert far is not None
+
+            async def tell(text: str, far: Far = far) -> int:
+                lent.append({*far.lent})
+                return len(text)
+
+            await (await app.get_agent(Peer, TWO)).hear(tell)
+
+    assert lent[0] == lent[1], "it is one callback, called twice"
+    assert lent[0].isdisjoint(lent[2])
 
 
 async def test_an_error_keeps_its_type_and_says_where_it_comes_from_through_two_workers() -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,48 @@ async def test_an_error_arrives_as_what_it_was(tmp_path: Path) -> None:
     assert theirs.value.__notes__ == ["noted"]
 
 
+@dataclass
+class Declared:
+    number: int
+
+
+class Odd(Exception):
+    """Says something about what it holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.about = Declared(text)  # pyright: ignore[reportArgumentType] - what it says is not what it is
+
+
+class Unspeakable:
+    """Cannot be told to anybody."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+async def test_an_error_that_cannot_be_copied_whole_still_arrives_and_holds_up_nobody(tmp_path: Path) -> None:
+    circle, noted = ValueError("its own cause"), ValueError("has a note")
+    circle.__cause__ = circle
+    noted.__notes__ = [Unspeakable()]  # pyright: ignore[reportAttributeAccessIssue] - nobody keeps them from it
+    errors: dict[bytes, Exception] = {b"odd": Odd("odd"), b"circle": circle, b"noted": noted}
+    waiting: list[Exchange] = []
+
+    def answer(message: bytes, exchange: Exchange) -> None:
+        if message in errors:
+            exchange.fail(errors[message])
+        else:
+            waiting.append(exchange)
+
+    async with pair(tmp_path, answer) as both, asyncio.timeout(10):
+        beside = await both.one.open("2", "ask", b"wait")
+        for message, error in errors.items():
+            with pytest.raises(type(error) if message != b"noted" else Crashed, match=str(error)):
+                await (await both.one.open("2", "ask", message)).receive()
+        waiting[0].end(b"done")
+        assert await beside.receive() == b"done"
+
+
 async def test_whatever_goes_wrong_at_the_other_side_only_that_exchange_fails(tmp_path: Path) -> None:
     def answer(message: bytes, exchange: Exchange) -> None:
         if message == b"bad":
@@ -272,6 +315,23 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
 
         async with asyncio.timeout(10):
             assert await (await asking).receive() == b"after"
+
+
+async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both, asyncio.timeout(10):
+        assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
+        under_way = await both.one.open("2", "ask", bytes(64 * 1024 * 1024))
+        asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        await both.two.die()
+        both.two = both.another()
+        both.two.answer("ask", lambda message, exchange: exchange.end(message))
+        await both.two.listen(both.listening.dup())
+
+        with pytest.raises(Unavailable):
+            await under_way.receive()
+        assert await (await asking).receive() == b"after", "it was never sent, so it need not fail"
 
 
 async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

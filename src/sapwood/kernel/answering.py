@@ -220,9 +220,10 @@ class Answering:
         else:
             arguments, given = self._arguments(method, asked)
         arguments.insert(0, actor.agent)
-        actor.serve_for(Answered(exchange), call, method.function, arguments, given, method.is_async, called.result)
+        answered = Answered(exchange)
+        actor.serve_for(answered, call, method.function, arguments, given, method.is_async, called.result)
         if caller is None:  # wanted by an agent, it goes on
-            exchange.when_stopped(partial(actor.cancel, call))
+            exchange.when_stopped(partial(answered.give_up, actor, call))
 
     def _pour(
         self,
@@ -334,6 +335,22 @@ class Answered:
         self._exchange.fail(exception if isinstance(exception, Exception) else Unavailable(str(exception)))
         if self._then is not None:
             self._tell()
+
+    def give_up(self, actor: Actor, call: Call) -> None:
+        """Cancel what runs for it: nobody waits for its result, and the other node is told when it has ended."""
+        if self._is_done:
+            return
+        self._is_done = True
+        if self._then is not None:
+            self._tell()
+        task = actor.cancel(call)
+        if task is None:
+            self._gave_up()
+        else:
+            task.add_done_callback(self._gave_up)
+
+    def _gave_up(self, _: object = None) -> None:
+        self._exchange.fail(Unavailable(CANCELLED_INSIDE))
 
     def exception(self) -> BaseException | None:
         return self._error

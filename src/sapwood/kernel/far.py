@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from asyncio import AbstractEventLoop, CancelledError, Future, Task
 from collections.abc import Sequence
 from typing import Any, cast
@@ -53,6 +54,8 @@ SHOW_OUT = "show out"
 AWAITED = "awaited"
 GRACE = 1.0
 """Seconds after a deadline that the other node, which keeps it, is given to say so."""
+FIRST_ID = 60
+"""Bits of the number that the first callback is lent by: no two processes lend two by the same."""
 NOTHING = msgspec.Raw(b"\xc0")
 
 _read_value = msgspec.msgpack.Decoder(Value).decode
@@ -68,7 +71,8 @@ class Far:
         self.lent: dict[int, CallbackFunction | CallbackObject] = {}
         """The callbacks that agents of other nodes may call now."""
         self._limits = limits
-        self._ids = itertools.count(1)
+        # A call that another node goes on with may outlive this one, and call back whoever comes after it.
+        self._ids = itertools.count(secrets.randbits(FIRST_ID))
 
     async def stub(self, path: Sequence[tuple[AgentClass, str]], address: Address, caller: Call | None) -> Stub:
         """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
@@ -79,7 +83,11 @@ class Far:
         async with in_time(deadline, address):
             sought = [(kind.type, name, *kind_named(kind)) for kind, name in path]
             exchange = await self.open(REACH, address, pack(Sought(sought, cause_of(caller, deadline))))
-            await exchange.receive()
+            try:
+                await exchange.receive()
+            except CancelledError:
+                exchange.drop()  # or it would be taken for one that still waits
+                raise
         return Stub(FarLine(self, address, path[-1][0], limits.payload_bytes))
 
     async def open(self, verb: str, address: Address, message: bytes, *, items: int = 0) -> Exchange:

@@ -25,7 +25,7 @@ from sapwood.errors import Crashed, NotCopyable
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Running
 from sapwood.kernel.copying import SCALARS, Copier, pack_hook, unpack_hook
-from sapwood.kernel.crossing import crashed_of, describe, own_type, rebuilt, reduced
+from sapwood.kernel.crossing import MAX_CAUSES, crashed_of, describe, own_type, rebuilt, reduced
 
 ANYTHING = Copier(Any, "A value")
 UNLIMITED = 1 << 40
@@ -270,10 +270,13 @@ _read_failure = msgspec.msgpack.Decoder(Failure).decode
 
 def pack_error(error: BaseException) -> bytes:
     """Return an error as it travels. Never fails: somebody waits for it."""
-    return pack(_failure(error))
+    try:
+        return pack(_failure(error, MAX_CAUSES))
+    except Exception:  # noqa: BLE001 - the code of the error, and of what it holds, may raise anything
+        return pack(_failure(Crashed(describe(error)), 0))
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException, causes: int) -> Failure:
     kind = own_type(type(error))
     group = cast("BaseExceptionGroup[BaseException]", error) if issubclass(type(error), BaseExceptionGroup) else None
     return Failure(
@@ -284,8 +287,9 @@ def _failure(error: BaseException) -> Failure:
         [_told(value) for value in ((group.message,) if group is not None else reduced(error))],
         {name: _told(value) for name, value in vars(error).items() if name != "__notes__"},
         [str(note) for note in getattr(error, "__notes__", ())],
-        None if error.__cause__ is None else _failure(error.__cause__),
-        None if group is None else [_failure(one) for one in group.exceptions],
+        # An error may be its own cause.
+        None if error.__cause__ is None or causes == 0 else _failure(error.__cause__, causes - 1),
+        None if group is None else [_failure(one, causes) for one in group.exceptions],
     )
 
 
@@ -304,8 +308,12 @@ def describe_value(value: object) -> str:
 
 
 def unpack_error(packed: bytes) -> Exception:
-    """Return the error that `pack_error` was given, or what can be known of it."""
-    error = _error(_read_failure(packed))
+    """Return the error that `pack_error` was given, or what can be known of it. Never fails, as that does not."""
+    failure = _read_failure(packed)
+    try:
+        error = _error(failure)
+    except Exception:  # noqa: BLE001 - the code of the error, and of what it holds, may raise anything
+        error = Crashed(failure.text)
     return error if isinstance(error, Exception) else Crashed(describe(error))
 
 
@@ -314,13 +322,19 @@ def _error(failure: Failure) -> BaseException:
     if kind is None or not issubclass(kind, BaseException):
         error: BaseException = Crashed(failure.text)
     else:
-        arguments = tuple(value_from(value) for value in failure.arguments)
+        arguments = tuple(_known(value) for value in failure.arguments)
         if failure.parts is not None:
             arguments = (*arguments, [_error(one) for one in failure.parts])
         error = rebuilt(crashed_of(kind) if failure.is_crash else kind, arguments, failure.text)
-    known = {name: value_from(value) for name, value in failure.attributes.items()}
-    vars(error).update(known)
+    vars(error).update({name: _known(value) for name, value in failure.attributes.items()})
     for note in failure.notes:
         error.add_note(note)
     error.__cause__ = None if failure.cause is None else _error(failure.cause)
     return error
+
+
+def _known(value: Value) -> Any:
+    try:
+        return value_from(value)
+    except Exception:  # noqa: BLE001 - its class may be another here, or hold what it does not declare
+        return ANYTHING.unpacked(value.content)

@@ -76,7 +76,7 @@ async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Re
 async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, send: Send) -> None:
     """Be the server of an application that is at the other end of an exchange."""
     is_http = scope["type"] == "http"
-    begun = False
+    begun = over = False
     exchange: Exchange | None = None
     upwards: asyncio.Task[None] | None = None
     try:
@@ -84,11 +84,15 @@ async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, se
         upwards = asyncio.get_running_loop().create_task(_upwards(receive, exchange))
         while (packed := await exchange.receive()) is not None:
             begun = True
-            await send(_read_message(packed))
+            message = _read_message(packed)
+            await send(message)
+            over = over or _is_last(message)
     except OSError:
         pass  # the client is gone; the other node learns of it
     except Unavailable as error:
-        if is_http:
+        if over:
+            pass  # the client has all it is to be told, and may go on with its next request
+        elif is_http:
             await _excuse(error, scope, receive, send, begun=begun)
         else:
             if upwards is None:
@@ -100,6 +104,12 @@ async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, se
         if upwards is not None:
             upwards.cancel()
             await asyncio.wait({upwards})
+
+
+def _is_last(message: MutableMapping[str, Any]) -> bool:
+    """Return whether an application that said this has nothing more to say."""
+    kind = message["type"]
+    return kind == "websocket.close" or (kind.endswith("http.response.body") and not message.get("more_body", False))
 
 
 def _user(scope: Scope) -> Value | None:

@@ -162,6 +162,8 @@ class Supervisor:
             for worker in self._workers:
                 if worker.process is not None:
                     _signal(worker.process, signal.SIGKILL)
+                if worker.stacks is not None:
+                    worker.stacks.close()
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -181,12 +183,28 @@ class Supervisor:
             self._workers.append(Worker(number))
 
     def _start(self, worker: Worker) -> None:
-        line, far_end = multiprocessing.Pipe()
         worker.restarts += 1
+        with contextlib.ExitStack() as unless_started:
+            try:
+                line, far_end = multiprocessing.Pipe()
+                unless_started.callback(line.close)
+                with far_end:
+                    process = self._process(self._seat(worker, far_end), f"worker {worker.number}")
+                    process.start()
+            except (OSError, EOFError) as error:  # what it needs is not there now, or who was to fork it has just ended
+                log.error("worker %d cannot be started: %r", worker.number, error)
+                worker.start_at = time.monotonic() + AGAIN
+                return
+            unless_started.pop_all()
+        worker.process, worker.line = process, line
+        worker.started = worker.heard = time.monotonic()
+        worker.is_ready = worker.is_drained = False
+
+    def _seat(self, worker: Worker, line: Connection) -> Seat:
         if worker.stacks is not None:
             worker.stacks.close()
         worker.stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
-        seat = Seat(
+        return Seat(
             worker.number,
             self.sharing,
             worker.restarts,
@@ -194,22 +212,9 @@ class Supervisor:
             self._listening[worker.number],
             self._secret,
             Inherited(self.lock.descriptor),
-            far_end,
+            line,
             Inherited(worker.stacks.fileno()),
         )
-        process = self._process(seat, f"worker {worker.number}")
-        try:
-            process.start()
-        except (OSError, EOFError) as error:  # who it was to be forked by has just ended; the next one will be there
-            log.error("worker %d cannot be started: %r", worker.number, error)
-            line.close()
-            worker.start_at = time.monotonic() + AGAIN
-            return
-        finally:
-            far_end.close()
-        worker.process, worker.line = process, line
-        worker.started = worker.heard = time.monotonic()
-        worker.is_ready = worker.is_drained = False
 
     def _process(self, seat: Seat, name: str) -> BaseProcess:
         if sys.platform != "linux":  # elsewhere libraries of the system have threads that no fork survives
@@ -244,7 +249,9 @@ class Supervisor:
                 self._kill(worker, process)
             elif now > worker.heard + self.silence:
                 self._ask_or_kill(worker, process)
-        if self._stop_at is not None and all(one.is_drained or one.process is None for one in self._workers):
+        if self._stop_at is not None and (
+            now > self._stop_at - LAST_WORDS or all(one.is_drained or one.process is None for one in self._workers)
+        ):
             for worker in self._workers:
                 self._tell(worker, END)
 
@@ -298,7 +305,7 @@ class Supervisor:
             worker.line = None
         if self._stop_at is not None:
             return
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = f"was killed by {_named(-code)}" if code < 0 else f"ended with code {code}"
         how = "ended, nobody knows how" if code == UNKNOWN else how
         if not self._were_ready and not worker.is_ready:
             log.error("worker %d %s before it could begin; sapwood stops", worker.number, how)
@@ -325,6 +332,10 @@ def _has_ended(worker: Worker, process: BaseProcess) -> bool:
         return False
     # If who forked it has ended, that looks like the end of all workers; but one that lives holds its end of the line.
     return process.exitcode != UNKNOWN or worker.line is None
+
+
+def _named(number: int) -> str:
+    return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
 def _signal(process: BaseProcess, number: signal.Signals) -> None:

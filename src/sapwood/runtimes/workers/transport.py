@@ -81,10 +81,10 @@ class UnixTransport:
 
     async def open(self, node: str, verb: str, message: bytes, *, items: int = 0) -> Exchange:
         link = self._links.get(node)
+        if link is not None and (waiting := link.until_room()) is not None:
+            await waiting
         if link is None or link.is_lost:
             link = await self._link(node)
-        elif (waiting := link.until_room()) is not None:
-            await waiting
         return link.open(verb.encode(), message, items)
 
     async def _link(self, node: str) -> Link:
