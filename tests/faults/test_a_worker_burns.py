@@ -228,7 +228,7 @@ def test_a_call_into_c_that_never_ends_is_killed_by_the_supervisor_and_named(fol
             witness.check()
 
         assert process_of(two, hot) > 0
-        (told,) = crashes(folder)
+        told = "\n".join(crashes(folder))  # on a busy machine the supervisor may kill one that is just telling it
         assert f" in {method}" in told
         if method == "match":  # it lets signals in: the agent is known, and gets a strike
             assert f"Oven:{hot}.match" in told
