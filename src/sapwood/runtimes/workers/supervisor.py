@@ -39,7 +39,7 @@ log = logging.getLogger("sapwood.server")
 READY, ALIVE, DRAINED, END = b"ready", b"alive", b"drained", b"end"
 WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
-ANSWER = 2.0
+ANSWER = 5.0
 """Seconds it is given to answer that, or to say anything: perhaps the whole machine stood still."""
 STEADY = 10.0
 """A worker that lived so many seconds is started again at once; others after a while."""
