@@ -196,6 +196,34 @@ def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(fo
         assert call(folder, THERE, "add", 1) == 6
 
 
+def test_sapwood_release_lets_a_tree_run_again_whichever_worker_has_it_and_without_a_server(folder: Path) -> None:
+    with serving(folder, *TWO) as two:
+        for name in BOTH:
+            call(folder, name, "add", 5)
+        assert two.stop() == 0
+    strike(folder, *BOTH)
+    assert said_by(folder, "release", f"Shop:{HERE}").startswith(f"Released Shop:{HERE}")
+    strike(folder, HERE)
+
+    with serving(folder, *TWO):
+        for name in BOTH:
+            with pytest.raises(Refused, match=f"is in quarantine.*`sapwood release Shop:{name}` lets it run again"):
+                call(folder, name, "add", 1)
+
+            said_by(folder, "release", f"Shop:{name}/Porter:x")
+
+            assert call(folder, name, "add", 1) == 6
+        again = sapwood(folder, "release", f"Shop:{HERE}")
+
+    assert (again.returncode, again.stderr) == (1, f"error: Shop:{HERE} is not in quarantine, and has no strikes.\n")
+
+
+def strike(folder: Path, *names: str) -> None:
+    """Have trees in quarantine, as if they had blocked their process."""
+    with (folder / "sapwood-data" / "strikes.jsonl").open("a") as file:
+        file.writelines(f"{json.dumps({'root': f'Shop:{name}', 'at': time.time()})}\n" for name in names * 3)
+
+
 def test_dev_says_that_it_runs_one_process(folder: Path) -> None:
     done = sapwood(folder, "dev", "app:app", "--workers", "2")
 

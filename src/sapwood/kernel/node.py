@@ -272,7 +272,7 @@ class Node:
     def _quarantined(self, root: Address) -> Quarantined:
         return Quarantined(
             f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
-            "The folder 'crashes' in the data folder says where; App.release() lets it run again."
+            f"The folder 'crashes' in the data folder says where; `sapwood release {root}` lets it run again."
         )
 
     def _folder_of(self, root: Address, aliases: Sequence[str]) -> Path:

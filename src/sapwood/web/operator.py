@@ -62,6 +62,8 @@ FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_AGENTS = 500
 MOST_ROWS = 10_000
+ANYWHERE = ("backup", "restore", "release")
+"""What any of several nodes does: copies find their way by themselves, and strikes are in a file that all read."""
 ALL = "all"
 """Said in place of the id of a dead letter."""
 SOME = 5
@@ -440,6 +442,12 @@ class Operator:
         ]
         return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
 
+    def release(self, address: str) -> None:
+        """Let the tree of an agent run again that was put in quarantine."""
+        root = Address.parse(address).root
+        if not self._node.strikes.release(root):
+            raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.steps)
+
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
         return await back_up(self._node, Path(folder), None if address is None else Address.parse(address).root)
@@ -497,7 +505,7 @@ class OperatorDoor:
         asked = await _body(request)
         what = request.url.path.removeprefix(PREFIX)
         far, address = self._node().far, asked.get("address")
-        if far is None or what in ("backup", "restore"):  # those find their way by themselves
+        if far is None or what in ANYWHERE:
             return await self._do(what, asked)
         message = msgspec.msgpack.encode((what, asked))
         if address is None:
@@ -545,6 +553,9 @@ class OperatorDoor:
             return JSONResponse(await self._letters(operator, address, asked))
         if what == "runs":
             return JSONResponse(operator.runs(str(address), asked.get("status")))
+        if what == "release":
+            operator.release(str(address))
+            return JSONResponse({})
         if what == "backup":
             return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
         if what == "restore":
