@@ -269,6 +269,10 @@ class Node:
                 raise self._quarantined(root)
         return tree
 
+    def held_back(self, root: Address) -> Quarantined | None:
+        """Return why a tree may not run; None: it may."""
+        return self._quarantined(root) if self.strikes.quarantined(root) else None
+
     def _quarantined(self, root: Address) -> Quarantined:
         return Quarantined(
             f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "

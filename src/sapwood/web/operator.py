@@ -28,7 +28,6 @@ from sapwood.errors import (
     Crashed,
     InvalidArguments,
     NotFound,
-    Quarantined,
     SapwoodError,
     Unavailable,
     UnknownAgent,
@@ -163,8 +162,6 @@ class Operator:
     async def _root(self, root: Address, left: list[int], children: int) -> Branch:
         try:
             return await self._seen(root, left, children)
-        except Quarantined as error:
-            return Branch(str(root), "quarantined", last_error=str(error))
         except SapwoodError as error:
             return Branch(str(root), "asleep", last_error=str(error))
 
@@ -172,9 +169,12 @@ class Operator:
         tree, found, stem = self._find(address)
         tree.visitors += 1  # or it may be forgotten meanwhile, and its files opened twice
         try:
-            return await self._branch(tree, found, stem, left, children)
+            branch = await self._branch(tree, found, stem, left, children)
         finally:
             tree.visitors -= 1
+        if tree.is_held and (error := self._node.held_back(found.root)) is not None:
+            branch.status, branch.last_error = "quarantined", str(error)
+        return branch
 
     def _exists(self, root: Address) -> bool:
         tree = self._node.trees.get(root)
@@ -187,7 +187,7 @@ class Operator:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not self._exists(address.root):
             raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.steps)
-        tree = self._node.tree(address.root)
+        tree = self._node.tree(address.root, only_files=True)
         stem, here = ROOT_STEM, address.root
         for step in address.steps[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
@@ -329,7 +329,7 @@ class Operator:
         for root in roots:
             try:
                 found += await self._letters_within(root, first)
-            except SapwoodError as error:  # in quarantine, or damaged: the others are shown nevertheless
+            except SapwoodError as error:  # damaged: the others are shown nevertheless
                 unread.append({"address": str(root), "error": str(error)})
             if len(found) > MOST_ROWS:
                 break
@@ -379,7 +379,7 @@ class Operator:
         """Return the dead letters of a tree, or of those below an agent of it."""
         if not self._exists(root):
             return []  # destroyed, and the index does not know it yet
-        tree = self._node.tree(root)
+        tree = self._node.tree(root, only_files=True)
         found: list[Letter] = []
         tree.visitors += 1
         try:
