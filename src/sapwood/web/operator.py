@@ -45,7 +45,7 @@ from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
-from sapwood.web.counting import busiest, counted, name_of
+from sapwood.web.counting import busiest, counted, name_of, silent
 from sapwood.web.errors import status_of
 from sapwood.web.routed import Routed
 
@@ -516,6 +516,8 @@ class OperatorDoor:
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
             own = _json(await self._do(what, asked))
             together = _together([own, *filter(None, answers)]) | {"unanswered": missing}
+            if what == "top":
+                together["silent"] = [asdict(silent(far, self._node().folder, node)) for node in missing]
             if what == "tree":
                 del together["roots"][int(asked.get("agents", MOST_AGENTS)) :]
             return JSONResponse(together)
