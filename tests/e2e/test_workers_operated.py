@@ -170,6 +170,24 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Se
     assert "does not answer" not in said_by(folder, "tree")
 
 
+def test_a_backup_that_a_worker_has_no_ear_for_is_refused_soon_and_leaves_nothing(two: Server, folder: Path) -> None:
+    for name in BOTH:
+        call(folder, name, "add", 1)
+    stuck = call(folder, THERE, "process")
+    said_by(folder, "backup", "before")
+    os.kill(stuck, signal.SIGSTOP)
+    try:
+        refused = [sapwood(folder, *asked) for asked in (("backup", "copy"), ("restore", "before"))]
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+
+    for one in refused:
+        assert one.returncode == 1
+        assert one.stderr.startswith("error: Worker 1 does not answer, and nobody else may touch the files of its")
+    assert not (folder / "copy").exists()
+    assert "Copied 2 trees" in said_by(folder, "backup", "copy")
+
+
 def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(folder: Path) -> None:
     limits = {"SAPWOOD_SLOW_SLICE": "0.2", "SAPWOOD_STUCK_SLICE": "0.5", "SAPWOOD_FATAL_SLICE": "1.5"}
     with serving(folder, *TWO, SAPWOOD_STRIKES="2", **limits) as two:
