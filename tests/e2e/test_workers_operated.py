@@ -170,7 +170,7 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Se
     assert "does not answer" not in said_by(folder, "tree")
 
 
-def test_a_backup_that_a_worker_has_no_ear_for_is_refused_soon_and_leaves_nothing(two: Server, folder: Path) -> None:
+def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_nothing(two: Server, folder: Path) -> None:
     for name in BOTH:
         call(folder, name, "add", 1)
     stuck = call(folder, THERE, "process")
