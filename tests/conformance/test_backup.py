@@ -192,6 +192,67 @@ async def test_a_backup_never_overwrites_one_and_says_when_there_is_nothing(run:
             await world.app.back_up(tmp_path, Library, "l")
 
 
+async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_repeated(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run(Library) as world:
+        for name in "abc":
+            await (await world.get_agent(Library, name)).put(1)
+        copied: list[Order] = []
+
+        async def fail_at_the_second(order: Order) -> int:
+            copied.append(order)
+            if len(copied) == 2:
+                raise Unavailable("The disk is full.")
+            return await copy_elsewhere(order)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backup, "copy_elsewhere", fail_at_the_second)
+            with pytest.raises(Unavailable, match="The disk is full"):
+                await world.app.back_up(tmp_path / "copy")
+        with pytest.raises(UsageError, match="was not finished: trees are missing"):
+            await world.app.restore(tmp_path / "copy")
+        (whole,) = roots_in(tmp_path / "copy")
+        await world.app.restore(tmp_path / "copy", Library, whole.name)
+        await (await world.get_agent(Library, whole.name)).end()
+
+        assert await world.app.back_up(tmp_path / "copy") == 2
+
+        assert {root.name for root in roots_in(tmp_path / "copy")} == set("abc") - {whole.name}
+        assert await world.app.restore(tmp_path / "copy") == 2
+        with pytest.raises(UsageError, match="holds a copy"):
+            await world.app.back_up(tmp_path / "copy")
+
+
+async def test_one_into_a_folder_that_another_is_written_to_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run(Library) as world:
+        await (await world.get_agent(Library, "l")).put(1)
+        copies = held(monkeypatch)
+        first = asyncio.create_task(world.app.back_up(tmp_path / "copy"))
+        await copies.made.wait()
+
+        with pytest.raises(UsageError, match="is under way"):
+            await world.app.back_up(tmp_path / "copy")
+
+        copies.go_on.set()
+        assert await first == 1
+
+
+async def test_what_was_not_finished_but_is_served_meanwhile_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    async with run(Library) as world:
+        await (await world.get_agent(Library, "l")).put(1)
+        await world.app.back_up(tmp_path / "copy")
+        (tmp_path / "copy" / backup.UNFINISHED).write_text("Not all trees were copied.")
+        (tmp_path / "copy" / "lock").touch()
+
+        with pytest.raises(UsageError, match="holds copies already"):
+            await world.app.back_up(tmp_path / "copy")
+
+        assert [str(root) for root in roots_in(tmp_path / "copy")] == ["Library:l"]
+
+
 # While a copy is under way
 
 

@@ -51,6 +51,12 @@ class AllAtTheBack:
     async def everybody(self) -> Iterable[str]:
         return (FRONT, BACK)
 
+    def pool_of(self, node: str) -> str:
+        return ""
+
+    def lock_of(self, node: str) -> str:
+        return "lock"
+
 
 class Side:
     """One of the two: a share in a folder of its own."""

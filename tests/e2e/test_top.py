@@ -87,6 +87,7 @@ def test_with_workers_each_is_shown_with_its_pool_and_one_that_is_stuck_is_named
 
     assert re.search(rf"^1 +heavy +{heavy} +\d+ s +0 +\d+ %", text, re.MULTILINE)
     assert "worker 1 does not answer: it computes, or is being started" in stuck
+    assert re.search(rf"^1 +heavy +{heavy} +\d+ s +0 % +\d+ MiB *$", stuck, re.MULTILINE)
     assert re.search(r"^0 +\d+ +\d+ s +0 +\d+ %", stuck, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= COLUMNS
 

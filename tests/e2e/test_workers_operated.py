@@ -170,6 +170,24 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Se
     assert "does not answer" not in said_by(folder, "tree")
 
 
+def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_nothing(two: Server, folder: Path) -> None:
+    for name in BOTH:
+        call(folder, name, "add", 1)
+    stuck = call(folder, THERE, "process")
+    said_by(folder, "backup", "before")
+    os.kill(stuck, signal.SIGSTOP)
+    try:
+        refused = [sapwood(folder, *asked) for asked in (("backup", "copy"), ("restore", "before"))]
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+
+    for one in refused:
+        assert one.returncode == 1
+        assert one.stderr.startswith("error: Worker 1 does not answer, and nobody else may touch the files of its")
+    assert not (folder / "copy").exists()
+    assert "Copied 2 trees" in said_by(folder, "backup", "copy")
+
+
 def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(folder: Path) -> None:
     limits = {"SAPWOOD_SLOW_SLICE": "0.2", "SAPWOOD_STUCK_SLICE": "0.5", "SAPWOOD_FATAL_SLICE": "1.5"}
     with serving(folder, *TWO, SAPWOOD_STRIKES="2", **limits) as two:
@@ -194,6 +212,34 @@ def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(fo
         call(folder, HERE, "release", THERE)
 
         assert call(folder, THERE, "add", 1) == 6
+
+
+def test_sapwood_release_lets_a_tree_run_again_whichever_worker_has_it_and_without_a_server(folder: Path) -> None:
+    with serving(folder, *TWO) as two:
+        for name in BOTH:
+            call(folder, name, "add", 5)
+        assert two.stop() == 0
+    strike(folder, *BOTH)
+    assert said_by(folder, "release", f"Shop:{HERE}").startswith(f"Released Shop:{HERE}")
+    strike(folder, HERE)
+
+    with serving(folder, *TWO):
+        for name in BOTH:
+            with pytest.raises(Refused, match=f"is in quarantine.*`sapwood release Shop:{name}` lets it run again"):
+                call(folder, name, "add", 1)
+
+            said_by(folder, "release", f"Shop:{name}/Porter:x")
+
+            assert call(folder, name, "add", 1) == 6
+        again = sapwood(folder, "release", f"Shop:{HERE}")
+
+    assert (again.returncode, again.stderr) == (1, f"error: Shop:{HERE} is not in quarantine, and has no strikes.\n")
+
+
+def strike(folder: Path, *names: str) -> None:
+    """Have trees in quarantine, as if they had blocked their process."""
+    with (folder / "sapwood-data" / "strikes.jsonl").open("a") as file:
+        file.writelines(f"{json.dumps({'root': f'Shop:{name}', 'at': time.time()})}\n" for name in names * 3)
 
 
 def test_dev_says_that_it_runs_one_process(folder: Path) -> None:

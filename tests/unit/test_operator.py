@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pytest
 
 from sapwood import Agent, App, NotFound
-from sapwood.errors import ForbiddenSql
+from sapwood.errors import ForbiddenSql, Quarantined
 from sapwood.testing import World, running
 from sapwood.web.operator import Operator
 
@@ -209,3 +210,30 @@ async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_
         assert all(run["bytes"] > 0 and run["ended_at"] >= run["started_at"] for run in found)
         assert [run["id"] for run in failed] == ["r2"]
         assert not any(tree.actors for tree in world.node.trees.values())
+
+
+async def test_a_tree_in_quarantine_can_be_looked_at_and_does_not_run() -> None:
+    async with running(App(agents=[Library]), strikes=1) as world:
+        await library(world)
+        await world.restart()
+        (before,) = (await Operator(world.node).tree())["roots"]
+        (world.data / "strikes.jsonl").write_text(json.dumps({"root": "Library:main", "at": 0.0}))
+        await world.restart()
+        operator = Operator(world.node)
+
+        (held,) = (await operator.tree())["roots"]
+
+        assert (held["status"], held["bytes"], held["below"]) == ("quarantined", before["bytes"], before["below"])
+        assert held["bytes"] > 0
+        assert "`sapwood release Library:main`" in held["last_error"]
+        assert operator.state("Library:main/Shelf:one") == {"notes": 1}
+        assert (await operator.sql("Library:main/Shelf:one", "SELECT text FROM notes", []))["rows"] == [["a"]]
+        with pytest.raises(Quarantined):
+            await operator.sql("Library:main/Shelf:one", DELETE, [], write=True)
+        with pytest.raises(Quarantined):
+            await world.get_agent(Library, "main")
+
+        operator.release("Library:main")
+
+        assert (await operator.tree())["roots"][0]["status"] == "asleep"
+        assert await (await world.get_agent(Library, "main")).shelf("one") == 2

@@ -117,13 +117,20 @@ def test_methods_that_held_up_their_process_are_named_with_their_longest_time() 
 
 
 def test_a_worker_that_does_not_answer_or_is_not_ready_is_named() -> None:
-    before = seen(worker("0"), worker("1", "heavy"))
+    before = seen(worker("0"), worker("1", "heavy", process=12, cpu_seconds=1.0))
+    known = {"process": 12, "uptime": 125.0, "cpu_seconds": 1.0, "memory": 7 * 1024 * 1024}
+    gone = {"process": None, "uptime": 0.0, "cpu_seconds": 0.0, "memory": 0}
+    silent = [{"worker": "1", "pool": "heavy", **known}, {"worker": "2", "pool": "heavy", **gone}]
 
-    lines = shown(seen(worker("0", ready=False), unanswered=["1", "2"]), before=before)
+    lines = shown(seen(worker("0", ready=False), unanswered=["1", "2"], silent=silent), before=before)
 
     assert lines[0].startswith("3 workers")
-    assert lines[4:7] == [
-        "worker 1 (heavy, process 4711) does not answer: it computes, or is being started",
+    assert lines[2].split()[:6] == ["worker", "pool", "process", "up", "restarts", "core"]
+    assert lines[4].split()[:5] == ["1", "heavy", "12", "2", "min"]
+    assert lines[4].split()[5:] == ["0", "%", "7.0", "MiB"]
+    assert lines[5].split() == ["2", "heavy"]
+    assert lines[6:9] == [
+        "worker 1 does not answer: it computes, or is being started",
         "worker 2 does not answer: it computes, or is being started",
         "worker 0 is not ready: an agent has held it up for long",
     ]

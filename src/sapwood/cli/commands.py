@@ -19,6 +19,7 @@ from cyclopts import App, Parameter
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from sapwood.address import Address
 from sapwood.cli import doctor as doctors
 from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
@@ -371,6 +372,18 @@ def runs(
     print(f"{counted(len(answer['runs']), 'runs')}, {showing.size(held)}")
     if answer["more"]:
         print(f"Only the first {len(answer['runs'])} are shown.", file=sys.stderr)
+
+
+@cli.command
+def release(address: Agent, /, *, data: Data = "sapwood-data") -> None:
+    """Let a tree run again that blocked its process too often and is in quarantine. Its strikes are forgotten."""
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        operator.release(address)
+        return {}
+
+    remote.ask_or_open(data, "release", here, address=address)
+    print(f"Released {Address.parse(address).root}: it runs again as soon as it is wanted.")
 
 
 @cli.command

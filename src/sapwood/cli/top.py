@@ -31,19 +31,16 @@ class Top:
         self._widths = {"worker": 6, "pool": POOL, "waiting in": 12, "tree": name, "held up its process": name}
         """How wide a text may be; all else are numbers."""
         self._before: dict[int, tuple[float, float]] = {}
-        self._known: dict[str, Seen] = {}
-        """The workers that have answered, as they did last."""
 
     def __call__(self, seen: Seen) -> RenderableType:
         """Return it as tables, for 80 columns or more."""
-        workers = sorted(seen["workers"], key=lambda one: (len(one["worker"]), one["worker"]))
-        self._known |= {one["worker"]: one for one in workers}
+        workers = sorted(seen["workers"], key=_place)
         unanswered = seen.get("unanswered", [])
         return Group(
             _head(workers, len(workers) + len(unanswered)),
             "",
-            self._processes(workers),
-            *(self._missing(worker) for worker in unanswered),
+            self._processes(workers, seen.get("silent", [])),
+            *(_missing(worker) for worker in unanswered),
             *(_unready(one) for one in workers if not one["ready"]),
             "",
             self._waiting(workers),
@@ -52,34 +49,30 @@ class Top:
             *self._slow(seen["slow"]),
         )
 
-    def _processes(self, workers: Iterable[Seen]) -> Table:
+    def _processes(self, workers: Iterable[Seen], silent: Iterable[Seen]) -> Table:
+        """Return a row for each; what only a worker itself knows is left out if it does not answer."""
         now = time.monotonic()
-        return self._table(
-            [
+        rows: list[dict[str, str]] = []
+        for one in sorted([*workers, *silent], key=_place):
+            runs = one["process"] is not None
+            rows.append(
                 {
                     "worker": one["worker"],
                     "pool": one["pool"],
-                    "process": str(one["process"]),
-                    "up": lasted(one["uptime"]),
-                    "restarts": str(one["restarts"]) if one["worker"] else "",
-                    "core": self._core(one["process"], one["cpu_seconds"], now),
-                    "memory": size(one["memory"]),
-                    **{name: str(one[name]) for name in ("trees", "agents", "calls", "sockets")},
+                    "process": str(one["process"]) if runs else "",
+                    "up": lasted(one["uptime"]) if runs else "",
+                    "restarts": str(one.get("restarts", "")) if one["worker"] else "",
+                    "core": self._core(one["process"], one["cpu_seconds"], now) if runs else "",
+                    "memory": size(one["memory"]) if runs else "",
+                    **{name: str(one.get(name, "")) for name in ("trees", "agents", "calls", "sockets")},
                 }
-                for one in workers
-            ]
-        )
+            )
+        return self._table(rows)
 
     def _core(self, process: int, used: float, now: float) -> str:
         before = self._before.get(process)
         self._before[process] = (used, now)
         return "" if before is None else f"{100 * (used - before[0]) / max(now - before[1], 1e-9):.0f} %"
-
-    def _missing(self, worker: str) -> Text:
-        known = self._known.get(worker)
-        pool = f"{known['pool']}, " if known is not None and known["pool"] else ""
-        who = "" if known is None else f" ({pool}process {known['process']})"
-        return Text(f"worker {worker}{who} does not answer: it computes, or is being started", "bold red")
 
     def _waiting(self, workers: Sequence[Seen]) -> RenderableType:
         if not any(number for one in workers for number in one["waiting"].values()):
@@ -142,10 +135,18 @@ class Top:
         return table
 
 
+def _place(one: Seen) -> tuple[int, str]:
+    return len(one["worker"]), one["worker"]
+
+
 def _head(workers: Sequence[Seen], count: int) -> Text:
     what = counted(count, "workers") if any(one["worker"] for one in workers) else "one process"
     trees, sockets = (sum(one[name] for one in workers) for name in ("trees", "sockets"))
     return Text(f"{what}, {counted(trees, 'trees')} awake, {counted(sockets, 'sockets')}", "bold")
+
+
+def _missing(worker: str) -> Text:
+    return Text(f"worker {worker} does not answer: it computes, or is being started", "bold red")
 
 
 def _unready(one: Seen) -> Text:

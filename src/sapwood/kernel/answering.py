@@ -21,7 +21,7 @@ from sapwood.kernel.classes import AgentClass, Method, named, resolve
 from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing
-from sapwood.kernel.far import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, Far, FarFunction, FarObject
+from sapwood.kernel.far import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, THERE, Far, FarFunction, FarObject
 from sapwood.kernel.node import Node
 from sapwood.kernel.parcels import (
     ANYTHING,
@@ -90,6 +90,7 @@ class Answering:
         self._tasks: set[asyncio.Task[None]] = set()
         self._called: dict[bytes, Called] = {}
         """What was called lately, by what it was called by."""
+        far.transport.answer(THERE, lambda _, exchange: exchange.end(b""))
         far.transport.answer(REACH, self._reach)
         far.transport.answer(CALL, self._call)
         far.transport.answer(STREAM, self._stream)

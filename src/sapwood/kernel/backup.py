@@ -7,15 +7,19 @@ themselves are not.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
-from sapwood.kernel.node import COPYING, Node, roots_in, tree_folder
+from sapwood.kernel.node import COPYING, TREES, Node, roots_in, tree_folder
 from sapwood.kernel.parcels import pack
 from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
@@ -23,6 +27,8 @@ from sapwood.storage.image import wal_bytes
 
 BACK_UP = "back up"
 RESTORE = "restore"
+UNFINISHED = "unfinished"
+"""The file in a backup of everything that says that it is not finished; who makes it holds it locked."""
 
 
 class Copying(msgspec.Struct, array_like=True):
@@ -71,8 +77,13 @@ def _cut(tree: Tree) -> list[Part]:
 async def back_up(node: Node, target: Path, root: Address | None) -> int:
     """Copy one tree, or all, whichever node runs them; return how many there were."""
     if root is None:
-        return await back_up_all(node, target) + await _by_others(node, BACK_UP, target)
+        await _hear(node, [] if node.far is None else await node.far.others())
+        with _until_finished(target) as left:
+            if left is not None:
+                await asyncio.to_thread(shutil.rmtree, left)
+            return await back_up_all(node, target) + await _by_others(node, BACK_UP, target)
     if node.far is not None and not node.owns(root):
+        await _hear(node, [await node.far.directory.owner(root)])
         return int(await node.far.ask_owner(root, BACK_UP, _order(target, root)))
     await back_up_tree(node, root, target)
     return 1
@@ -81,11 +92,59 @@ async def back_up(node: Node, target: Path, root: Address | None) -> int:
 async def restore(node: Node, source: Path, root: Address | None) -> int:
     """Put back one tree, or all, whichever node runs them; return how many there were."""
     if root is None:
+        if (source / UNFINISHED).exists():
+            raise UsageError(
+                f"The backup {str(source)!r} was not finished: trees are missing. Put back one tree, by its root, or "
+                f"remove the file {UNFINISHED!r} in it to put back what there is."
+            )
+        await _hear(node, [] if node.far is None else await node.far.others())
         return await restore_all(node, source) + await _by_others(node, RESTORE, source)
     if node.far is not None and not node.owns(root):
+        await _hear(node, [await node.far.directory.owner(root)])
         return int(await node.far.ask_owner(root, RESTORE, _order(source, root)))
     await restore_tree(node, root, source)
     return 1
+
+
+async def _hear(node: Node, others: Sequence[str]) -> None:
+    """Make sure that other nodes answer, before anything is done that they have their part in."""
+    far = node.far
+    if far is None:
+        return
+    there = await asyncio.gather(*(far.is_there(other) for other in others))
+    silent = [other for other, answers in zip(others, there, strict=True) if not answers]
+    if silent:
+        who = f"Worker {silent[0]} does" if len(silent) == 1 else f"Workers {', '.join(silent)} do"
+        raise Unavailable(f"{who} not answer, and nobody else may touch the files of its trees. Nothing was done.")
+
+
+@contextmanager
+def _until_finished(target: Path) -> Generator[Path | None, None, None]:
+    """Mark a backup as unfinished until it is finished; yield what one that never was has left there, if anything."""
+    import fcntl
+
+    trees, mark = target / TREES, target / UNFINISHED
+    if trees.exists() and not mark.exists():  # other copies, which are finished
+        yield None
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    with mark.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"Another backup to {str(target)!r} is under way.") from None
+        left = trees if trees.exists() else None
+        if left is not None:
+            is_new = file.tell() == 0
+            if is_new:
+                mark.unlink()  # the one that was there is gone: that backup has just been finished
+            if is_new or os.fstat(file.fileno()).st_nlink == 0 or (target / "lock").exists():
+                # It is finished, or has been served since: more than what is left of a copy.
+                raise UsageError(f"{str(target)!r} holds copies already. Choose another folder.")
+        file.write("Not all trees were copied. A backup to the same folder begins anew.\n")
+        file.flush()
+        yield left
+        mark.unlink()
 
 
 async def _by_others(node: Node, verb: str, folder: Path) -> int:

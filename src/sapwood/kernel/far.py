@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import NoSuchMethod, TimedOut
+from sapwood.errors import NoSuchMethod, TimedOut, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, public_methods, refuse
 from sapwood.kernel.classes import AgentClass, Method, is_callback
@@ -52,6 +52,9 @@ REACH = "reach"
 CALL_BACK = "call back"
 SHOW_OUT = "show out"
 AWAITED = "awaited"
+THERE = "there"
+PATIENCE = 3.0
+"""Seconds that a node is given to say that it is there."""
 GRACE = 1.0
 """Seconds after a deadline that the other node, which keeps it, is given to say so."""
 FIRST_ID = 60
@@ -103,6 +106,15 @@ class Far:
     async def others(self) -> list[str]:
         """Return all nodes but this one."""
         return [node for node in await self.directory.everybody() if node != self.directory.here]
+
+    async def is_there(self, node: str) -> bool:
+        """Return whether a node answers now."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await (await self.transport.open(node, THERE, b"")).receive()
+        except (Unavailable, TimeoutError):
+            return False
+        return True
 
     async def ask_owner(self, root: Address, verb: str, message: bytes) -> bytes:
         """Ask whoever runs a tree something that takes one message, and return the answer."""

@@ -269,10 +269,14 @@ class Node:
                 raise self._quarantined(root)
         return tree
 
+    def held_back(self, root: Address) -> Quarantined | None:
+        """Return why a tree may not run; None: it may."""
+        return self._quarantined(root) if self.strikes.quarantined(root) else None
+
     def _quarantined(self, root: Address) -> Quarantined:
         return Quarantined(
             f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
-            "The folder 'crashes' in the data folder says where; App.release() lets it run again."
+            f"The folder 'crashes' in the data folder says where; `sapwood release {root}` lets it run again."
         )
 
     def _folder_of(self, root: Address, aliases: Sequence[str]) -> Path:

@@ -108,6 +108,14 @@ class Directory(Protocol):
         """Return all nodes, this one included."""
         ...
 
+    def pool_of(self, node: str) -> str:
+        """Return the pool that a node is for; "": all classes that name none."""
+        ...
+
+    def lock_of(self, node: str) -> str:
+        """Return the name of the file in the data folder that has the id of a node's process."""
+        ...
+
 
 class Exchange(Protocol):
     """One conversation with another node, seen from one of its ends.

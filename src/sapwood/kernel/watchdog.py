@@ -253,11 +253,13 @@ class Strikes:
         last = self._at.get(str(root), [])[-self._allowed :]
         return len(last) == self._allowed and last[-1] - last[0] <= HOUR
 
-    def release(self, root: Address) -> None:
-        """Let a tree run again."""
+    def release(self, root: Address) -> bool:
+        """Let a tree run again; return whether it had any strikes."""
         self._read()
-        if self._at.pop(str(root), None) is not None:
-            _append(self._file, {"root": str(root), "released": time.time()})
+        if self._at.pop(str(root), None) is None:
+            return False
+        _append(self._file, {"root": str(root), "released": time.time()})
+        return True
 
 
 def _append(file: Path, entry: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.clock import Clock
+from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.tree import Tree
 from sapwood.settings import Settings
@@ -67,6 +68,19 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Silent:
+    """What the operating system knows of a node that does not answer."""
+
+    worker: str
+    pool: str
+    process: int | None
+    """None: there is none now, or nobody can tell."""
+    uptime: float
+    cpu_seconds: float
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """One tree that does something, or has clients."""
 
@@ -112,6 +126,21 @@ def counted(node: Node) -> Figures:
         databases=sum(one.is_open for tree in node.trees.values() for one in tree.databases.values()),
         waiting=waiting,
     )
+
+
+def silent(far: Far, folder: Path, name: str) -> Silent:
+    """Return what can be known of another node without asking it."""
+    pool = far.directory.pool_of(name)
+    try:
+        process = int((folder / far.directory.lock_of(name)).read_text())
+        # The name of the program may have spaces and brackets in it; what follows are numbers.
+        told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        memory = _memory(str(process))
+        ticks = os.sysconf("SC_CLK_TCK")
+        used, began = (int(told[11]) + int(told[12])) / ticks, int(told[19]) / ticks
+    except (OSError, ValueError, IndexError):  # it is just being started, or this is no Linux
+        return Silent(name, pool, None, 0.0, 0.0, 0)
+    return Silent(name, pool, process, time.clock_gettime(time.CLOCK_BOOTTIME) - began, used, memory)
 
 
 def name_of(node: Node) -> str:
@@ -186,9 +215,9 @@ def _waiting_in(database: Database, now: float) -> int:
     return count
 
 
-def _memory() -> int:
-    """Return how many bytes of memory the process has; 0 where nobody can tell."""
+def _memory(process: str = "self") -> int:
+    """Return how many bytes of memory a process has; 0 where nobody can tell."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0

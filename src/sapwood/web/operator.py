@@ -28,7 +28,6 @@ from sapwood.errors import (
     Crashed,
     InvalidArguments,
     NotFound,
-    Quarantined,
     SapwoodError,
     Unavailable,
     UnknownAgent,
@@ -46,7 +45,7 @@ from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
-from sapwood.web.counting import busiest, counted, name_of
+from sapwood.web.counting import busiest, counted, name_of, silent
 from sapwood.web.errors import status_of
 from sapwood.web.routed import Routed
 
@@ -62,6 +61,8 @@ FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_AGENTS = 500
 MOST_ROWS = 10_000
+ANYWHERE = ("backup", "restore", "release")
+"""What any of several nodes does: copies find their way by themselves, and strikes are in a file that all read."""
 ALL = "all"
 """Said in place of the id of a dead letter."""
 SOME = 5
@@ -161,8 +162,6 @@ class Operator:
     async def _root(self, root: Address, left: list[int], children: int) -> Branch:
         try:
             return await self._seen(root, left, children)
-        except Quarantined as error:
-            return Branch(str(root), "quarantined", last_error=str(error))
         except SapwoodError as error:
             return Branch(str(root), "asleep", last_error=str(error))
 
@@ -170,9 +169,12 @@ class Operator:
         tree, found, stem = self._find(address)
         tree.visitors += 1  # or it may be forgotten meanwhile, and its files opened twice
         try:
-            return await self._branch(tree, found, stem, left, children)
+            branch = await self._branch(tree, found, stem, left, children)
         finally:
             tree.visitors -= 1
+        if tree.is_held and (error := self._node.held_back(found.root)) is not None:
+            branch.status, branch.last_error = "quarantined", str(error)
+        return branch
 
     def _exists(self, root: Address) -> bool:
         tree = self._node.trees.get(root)
@@ -185,7 +187,7 @@ class Operator:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not self._exists(address.root):
             raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.steps)
-        tree = self._node.tree(address.root)
+        tree = self._node.tree(address.root, only_files=True)
         stem, here = ROOT_STEM, address.root
         for step in address.steps[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
@@ -327,7 +329,7 @@ class Operator:
         for root in roots:
             try:
                 found += await self._letters_within(root, first)
-            except SapwoodError as error:  # in quarantine, or damaged: the others are shown nevertheless
+            except SapwoodError as error:  # damaged: the others are shown nevertheless
                 unread.append({"address": str(root), "error": str(error)})
             if len(found) > MOST_ROWS:
                 break
@@ -377,7 +379,7 @@ class Operator:
         """Return the dead letters of a tree, or of those below an agent of it."""
         if not self._exists(root):
             return []  # destroyed, and the index does not know it yet
-        tree = self._node.tree(root)
+        tree = self._node.tree(root, only_files=True)
         found: list[Letter] = []
         tree.visitors += 1
         try:
@@ -440,6 +442,12 @@ class Operator:
         ]
         return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
 
+    def release(self, address: str) -> None:
+        """Let the tree of an agent run again that was put in quarantine."""
+        root = Address.parse(address).root
+        if not self._node.strikes.release(root):
+            raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.steps)
+
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
         return await back_up(self._node, Path(folder), None if address is None else Address.parse(address).root)
@@ -497,7 +505,7 @@ class OperatorDoor:
         asked = await _body(request)
         what = request.url.path.removeprefix(PREFIX)
         far, address = self._node().far, asked.get("address")
-        if far is None or what in ("backup", "restore"):  # those find their way by themselves
+        if far is None or what in ANYWHERE:
             return await self._do(what, asked)
         message = msgspec.msgpack.encode((what, asked))
         if address is None:
@@ -508,6 +516,8 @@ class OperatorDoor:
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
             own = _json(await self._do(what, asked))
             together = _together([own, *filter(None, answers)]) | {"unanswered": missing}
+            if what == "top":
+                together["silent"] = [asdict(silent(far, self._node().folder, node)) for node in missing]
             if what == "tree":
                 del together["roots"][int(asked.get("agents", MOST_AGENTS)) :]
             return JSONResponse(together)
@@ -545,6 +555,9 @@ class OperatorDoor:
             return JSONResponse(await self._letters(operator, address, asked))
         if what == "runs":
             return JSONResponse(operator.runs(str(address), asked.get("status")))
+        if what == "release":
+            operator.release(str(address))
+            return JSONResponse({})
         if what == "backup":
             return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
         if what == "restore":

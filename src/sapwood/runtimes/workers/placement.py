@@ -103,6 +103,12 @@ class Part:
     async def everybody(self) -> Iterable[str]:
         return map(str, range(self.sharing.count))
 
+    def pool_of(self, node: str) -> str:
+        return self.sharing.pool(int(node))
+
+    def lock_of(self, node: str) -> str:
+        return f"lock-{node}"
+
 
 def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int]) -> Sharing:
     """Return how so many workers share the trees of these classes. A pool of 0: the plain workers run its classes."""

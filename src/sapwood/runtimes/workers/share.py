@@ -47,7 +47,7 @@ class WorkerShare:
 
     def hold(self, folder: Path) -> FolderLock:
         os.fstat(self._folder_lock)  # whoever lost it runs on nothing
-        return FolderLock(folder, f"lock-{self.directory.number}")
+        return FolderLock(folder, self.directory.lock_of(self.directory.here))
 
     async def listen(self) -> None:
         await self.transport.listen(self._listening)
