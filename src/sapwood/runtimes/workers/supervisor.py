@@ -257,7 +257,7 @@ class Supervisor:
             self._kill(worker, process)
 
     def _kill(self, worker: Worker, process: BaseProcess) -> None:
-        log.error("worker %d (process %s) does not answer and is killed", worker.number, process.pid)
+        log.error("%s does not answer and is killed", self._named(worker, process))
         _signal(process, signal.SIGKILL)
         process.join()
         assert worker.stacks is not None
@@ -308,7 +308,11 @@ class Supervisor:
         worker.failures = 0 if now - worker.started > STEADY else worker.failures + 1
         pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
         worker.start_at = now + pause
-        log.error("worker %d (process %s) %s; it is started again", worker.number, process.pid, how)
+        log.error("%s %s; it is started again", self._named(worker, process), how)
+
+    def _named(self, worker: Worker, process: BaseProcess) -> str:
+        pool = self.sharing.pool(worker.number)
+        return f"worker {worker.number} ({pool and f'{pool}, '}process {process.pid})"
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
         self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
