@@ -219,10 +219,8 @@ class Watchdog:
         if not Strikes(self._folder, strikes).quarantined(root):
             return []
         times = f"{strikes} times within an hour" if strikes > 1 else "once"
-        return [
-            f"{root} is in quarantine: it ended its process {times}, now by {stuck.address}.{stuck.method}. "
-            f"Mend that, then let it run again: sapwood release {shlex.quote(str(root))}"
-        ]
+        why = f"{root} is in quarantine: it ended its process {times}, now by {stuck.address}.{stuck.method}."
+        return [f"{why} Mend that, then let it run again: sapwood release {shlex.quote(str(root))}"]
 
 
 def _say_at_last(*texts: str) -> None:
