@@ -183,7 +183,7 @@ def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_
         output, said = waiting.communicate(timeout=PATIENCE)
 
         assert (waiting.returncode, output) == (1, "")
-        assert "stopped before it had answered" in said
+        assert "The agent's process ended before it answered" in said
         assert "Traceback" not in "".join(server.said)
 
 

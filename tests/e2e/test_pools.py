@@ -183,6 +183,8 @@ def test_other_pools_find_everything_and_what_was_due_happens(folder: Path) -> N
         (("--workers", "2"), "Press is for the pool 'heavy', and no worker is. Say --pool heavy=1"),
         (("--workers", "2", "--pool", "heavy=1", "--pool", "huge=1"), "No root of the app is for the pool 'huge'"),
         (("--workers", "2", "--pool", "heavy"), "--pool takes a name and a number, as in --pool heavy=2"),
+        (("--workers", "2", "--pool", "hevy=1"), "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
+        (("--workers", "2", "--pool", "heavy=1", "--pool", "heavy=2"), "--pool is given twice for 'heavy'"),
         (("--pool", "heavy=1"), "Say how many those are too: --workers 1"),
     ],
 )
@@ -191,3 +193,10 @@ def test_pools_that_make_no_sense_are_refused_at_the_start(folder: Path, options
 
     assert done.returncode == 1
     assert text in done.stderr
+
+
+def test_half_a_worker_is_refused(folder: Path) -> None:
+    done = sapwood(folder, "serve", "app:app", "--port", "0", "--workers", "1.5", "--pool", "heavy=1")
+
+    assert done.returncode == 2
+    assert "Invalid value for --workers: '1.5' is no whole number." in done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -248,6 +249,41 @@ def test_sigterm_lets_requests_end_whichever_worker_answers_them(two: Server) ->
         thread.join()
     assert [status for status, _ in answers] == [200] * 8
     assert not any(map(alive, processes))
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_whoever_comes_after_sigterm_is_refused_while_requests_end(two: Server, is_stuck: bool) -> None:
+    one, other = apart(two)
+    stuck = call(two, other, "process")
+    if is_stuck:
+        os.kill(stuck, signal.SIGSTOP)
+    answers: list[tuple[int, str]] = []
+    asking = threading.Thread(target=lambda: answers.append(two.get(f"/agents/counter/{one}?wait=3")))
+    if not is_stuck:  # otherwise chance may have the one that is stuck hold it
+        asking.start()
+        time.sleep(0.3)
+
+    two.process.terminate()
+    until(lambda: is_refused(two))
+    assert alive(stuck)
+    assert not answers
+    if is_stuck:
+        os.kill(stuck, signal.SIGCONT)
+    else:
+        asking.join()
+        assert [status for status, _ in answers] == [200]
+    assert two.process.wait(PATIENCE) == 0
+    assert "Traceback" not in "".join(two.said)
+
+
+def is_refused(server: Server) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.port), 0.2).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # it was reset
+        pass
+    return False
 
 
 def test_sockets_are_told_to_come_again_when_the_server_stops(two: Server) -> None:

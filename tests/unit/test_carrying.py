@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.web.carrying import relay
 
@@ -89,16 +90,25 @@ async def test_a_socket_whose_agent_is_lost_is_told_to_come_back(said: tuple[dic
     assert client.told[-1]["code"] == 1012
 
 
-@pytest.mark.parametrize("said", [None, ()])
-async def test_a_request_whose_agent_is_lost_before_it_answers_may_come_again(said: tuple[()] | None) -> None:
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (None, b"The process of Desk:a does not answer."),
+        ((), b"The process of Desk:a ended before it answered. Whether it was done is not known."),
+    ],
+)
+async def test_a_request_whose_agent_is_lost_before_it_answers_may_come_again(
+    said: tuple[()] | None, text: bytes
+) -> None:
     client = Client(REQUEST)
     opening = no_way() if said is None else opened(Dying())
 
     async with asyncio.timeout(10):
-        await relay(opening, {"type": "http"}, client.receive, client.send)
+        await relay(opening, {"type": "http"}, client.receive, client.send, Address.root_of("Desk", "a"))
 
     assert client.told[0]["status"] == 503
     assert (b"retry-after", b"1") in client.told[0]["headers"]
+    assert client.told[1]["body"] == text
 
 
 async def test_half_an_answer_is_cut_off_and_not_ended() -> None:

@@ -212,6 +212,50 @@ def strike(folder: Path, root: str, at: float) -> None:
         file.write(json.dumps({"root": root, "at": at}) + "\n")
 
 
+STUCK = """
+import asyncio, logging, sys
+from pathlib import Path
+from sapwood.address import Address
+from sapwood.kernel.watchdog import Watchdog
+from sapwood.settings import Settings
+
+class Held(logging.Handler):
+    def emit(self, record):
+        if record.levelno == logging.ERROR:
+            while True:
+                pass
+
+async def main():
+    here = Address.parse("Bad:one/Part:two")
+    settings = Settings(slow_slice=0.05, stuck_slice=0.1, fatal_slice=0.2)
+    Watchdog(asyncio.get_running_loop(), settings, Path(sys.argv[1]), lambda task: (here, "spin"))
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    if sys.argv[2] == "log":
+        logging.getLogger().addHandler(Held())
+        logging.error("something")
+    await asyncio.sleep(0)
+    while True:
+        pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("stuck_in", ["loop", "log"])
+def test_the_strike_that_puts_a_tree_in_quarantine_says_so_in_the_log(tmp_path: Path, stuck_in: str) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(STUCK), str(tmp_path), stuck_in]
+    ended = [subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False) for _ in range(3)]
+
+    assert [one.returncode for one in ended] == [70, 70, 70]
+    assert ["in quarantine" in one.stderr for one in ended] == [False, False, True]
+    (line,) = [line for line in ended[-1].stderr.splitlines() if "in quarantine" in line]
+    said = (
+        "Bad:one is in quarantine: it ended its process 3 times within an hour, now by Bad:one/Part:two.spin. "
+        "Mend that, then let it run again: sapwood release Bad:one"
+    )
+    assert line in (f"ERROR {said}", said)
+
+
 def test_a_tree_is_held_back_after_three_strikes_within_an_hour(tmp_path: Path) -> None:
     for at in (0.0, 1000.0):
         strike(tmp_path, "Bad:one", at)

@@ -41,6 +41,11 @@ class PoolLoom(PoolPress):
     pass
 
 
+@agent(pool="fire")
+class PoolSpark(Agent):
+    pass
+
+
 KINDS = [known(cls) for cls in (PoolDesk, PoolPress, PoolKiln, PoolLoom)]
 TYPES = ["PoolDesk", "PoolPress", "PoolOven", "PoolStove", "PoolLoom", "Gone"]
 POOL_OF = {"PoolPress": "heavy", "PoolOven": "gpu", "PoolStove": "gpu"}
@@ -90,7 +95,10 @@ def test_a_pool_is_of_one_class_and_needs_no_type_id() -> None:
     ("pools", "text"),
     [
         ({"gpu": 1}, "PoolPress is for the pool 'heavy', and no worker is. Say --pool heavy=1"),
-        ({"gpu": 1, "heavy": 1, "hevy": 1}, "No root of the app is for the pool 'hevy'. Pools: gpu, heavy."),
+        ({"gpu": 1, "heavy": 1, "hevy": 1}, "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
+        ({"hevy": 1}, "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
+        ({"gpu": 1, "heavy": 1, "tiny": 1}, "No root of the app is for the pool 'tiny'. Pools: gpu, heavy."),
+        ({"gpu": 1, "heavy": 1, "fire": 1}, "PoolSpark is, and is none of the roots .* A sub-agent is run where its"),
     ],
 )
 def test_pools_that_do_not_fit_the_classes_are_refused_with_what_to_say(pools: Mapping[str, int], text: str) -> None:

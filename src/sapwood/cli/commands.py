@@ -9,13 +9,14 @@ import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -68,6 +69,14 @@ def run() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _whole(kind: object, tokens: Sequence[Token]) -> int:
+    """Read a number that cannot be rounded: half a process is a mistake."""
+    text = tokens[0].value
+    if not text.removeprefix("-").isdecimal():
+        raise ValueError(f"{text!r} is no whole number.")
+    return int(text)
+
+
 @cli.command
 def serve(
     target: Target,
@@ -79,7 +88,9 @@ def serve(
     insecure: Insecure = False,
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log_level: Level = "info",
-    workers: Annotated[int | None, Parameter(help="Processes to share the agents between: one for each core.")] = None,
+    workers: Annotated[
+        int | None, Parameter(converter=_whole, help="Processes to share the agents between: one for each core.")
+    ] = None,
     pool: Annotated[
         list[str] | None, Parameter(negative="", help="Processes beside those for one pool of classes: `name=number`.")
     ] = None,
@@ -99,16 +110,21 @@ def serve(
             log_level=log_level,
             grace=grace,
             workers=workers,
-            pools=dict(map(_pool, pool or ())),
+            pools=_pools(pool or ()),
         )
     )
 
 
-def _pool(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not name or not number.isdecimal():
-        raise UsageError(f"--pool takes a name and a number, as in --pool heavy=2, and not {text!r}.")
-    return name, int(number)
+def _pools(texts: Iterable[str]) -> dict[str, int]:
+    pools: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if not name or not number.isdecimal():
+            raise UsageError(f"--pool takes a name and a number, as in --pool heavy=2, and not {text!r}.")
+        if name in pools:
+            raise UsageError(f"--pool is given twice for {name!r}. Say once how many workers it has.")
+        pools[name] = int(number)
+    return pools
 
 
 @cli.command

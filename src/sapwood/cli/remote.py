@@ -44,7 +44,7 @@ def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
         if "done" in answer:
             return
         yield answer["result"]
-    raise Unavailable("The server stopped before it had answered. Whether it was done, nobody can say.")
+    raise _lost()
 
 
 def _line(answer: http.client.HTTPResponse) -> bytes:
@@ -101,6 +101,8 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
         answer = connection.getresponse()
     except TimeoutError:
         raise _silent(data, patience) from None
+    except ConnectionResetError:
+        raise _lost() from None
     except OSError:
         raise Unavailable(
             f"The server of {data!r} does not answer at {found['url']}. Process {pid} ended without a word, or "
@@ -111,6 +113,13 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
     return answer
 
 
+def _lost() -> Unavailable:
+    return Unavailable(
+        "The agent's process ended before it answered, or the one that held the connection. Whether it was done is "
+        "not known."
+    )
+
+
 def _silent(data: str, patience: float) -> Unavailable:
     return Unavailable(
         f"The server of {data!r} has not answered for {patience:.0f} seconds. Perhaps an agent holds up its process; "
@@ -119,8 +128,11 @@ def _silent(data: str, patience: float) -> Unavailable:
 
 
 def _refusal(answer: http.client.HTTPResponse) -> SapwoodError:
+    body = answer.read()
+    if answer.status == http.client.SERVICE_UNAVAILABLE and not body.startswith(b"{"):
+        return Refused(body.decode())  # of the process that holds the connection, about the agent's
     try:
-        said = json.loads(answer.read())
+        said = json.loads(body)
         kind = ForbiddenSql if said.get("code") == ForbiddenSql.code else Refused
         return kind(str(said["error"]))
     except (ValueError, KeyError):

@@ -37,7 +37,7 @@ from sapwood.runs.streaming import OpenStreams
 from sapwood.runtimes.arranging import arrange, tidy
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.placement import Sharing, shared_by
-from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
+from sapwood.runtimes.workers.supervisor import CLOSED, WHERE, Seat, Supervisor
 from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
@@ -90,7 +90,9 @@ def serve(options: Options) -> None:
 
 def _supervise(options: Options, workers: int, listening: socket.socket) -> None:
     if workers < 1 or workers + sum(options.pools.values()) > MOST_WORKERS:
-        raise UsageError(f"--workers takes a number from 1 to {MOST_WORKERS}, with those of all pools.")
+        raise UsageError(
+            f"--workers takes a number from 1 on; together with those of all pools there may be {MOST_WORKERS} at most."
+        )
     _log_to_stderr(options)
     app = load(options.target, options.data).app
     sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
@@ -117,6 +119,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             lock,
             grace=options.grace,
             silence=app.settings.fatal_slice + SILENCE,
+            public=listening,
             imports=NEEDED_BY_ALL,
             when_ready=ready,
         )
@@ -235,7 +238,7 @@ def _serve(
         timeout_graceful_shutdown=max(1, round(options.grace)),
         lifespan="on",
     )
-    server = Server(config, options, app, token, sockets[0]) if seat is None else Silent(config, app)
+    server = Server(config, options, app, token, sockets[0]) if seat is None else Silent(config, app, seat.line)
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(1)
@@ -306,11 +309,16 @@ class Together:
 class Silent(uvicorn.Server):
     """One worker's server. Where it is, is said by the supervisor."""
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
         super().__init__(config)
         self._app = app
+        self._line = line
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            self._line.send_bytes(CLOSED)
         _end_streams(self._app)
         await super().shutdown(sockets=sockets)
 

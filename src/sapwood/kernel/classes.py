@@ -412,6 +412,11 @@ def brought_by(kinds: Iterable[AgentClass]) -> dict[str, AgentClass]:
     return {type_id: kind for type_id, kind in found.items() if type_id not in doubled}
 
 
+def all_known() -> list[AgentClass]:
+    """Return every class that has been defined or looked at, roots and others."""
+    return list(_by_class.values())
+
+
 def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
     """Return the one class that a stored type id means: one of these, or one they bring along, before any other."""
 
@@ -424,7 +429,7 @@ def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
     fitting = {
         # Same module and qualified name: a module was reloaded, a notebook cell run again. The newest wins.
         (one.cls.__module__, one.cls.__qualname__): one
-        for one in list(_by_class.values())
+        for one in all_known()
         if fits(one)
     }
     if len(fitting) == 1:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 EXIT_CODE = 70
 STRIKES = "strikes.jsonl"
 HOUR = 3600.0
+PATIENCE = 2.0
+"""Seconds that the log is given to take what is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,8 @@ class Watchdog:
         self.slow[key] = (times + 1, max(longest, slow.seconds))
         if now - self._warned.get(key, -ONE_WARNING_PER) >= ONE_WARNING_PER:
             self._warned[key] = now
-            log.warning("%s", slow, extra={"address": str(slow.address), "method": slow.method})
+            extra = {"address": str(slow.address), "method": slow.method}
+            _is_said(lambda: log.warning("%s", slow, extra=extra))
 
     def _end(self, stuck: SlowSlice | None) -> None:
         """Write down what is stuck, and end the process: whoever supervises it starts it again."""
@@ -204,9 +208,37 @@ class Watchdog:
         write_crash(self._folder, os.getpid(), f"{text}\nAll threads:\n{stacks}")
         if stuck is not None:
             _append(self._folder / STRIKES, {"root": str(stuck.address.root), "at": time.time()})
-        sys.stderr.write(f"sapwood: {text}\nsapwood: the process ends.\n")
-        sys.stderr.flush()
+        _say_at_last(f"{text}\nThe process ends.", *self._verdict(stuck))
         os._exit(EXIT_CODE)
+
+    def _verdict(self, stuck: SlowSlice | None) -> list[str]:
+        """Return what is to be said of a tree if this was one strike too many."""
+        if stuck is None:
+            return []
+        root, strikes = stuck.address.root, self._settings.strikes
+        if not Strikes(self._folder, strikes).quarantined(root):
+            return []
+        times = f"{strikes} times within an hour" if strikes > 1 else "once"
+        why = f"{root} is in quarantine: it ended its process {times}, now by {stuck.address}.{stuck.method}."
+        return [f"{why} Mend that, then let it run again: sapwood release {shlex.quote(str(root))}"]
+
+
+def _say_at_last(*texts: str) -> None:
+    def say() -> None:
+        for text in texts:
+            log.error("%s", text)
+
+    if not _is_said(say):
+        sys.stderr.write("\n".join(texts) + "\n")
+    sys.stderr.flush()
+
+
+def _is_said(say: Callable[[], None]) -> bool:
+    """Log something; return whether that was possible: what is stuck may be whoever holds the log."""
+    saying = threading.Thread(target=say, name="sapwood-watchdog-log", daemon=True)
+    saying.start()
+    saying.join(PATIENCE)
+    return not saying.is_alive()
 
 
 def write_crash(folder: Path, process: int, text: str) -> None:

@@ -70,11 +70,13 @@ async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Re
     """Let another node answer a client of this one."""
     facts = {name: scope[name] for name in FACTS if name in scope}
     carried = Carried(place.root.type, place.name, place.rest, facts, _user(scope))
-    await relay(far.open(CARRY, root, pack(carried)), scope, receive, send)
+    await relay(far.open(CARRY, root, pack(carried)), scope, receive, send, root)
 
 
-async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, send: Send) -> None:
-    """Be the server of an application that is at the other end of an exchange."""
+async def relay(
+    opening: Awaitable[Exchange], scope: Scope, receive: Receive, send: Send, root: Address | None = None
+) -> None:
+    """Be the server of an application that is at the other end of an exchange, in the process that runs this root."""
     is_http = scope["type"] == "http"
     begun = over = False
     exchange: Exchange | None = None
@@ -89,11 +91,14 @@ async def relay(opening: Awaitable[Exchange], scope: Scope, receive: Receive, se
             over = over or _is_last(message)
     except OSError:
         pass  # the client is gone; the other node learns of it
-    except Unavailable as error:
+    except Unavailable:
         if over:
             pass  # the client has all it is to be told, and may go on with its next request
         elif is_http:
-            await _excuse(error, scope, receive, send, begun=begun)
+            if begun:
+                raise  # the server cuts the connection, so that nobody takes half an answer for a whole one
+            whose = "The agent's process" if root is None else f"The process of {root}"
+            await _excuse(whose, scope, receive, send, was_asked=exchange is not None)
         else:
             if upwards is None:
                 await receive()  # that it wants to connect
@@ -138,12 +143,11 @@ async def _upwards(receive: Receive, exchange: Exchange) -> None:
             await waiting
 
 
-async def _excuse(error: Unavailable, scope: Scope, receive: Receive, send: Send, *, begun: bool) -> None:
+async def _excuse(whose: str, scope: Scope, receive: Receive, send: Send, *, was_asked: bool) -> None:
     from starlette.responses import PlainTextResponse
 
-    if begun:
-        raise error  # the server cuts the connection, so that nobody takes half an answer for a whole one
-    await PlainTextResponse("Service Unavailable", 503, {"retry-after": "1"})(scope, receive, send)
+    how = "ended before it answered. Whether it was done is not known." if was_asked else "does not answer."
+    await PlainTextResponse(f"{whose} {how}", 503, {"retry-after": "1"})(scope, receive, send)
 
 
 async def _close(send: Send, *, begun: bool) -> None:

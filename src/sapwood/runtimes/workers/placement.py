@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import UsageError
-from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.classes import AgentClass, all_known
 from sapwood.kernel.shards import SHARDS, shard_of
 
 PLAIN = ""
@@ -113,19 +114,30 @@ class Part:
 def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int]) -> Sharing:
     """Return how so many workers share the trees of these classes. A pool of 0: the plain workers run its classes."""
     wanted = {kind.pool: kind for kind in reversed(roots) if kind.pool is not None}
+    for pool in pools:
+        if pool not in wanted:
+            raise UsageError(f"No root of the app is for the pool {pool!r}. {_instead_of(pool, wanted)}")
     for pool, kind in sorted(wanted.items()):
         if pool not in pools:
             raise UsageError(
                 f"{kind.cls.__name__} is for the pool {pool!r}, and no worker is. Say --pool {pool}=1 to have one, or "
                 f"--pool {pool}=0 to have the other workers run it."
             )
-    for pool in pools:
-        if pool not in wanted:
-            there = f"Pools: {', '.join(sorted(wanted))}." if wanted else "Name it with @agent(pool=…)."
-            raise UsageError(f"No root of the app is for the pool {pool!r}. {there}")
     sizes = {pool: size for pool, size in sorted(pools.items()) if size}
     types: dict[str, str | None] = {kind.type: kind.pool for kind in roots}
     for kind in roots:
         for former in kind.aliases:
             types.setdefault(former, kind.pool)
     return Sharing(workers, sizes, {type_: pool for type_, pool in sorted(types.items()) if pool in sizes})
+
+
+def _instead_of(pool: str, wanted: Mapping[str, AgentClass]) -> str:
+    if near := get_close_matches(pool, wanted, 1):
+        return f"Did you mean {near[0]!r}?"
+    for kind in all_known():
+        if kind.pool == pool:
+            return (
+                f"{kind.cls.__name__} is, and is none of the roots in App(agents=[…]). A sub-agent is run where its "
+                "root is: name the pool at the class of the root."
+            )
+    return f"Pools: {', '.join(sorted(wanted))}." if wanted else "Name it with @agent(pool=…)."

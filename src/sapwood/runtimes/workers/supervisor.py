@@ -36,7 +36,7 @@ from sapwood.storage.files import FolderLock
 
 log = logging.getLogger("sapwood.server")
 
-READY, ALIVE, DRAINED, END = b"ready", b"alive", b"drained", b"end"
+READY, ALIVE, CLOSED, DRAINED, END = b"ready", b"alive", b"closed", b"drained", b"end"
 WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
 ANSWER = 5.0
@@ -48,6 +48,8 @@ LAST_WORDS = 15.0
 """Seconds beyond the grace that a worker is given to end."""
 AGAIN = 0.5
 """Seconds after which a worker that could not be started is tried again."""
+STUCK = 1.0
+"""Seconds that a worker is given to accept nobody any more; one that takes longer accepts nobody anyway."""
 BACKLOG = 1024
 UNKNOWN = 255
 """The exit code of a process of which nobody knows how it ended."""
@@ -108,6 +110,8 @@ class Worker:
     stacks: IO[bytes] | None = None
     """What it said where it was then."""
     is_ready: bool = False
+    is_closed: bool = False
+    """Whether it accepts no connection any more."""
     is_drained: bool = False
     restarts: int = -1
     """How often it was started again."""
@@ -130,6 +134,8 @@ class Supervisor:
     grace: float
     silence: float
     """Seconds without a word after which a worker is killed."""
+    public: socket.socket | None = None
+    """Where workers accept clients: whoever comes when they do so no more is refused."""
     imports: Sequence[str] = ()
     """The modules that every worker needs, and that start no thread when they are imported."""
     when_ready: Callable[[], None] = lambda: None
@@ -198,7 +204,7 @@ class Supervisor:
             unless_started.pop_all()
         worker.process, worker.line = process, line
         worker.started = worker.heard = time.monotonic()
-        worker.is_ready = worker.is_drained = False
+        worker.is_ready = worker.is_closed = worker.is_drained = False
 
     def _seat(self, worker: Worker, line: Connection) -> Seat:
         if worker.stacks is not None:
@@ -249,6 +255,8 @@ class Supervisor:
                 self._kill(worker, process)
             elif now > worker.heard + self.silence:
                 self._ask_or_kill(worker, process)
+        if self._stop_at is not None:
+            self._refuse_all()
         if self._stop_at is not None and (
             now > self._stop_at - LAST_WORDS or all(one.is_drained or one.process is None for one in self._workers)
         ):
@@ -264,7 +272,7 @@ class Supervisor:
             self._kill(worker, process)
 
     def _kill(self, worker: Worker, process: BaseProcess) -> None:
-        log.error("worker %d (process %s) does not answer and is killed", worker.number, process.pid)
+        log.error("%s does not answer and is killed", self._named(worker, process))
         _signal(process, signal.SIGKILL)
         process.join()
         assert worker.stacks is not None
@@ -285,6 +293,7 @@ class Supervisor:
                 worker.line = None
                 return
             worker.heard = time.monotonic()
+            worker.is_closed = worker.is_closed or said == CLOSED
             worker.is_drained = worker.is_drained or said == DRAINED
             if said == READY:
                 worker.is_ready = True
@@ -315,7 +324,11 @@ class Supervisor:
         worker.failures = 0 if now - worker.started > STEADY else worker.failures + 1
         pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
         worker.start_at = now + pause
-        log.error("worker %d (process %s) %s; it is started again", worker.number, process.pid, how)
+        log.error("%s %s; it is started again", self._named(worker, process), how)
+
+    def _named(self, worker: Worker, process: BaseProcess) -> str:
+        pool = self.sharing.pool(worker.number)
+        return f"worker {worker.number} ({pool and f'{pool}, '}process {process.pid})"
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
         self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
@@ -325,6 +338,15 @@ class Supervisor:
         for worker in self._workers:
             if worker.process is not None:
                 _signal(worker.process, signal.SIGTERM)
+
+    def _refuse_all(self) -> None:
+        """Close the public port, when all workers have: as long as one process has it open, clients would wait."""
+        is_late = self._stop_at is not None and time.monotonic() > self._stop_at - self.grace - LAST_WORDS + STUCK
+        if self.public is not None and (is_late or all(one.is_closed or one.process is None for one in self._workers)):
+            with contextlib.suppress(OSError):  # not every system can; there it ends with the last that has it open
+                self.public.shutdown(socket.SHUT_RDWR)
+            self.public.close()
+            self.public = None
 
 
 def _has_ended(worker: Worker, process: BaseProcess) -> bool:
