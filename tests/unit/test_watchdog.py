@@ -213,7 +213,7 @@ def strike(folder: Path, root: str, at: float) -> None:
 
 
 STUCK = """
-import asyncio, logging, sys
+import asyncio, logging, sys, time
 from pathlib import Path
 from sapwood.address import Address
 from sapwood.kernel.watchdog import Watchdog
@@ -222,8 +222,7 @@ from sapwood.settings import Settings
 class Held(logging.Handler):
     def emit(self, record):
         if record.levelno == logging.ERROR:
-            while True:
-                pass
+            time.sleep(600)
 
 async def main():
     here = Address.parse("Bad:one/Part:two")
@@ -234,8 +233,7 @@ async def main():
         logging.getLogger().addHandler(Held())
         logging.error("something")
     await asyncio.sleep(0)
-    while True:
-        pass
+    time.sleep(600)
 
 asyncio.run(main())
 """
