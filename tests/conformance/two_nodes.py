@@ -28,7 +28,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
-from sapwood.testing.world import SLOW, World
+from sapwood.testing.world import World, lived
 
 FRONT, BACK = "front", "back"
 
@@ -158,13 +158,5 @@ class TwoNodes(World):
 @asynccontextmanager
 async def running_on_two_nodes(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
-    with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
-        changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
-        world = TwoNodes(app, changed, slow_slices=slow_slices)
-        await world.start()
-        try:
-            yield world
-        finally:
-            await world.app.__aexit__()
-        if world.slow:
-            raise AssertionError("\n".join(str(slow) for slow in world.slow))
+    async with lived(TwoNodes, app, slow_slices, settings) as world:
+        yield world

@@ -67,39 +67,24 @@ class Signature:
         call: Call,
         limit: int,
         lend: Callable[[Any, Call, int], Any],
+        make: Callable[[Copier, Any, int], Any] = Copier.copy,
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return copies of the arguments; functions and callbacks become what `lend` makes of them for this call."""
+        """Return copies of the arguments; functions and callbacks become what `lend` makes of them for this call.
+
+        With `Copier.parcel` they are only packed, to be copied where they are unpacked.
+        """
         if kwargs or not self._required <= len(args) <= self._most:
-            return self._copy_bound(args, kwargs, call, limit, lend, Copier.copy)
-        copied = list(args)
+            return self._copy_bound(args, kwargs, call, limit, lend, make)
+        copied: list[Any] = list(args)
         for at, value in enumerate(args):
             if type(value) in FUNCTIONS or isinstance(value, Callback):
                 copied[at] = lend(value, call, limit)
             else:
-                copied[at] = self._positional[at].copy(value, limit)
+                copied[at] = make(self._positional[at], value, limit)
         return copied, kwargs
 
-    def parcel_arguments(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        call: Call,
-        limit: int,
-        lend: Callable[[Any, Call, int], Any],
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments as `copy_arguments` does, but packed, to be copied where they are unpacked."""
-        if kwargs or not self._required <= len(args) <= self._most:
-            return self._copy_bound(args, kwargs, call, limit, lend, Copier.parcel)
-        packed: list[Any] = list(args)
-        for at, value in enumerate(args):
-            if type(value) in FUNCTIONS or isinstance(value, Callback):
-                packed[at] = lend(value, call, limit)
-            else:
-                packed[at] = self._positional[at].parcel(value, limit)
-        return packed, kwargs
-
     def unparcel(self, arguments: Sequence[msgspec.Raw]) -> list[Any]:
-        """Return copies of the arguments that `parcel_arguments` packed by their place."""
+        """Return copies of the arguments that `copy_arguments` packed by their place."""
         if len(arguments) > len(self._positional):
             return [self.copier(place).unpacked(raw) for place, raw in enumerate(arguments)]
         return [copier.unpacked(raw) for copier, raw in zip(self._positional, arguments, strict=False)]

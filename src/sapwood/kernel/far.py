@@ -177,7 +177,7 @@ class FarLine:
     def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         # Packed now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.parcel_arguments(args, kwargs, call, self._limit, Lending)
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending, Copier.parcel)
         work = self._call(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
         return work
@@ -260,7 +260,7 @@ class FarLine:
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.parcel_arguments(args, kwargs, call, self._limit, Lending)
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending, Copier.parcel)
 
         async def begin(channel: FarChannel) -> None:
             call.tighten()

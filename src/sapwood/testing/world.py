@@ -178,6 +178,7 @@ class _Runtime(LocalRuntime):
         return CountingGate(self._points, super().make_gate())
 
 
+W = TypeVar("W", bound=World)
 SLOW = 0.5
 """Seconds without an await that fail a test: machines that run tests are slow now and then."""
 
@@ -189,9 +190,16 @@ async def running(app: App, *, slow_slices: str = "fail", **settings: Any) -> As
     Code that holds up the loop for half a second fails the test, unless `slow_slices="allow"`.
     Further keyword arguments replace single settings of the app.
     """
+    async with lived(World, app, slow_slices, settings) as world:
+        yield world
+
+
+@asynccontextmanager
+async def lived(kind: type[W], app: App, slow_slices: str, settings: dict[str, Any]) -> AsyncGenerator[W, None]:
+    """Run an app in a world of this kind, as `running` does."""
     with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
         changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
-        world = World(app, changed, slow_slices=slow_slices)
+        world = kind(app, changed, slow_slices=slow_slices)
         await world.start()
         try:
             yield world
