@@ -109,7 +109,7 @@ bench *args:
 
 # Write the lock file anew from pyproject.toml. Names no package index.
 lock *args:
-    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --universal --python-version 3.11 \
+    uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --extra cluster --universal --python-version 3.11 \
         --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
         --quiet --output-file requirements/dev.txt {{args}}
 

@@ -28,10 +28,9 @@ EXTRAS = {
     "auth": ("pyjwt",),
     "chat": ("pydantic-ai-slim",),
     "remote": ("httpx2",),
-    "cluster": ("nats-py",),
+    "cluster": ("nats-py", "obstore"),
     "temporal": ("temporalio",),
     "sandbox": ("pydantic-monty",),
-    "s3": ("obstore",),
     "otel": ("opentelemetry-sdk",),  # the API comes with others, and does nothing alone
 }
 

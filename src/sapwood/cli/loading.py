@@ -19,7 +19,7 @@ USUAL = ("app.py", "main.py")
 EXTRA_OF = {
     "jwt": "auth",
     "nats": "cluster",
-    "obstore": "s3",
+    "obstore": "cluster",
     "opentelemetry": "otel",
     "prometheus_client": "metrics",
     "pydantic_ai": "chat",

@@ -6,12 +6,15 @@ the commit added to the write-ahead log.
 
 The directory and the transport are where a single process and many differ: who runs a
 tree, and how to speak with them.
+
+The log and the archive are where data survives a machine: what was committed last, fenced
+by the ownership of its shard, and what is old enough to lie in object storage.
 """
 
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -189,6 +192,101 @@ class Transport(Protocol):
     @property
     def held_up(self) -> int:
         """How many exchanges may not send more now, until the other end has taken what it was sent."""
+        ...
+
+
+class Fenced(Unavailable):
+    """Somebody else owns the shard now: nothing of it may be written or answered here any more."""
+
+    def __init__(self, shards: Collection[int]) -> None:
+        super().__init__("Another node runs this tree now.")
+        self.shards = shards
+        """Those that were found to be taken."""
+
+
+class Epoch(NamedTuple):
+    """One ownership of a shard."""
+
+    number: int
+    """Grows with every owner."""
+    sequence: int
+    """Of the entry that took it, in the same log as the shard's trees: every write of the owner's is fenced by it."""
+
+
+class Entry(NamedTuple):
+    """What to store in the log."""
+
+    shard: int
+    tree: str
+    """The tree's id: hexadecimal, made from its address."""
+    data: bytes
+    id: str
+    """Stored once, however often it is sent."""
+    is_alarm: bool = False
+    """Whether it is the tree's line in the shard's index of alarms, and not a commit; each replaces the one before."""
+    replaces: bool = False
+    """Whether all that was stored for the tree before it goes."""
+
+
+class Record(NamedTuple):
+    """What the log holds."""
+
+    tree: str
+    sequence: int
+    """Its place; all trees of a stream share one count."""
+    data: bytes
+
+
+class FencedLog(Protocol):
+    """A replicated log of every tree, which only the owner of a tree's shard can write to."""
+
+    async def append(self, entries: Sequence[Entry], epochs: Mapping[int, Epoch]) -> list[int]:
+        """Store all of these, or none; return their places. They lie in one stream, their shards are owned by `epochs`.
+
+        Returns when a majority has it on its disks. Goes on trying while the log cannot be reached.
+        `Fenced` if one of the shards has another owner; `Unavailable` if the log was out of reach for too long: then
+        nobody knows whether it was stored, and the trees have to be read again.
+        """
+        ...
+
+    async def read(self, shard: int, tree: str, after: int = 0) -> list[Record]:
+        """Return what is stored for a tree after this place, in order, as whoever leads the log knows it."""
+        ...
+
+    async def alarms(self, shards: Collection[int]) -> list[Record]:
+        """Return the index of alarms of these shards."""
+        ...
+
+    async def trees(self, shards: Collection[int]) -> dict[int, dict[str, int]]:
+        """Return which trees of these shards the log holds anything of, and in how many messages."""
+        ...
+
+    async def drop(self, shard: int, tree: str, up_to: int) -> None:
+        """Forget a tree's commits up to this place; they are in the archive."""
+        ...
+
+    def stream_of(self, shard: int) -> int:
+        """Return which of the streams a shard lies in: what is stored together has to lie in one."""
+        ...
+
+
+class Archive(Protocol):
+    """Object storage."""
+
+    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
+        """Store an object; False: `only_new` was asked for and there is one."""
+        ...
+
+    async def get(self, key: str) -> bytes | None:
+        """Return an object; None: there is none."""
+        ...
+
+    def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """Return the keys that begin so, in order, those after `after`."""
+        ...
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are gone already are no trouble."""
         ...
 
 

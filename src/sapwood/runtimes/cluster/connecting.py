@@ -1,0 +1,126 @@
+"""The way to NATS, and the streams of a cluster, made by whoever comes first."""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import Unavailable, UsageError
+from sapwood.runtimes.cluster.cells import Layout, Names
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 30.0
+"""Seconds that servers which are being elected or restarted are waited for: an election takes 4 to 9."""
+DUPLICATES = 120
+"""Seconds during which the same message is stored once. Nobody may try for longer."""
+WRONG_SEQUENCE = 10071
+
+
+async def connect(servers: str, name: str) -> Any:
+    """Return a connection to any of these servers, which comes back by itself however long they are gone."""
+    import nats
+    import nats.errors
+
+    async def trouble(error: Exception) -> None:
+        log.warning("NATS: %s", error or type(error).__name__)
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await nats.connect(
+                [server.strip() for server in servers.split(",")],
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.05,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                error_cb=trouble,
+                pending_size=64 * 1024 * 1024,
+            )
+    except (OSError, nats.errors.NoServersError, TimeoutError) as error:
+        raise Unavailable(f"No NATS server answers at {servers}: {error}") from None
+
+
+async def found(connection: Any, cluster: str, wished: Layout) -> Names:
+    """Return how the cluster is cut; found it as wished if nobody has, and make its streams."""
+    from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+
+    streams = connection.jetstream(timeout=10)
+    first = Names(cluster, wished)
+    members = StreamConfig(
+        name=first.members,
+        subjects=[f"{cluster}.nodes.>"],
+        num_replicas=wished.replicas,
+        storage=StorageType.FILE,
+        max_msgs_per_subject=1,
+        allow_direct=True,
+        allow_msg_ttl=True,
+    )
+    await _make(streams, members)
+    names = Names(cluster, await _layout(streams, first, wished))
+    for number in range(names.layout.streams * names.layout.cells):
+        stream = StreamConfig(
+            name=names.stream(number),
+            subjects=[names.subjects(number)],
+            retention=RetentionPolicy.LIMITS,
+            discard=DiscardPolicy.NEW,
+            num_replicas=names.layout.replicas,
+            storage=StorageType.FILE,
+            allow_direct=True,
+            allow_rollup_hdrs=True,
+            allow_atomic=True,
+            deny_delete=False,
+            deny_purge=False,
+            duplicate_window=DUPLICATES,
+        )
+        await _make(streams, stream)
+    return names
+
+
+async def _make(streams: Any, config: Any) -> None:
+    """Make a stream, or find it; wait while the servers elect whoever decides."""
+    import nats.errors
+    import nats.js.errors
+
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        try:
+            await streams.stream_info(config.name)
+            return
+        except nats.js.errors.NotFoundError:
+            pass
+        except (nats.errors.Error, TimeoutError) as error:
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable(f"The stream {config.name!r} cannot be looked at: {error}") from None
+            await asyncio.sleep(0.2)
+            continue
+        try:
+            await streams.add_stream(config)
+            return
+        except (nats.errors.Error, TimeoutError) as error:
+            if asyncio.get_running_loop().time() > end:
+                raise UsageError(
+                    f"The stream {config.name!r} cannot be made: {error}. A cluster needs {config.num_replicas} NATS "
+                    "servers with JetStream, 2.15 or newer."
+                ) from None
+            await asyncio.sleep(0.2)
+
+
+async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
+    import nats.js.errors
+
+    try:
+        await streams.publish(
+            names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
+        )
+    except nats.js.errors.APIError as error:
+        if error.err_code != WRONG_SEQUENCE:
+            raise
+    message = await streams.get_last_msg(names.members, names.setup)
+    return msgspec.json.decode(message.data, type=Layout)
