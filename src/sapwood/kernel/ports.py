@@ -74,6 +74,17 @@ class Gate(Protocol):
         """Return when names created and removed in a folder are durable."""
         ...
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        """Take note of when a tree has to be woken and of its dead letters; kept before or with its next commit.
+
+        Neither: nobody has to look at it. It may then be kept later.
+        """
+        ...
+
+    async def bury(self, root: Address) -> None:
+        """Return when it is durable that a tree is no more; nothing of it is committed from now on."""
+        ...
+
     def forget(self, database: Database) -> None:
         """The database is about to close; nothing of it waits any more."""
         ...
@@ -287,6 +298,48 @@ class Archive(Protocol):
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are gone already are no trouble."""
+        ...
+
+
+class Keeper(Protocol):
+    """Brings the files of trees to this machine and puts them away, where the log and the archive hold the trees."""
+
+    async def bring(self, root: Address) -> bool:
+        """Return when the files of a tree are here, as they were when it was last committed to; False: there is none.
+
+        Whatever lay in its folder and is not that, is gone. Asked for once at a time, and never while the tree is open.
+        """
+        ...
+
+    def put_away(self, root: Address) -> None:
+        """The tree was closed, and all of it is durable; its files may be used again, or go. Must not block."""
+        ...
+
+    async def rebased(self, root: Address) -> None:
+        """Return when what is in a tree's folder now is durable as the tree, in place of all it was before.
+
+        The tree is closed meanwhile.
+        """
+        ...
+
+
+class Holder(Protocol):
+    """Runs the trees of the shards that this node owns. Told by whoever keeps the ownership of shards."""
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        """These are this node's now; with each, whether its owner before ended well. None of their trees is asked for
+        before this returns: only then the directory says that they are here."""
+        ...
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        """Return when nothing of these is open any more and all of it is stored: another node takes them then.
+
+        The directory says already that they are not here. What runs gets a moment to end.
+        """
+        ...
+
+    def lost(self, shards: Collection[int]) -> None:
+        """These may be another node's by now: nothing of them is written or answered any more, from this moment on."""
         ...
 
 
