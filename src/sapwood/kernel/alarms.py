@@ -45,6 +45,12 @@ def alarms_file(part: str) -> str:
     return FILE.replace(".", f"{part}.")
 
 
+def remove_index(path: Path, files: Files) -> None:
+    """Remove a node's index."""
+    for one in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"), path):
+        files.remove(one)
+
+
 class Alarms:
     """Rings for every tree when it is due; kept in a file of the node's own."""
 

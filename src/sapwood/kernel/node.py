@@ -8,9 +8,9 @@ import logging
 import os
 import threading
 import time
-from asyncio import Task
+from asyncio import CancelledError, Task
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
@@ -29,13 +29,14 @@ from sapwood.errors import (
     WrongThread,
 )
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.alarms import Alarms, alarms_file
+from sapwood.kernel.alarms import Alarms, alarms_file, remove_index
 from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
 from sapwood.kernel.offload import Offload
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Gate, Keeper
+from sapwood.kernel.shards import shard_of
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
 from sapwood.kernel.tree import DESTROYED, LABEL, Tree
@@ -57,6 +58,7 @@ RESTORED = ".restored"
 STOPPED = "stopped"
 """A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
+MOVED = "Another node runs this tree now."
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
 
@@ -78,6 +80,7 @@ class Node:
         part: str = "",
         pool: str = "",
         restarts: int = 0,
+        keeper: Keeper | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -91,6 +94,14 @@ class Node:
         """The pool that it runs the trees of; "": of all classes that name none."""
         self.restarts = restarts
         """How often its process was started again."""
+        self.keeper = keeper
+        """Brings the files of trees; None: they lie in the folder, which is all there is of them."""
+        self.crashes: dict[int, float] = {}
+        """The shards whose owner before did not end in good order, with when this node took them."""
+        self.leave: Callable[[], Awaitable[None]] | None = None
+        """Hands all that this node runs to others."""
+        self.may_answer: Callable[[], bool] = lambda: True
+        """Whether its trees are its own for certain now."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -105,8 +116,10 @@ class Node:
         self.calls_done = 0
         """How many calls have ended here."""
         self._stopped_mark = folder / f"{STOPPED}{part}"
-        self.after_crash = not self._stopped_mark.exists()
+        self._after_crash = not self._stopped_mark.exists()
         files.remove(self._stopped_mark)
+        if keeper is not None:
+            remove_index(folder / alarms_file(part), files)  # it is made from what the shards bring
         self.alarms = Alarms(folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
@@ -127,13 +140,15 @@ class Node:
         self._background: set[Task[None]] = set()
         self._dying: set[Task[Any]] = set()
         self._stopped: Unavailable | None = None
+        self._bringing: dict[Address, Task[None]] = {}
+        """The trees whose files are on their way here."""
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
         for one in unfinished(folder):
             if not self._left_by_me(one):
                 continue
-            if one.suffix == RESTORED and not one.with_suffix("").exists():
+            if one.suffix == RESTORED and not one.with_suffix("").exists() and keeper is None:
                 files.rename(one, one.with_suffix(""))
             else:
                 self._in_background(self._remove(one))
@@ -141,7 +156,7 @@ class Node:
 
     def _left_by_me(self, folder: Path) -> bool:
         """Return whether what lies about is from a life of this node before; others may be at work on theirs."""
-        if self.far is None:
+        if self.far is None or self.keeper is not None:
             return True
         root = _labelled(folder)
         return root is not None and self.owns(root)
@@ -157,7 +172,9 @@ class Node:
         self.roots = roots
         self.begin_due = begin_due
         self._woke = when_started
-        if not self.alarms.is_whole:
+        if self.keeper is not None:
+            self.alarms.complete()
+        elif not self.alarms.is_whole:
             known = [root for root in roots_in(self.folder) if self.owns(root)]
             if known:
                 self._in_background(self._index(known))
@@ -195,7 +212,13 @@ class Node:
     @property
     def is_ready(self) -> bool:
         """Whether it should be sent work: running, and no agent stops all others."""
-        return self._stopped is None and self.watchdog.ready
+        return self._stopped is None and self.watchdog.ready and self.may_answer()
+
+    def crashed_before(self, root: Address) -> float | None:
+        """Return when this node took over a tree from one that did not end in good order; None: that one did."""
+        if self.keeper is not None:
+            return self.crashes.get(shard_of(root))
+        return self.born if self._after_crash else None
 
     def check_deps(self, kind: AgentClass) -> None:
         """Refuse a class that asks for other dependencies than the app has."""
@@ -226,7 +249,9 @@ class Node:
         """Return the live, started agent at this address."""
         given: dict[str, AgentClass] = {}
         while True:
-            tree = self.tree(address, kind)
+            tree = await self.brought(address, kind)
+            if self.keeper is not None and not self._may_reach(address.root, caller):
+                raise Unavailable(MOVED)
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
@@ -242,6 +267,96 @@ class Node:
             if actor is not None:
                 return actor
 
+    def _may_reach(self, root: Address, caller: Call | None) -> bool:
+        """Return whether a tree may be asked for something: while it is handed over only what runs in it may go on."""
+        return self.owns(root) or (caller is not None and caller.actor.address.root == root)
+
+    async def brought(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
+        """Return the tree an address belongs to, as `tree` does, once its files are here."""
+        root = address.root
+        while self.keeper is not None and root not in self.trees:
+            self._check_may_open(root, only_files=only_files)
+            bringing = self._bringing.get(root)
+            if bringing is None:
+                aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
+                bringing = self._bringing[root] = self.loop.create_task(
+                    self._bring(self.keeper, root, aliases), context=self.context.copy()
+                )
+                # Whoever wanted it may be gone.
+                bringing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            try:
+                await asyncio.shield(bringing)
+            except CancelledError:
+                if not bringing.cancelled():
+                    raise
+                raise Unavailable(MOVED) from None
+        return self.tree(address, kind, only_files=only_files)
+
+    async def exists(self, root: Address) -> bool:
+        """Return whether a tree has data here, or an agent in memory."""
+        tree = self.trees.get(root)
+        if tree is None and self.keeper is not None and self.owns(root):
+            tree = await self.brought(root, only_files=True)
+        if tree is not None and tree.destroyed is not None:
+            return False
+        folder = tree_folder(self.folder, root)
+        return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
+
+    async def _bring(self, keeper: Keeper, root: Address, aliases: Sequence[str]) -> None:
+        try:
+            if not await keeper.bring(root):
+                for alias in aliases:
+                    if await self._bring_renamed(keeper, Address.root_of(alias, root.name), root):
+                        break
+            self._check_may_open(root, only_files=True)
+            self._make_tree(root, tree_folder(self.folder, root))
+        finally:
+            del self._bringing[root]
+
+    async def _bring_renamed(self, keeper: Keeper, old: Address, root: Address) -> bool:
+        """Have a tree that was stored under a former type id of its class be this one; False: there is none."""
+        tree = self.trees.get(old)
+        if tree is not None:
+            if not tree.is_quiet or not tree.close():
+                raise Unavailable(f"{root} is still run as {old}.")
+            self._put_away(old)
+        if not await keeper.bring(old):
+            return False
+        folder = tree_folder(self.folder, root)
+        self.files.rename(tree_folder(self.folder, old), folder)
+        self.gate.moved(folder)
+        # First the new one: if this is interrupted there are two, and never none.
+        await keeper.rebased(root)
+        await self.gate.bury(old)
+        return True
+
+    def let_go(self, tree: Tree) -> None:
+        """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
+        self.trees.pop(tree.address, None)
+        tree.die(Unavailable(MOVED))
+        if tree.folder.exists():
+            self._move_away(tree.folder)
+
+    def stop_bringing(self, is_meant: Callable[[Address], bool]) -> list[Task[None]]:
+        """Bring none of these trees any more; return what still unwinds."""
+        tasks = [task for root, task in self._bringing.items() if is_meant(root)]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _put_away(self, root: Address) -> None:
+        del self.trees[root]
+        if self.keeper is not None:
+            self.keeper.put_away(root)
+
+    def _check_may_open(self, root: Address, *, only_files: bool) -> None:
+        if self._stopped is not None:
+            raise Unavailable(str(self._stopped))
+        if not self.owns(root):
+            raise Unavailable(f"{root} is run by another process.")
+        if not only_files and self.strikes.quarantined(root):
+            raise self._quarantined(root)
+
     def tree(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
         """Return the tree an address belongs to; `only_files`: none of its agents will run, it may be in quarantine."""
         if self.on_other_thread():
@@ -251,22 +366,23 @@ class Node:
         root = address.root
         tree = self.trees.get(root)
         if tree is None:
-            if not self.owns(root):
-                raise Unavailable(f"{root} is run by another process.")
-            is_held = self.strikes.quarantined(root)
-            if is_held and not only_files:
-                raise self._quarantined(root)
+            self._check_may_open(root, only_files=only_files)
+            if self.keeper is not None:
+                raise Unavailable(f"{root} is not here.")  # whoever may wait has it brought
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
-            tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
-            # A root is of one of the app's classes, whichever others have the same type id.
-            own = [known for known in self.roots if known.type == root.steps[0].type]
-            tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
-            tree.is_held = is_held
-            self.trees[root] = tree
+            tree = self._make_tree(root, self._folder_of(root, aliases))
         elif tree.is_held and not only_files:
             tree.is_held = self.strikes.quarantined(root)
             if tree.is_held:
                 raise self._quarantined(root)
+        return tree
+
+    def _make_tree(self, root: Address, folder: Path) -> Tree:
+        tree = self.trees[root] = Tree(self, self.files, folder, root, self._opened)
+        # A root is of one of the app's classes, whichever others have the same type id.
+        own = [known for known in self.roots if known.type == root.steps[0].type]
+        tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
+        tree.is_held = self.strikes.quarantined(root)
         return tree
 
     def held_back(self, root: Address) -> Quarantined | None:
@@ -316,7 +432,7 @@ class Node:
             for kind, child in below:
                 address = address.child(kind.type, child)
             return await self.far.stub(path, address, caller)
-        kinds = self.tree(address, root).kinds
+        kinds = (await self.brought(address, root)).kinds
         kinds[root.type] = root
         for kind, child in below:
             address = address.child(kind.type, child)
@@ -361,7 +477,7 @@ class Node:
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
             if tree.is_quiet and tree.close():
-                del self.trees[root]
+                self._put_away(root)
 
     def _running(self, task: Task[Any]) -> tuple[Address, str] | None:
         """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
@@ -394,16 +510,23 @@ class Node:
                 await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
                 if tree.folder.exists():
                     self._move_away(tree.folder)
-                self.alarms.forget(tree.address)
+                if named.exception() is None:
+                    self.alarms.forget(tree.address)
             finally:
                 # Also when it failed: whoever asks for the tree next finds the tombstone, and goes on with it.
                 self.trees.pop(tree.address, None)
                 gone.set_result(None)
 
-        named = self.loop.create_task(self.gate.sync_folder(tree.folder) if tree.folder.exists() else asyncio.sleep(0))
+        named = self.loop.create_task(self._name_destroyed(tree))
         named.add_done_callback(lambda named: named.cancelled() or named.exception())  # the caller may be gone
         self._in_background(tear_down())  # whatever becomes of the call that asked
         await asyncio.shield(named)
+
+    async def _name_destroyed(self, tree: Tree) -> None:
+        """Return when it is durable that a tree is no more."""
+        if tree.folder.exists():
+            await self.gate.sync_folder(tree.folder)
+            await self.gate.bury(tree.address)
 
     async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
@@ -412,7 +535,7 @@ class Node:
 
     async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken anew.
-        while (tree := self.tree(root, only_files=True)).destroyed is not None:
+        while (tree := await self.brought(root, only_files=True)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self.loop.create_future()
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
@@ -426,6 +549,8 @@ class Node:
             self.files.rename(whole, tree.folder)
             self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
+            if self.keeper is not None:
+                await self.keeper.rebased(root)
         finally:
             self.trees.pop(tree.address, None)
             done.set_result(None)
@@ -481,6 +606,8 @@ class Node:
         try:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)
+            if self.leave is not None:
+                await self.leave()
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")

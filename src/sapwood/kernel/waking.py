@@ -45,7 +45,7 @@ class Woods(Protocol):
     begin_due: Callable[[Actor], float | None]
     """Begins what an agent has to do by now; returns when it has more."""
 
-    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
+    async def brought(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
 
     async def reach_alone(self, address: Address) -> Actor: ...
 
@@ -153,10 +153,10 @@ class Waking:
         if self._unseen.get(root, (0, 0.0))[1] > now:
             return self._unseen[root][1]
         known, kind = self.root_known_as(root)
-        tree = self._woods.tree(known, kind)
+        tree = await self._woods.brought(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known, kind)
+            tree = await self._woods.brought(known, kind)
         _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.
