@@ -301,48 +301,6 @@ class Archive(Protocol):
         ...
 
 
-class Keeper(Protocol):
-    """Brings the files of trees to this machine and puts them away, where the log and the archive hold the trees."""
-
-    async def bring(self, root: Address) -> bool:
-        """Return when the files of a tree are here, as they were when it was last committed to; False: there is none.
-
-        Whatever lay in its folder and is not that, is gone. Asked for once at a time, and never while the tree is open.
-        """
-        ...
-
-    def put_away(self, root: Address) -> None:
-        """The tree was closed, and all of it is durable; its files may be used again, or go. Must not block."""
-        ...
-
-    async def rebased(self, root: Address) -> None:
-        """Return when what is in a tree's folder now is durable as the tree, in place of all it was before.
-
-        The tree is closed meanwhile.
-        """
-        ...
-
-
-class Holder(Protocol):
-    """Runs the trees of the shards that this node owns. Told by whoever keeps the ownership of shards."""
-
-    async def gained(self, shards: Mapping[int, bool]) -> None:
-        """These are this node's now; with each, whether its owner before ended well. None of their trees is asked for
-        before this returns: only then the directory says that they are here."""
-        ...
-
-    async def let_go(self, shards: Collection[int]) -> None:
-        """Return when nothing of these is open any more and all of it is stored: another node takes them then.
-
-        The directory says already that they are not here. What runs gets a moment to end.
-        """
-        ...
-
-    def lost(self, shards: Collection[int]) -> None:
-        """These may be another node's by now: nothing of them is written or answered any more, from this moment on."""
-        ...
-
-
 def settle(waiting: Iterable[Future[None]], error: BaseException | None) -> None:
     """Let everybody who waits go on, or fail."""
     for waiter in waiting:
