@@ -53,7 +53,7 @@ class ProcessGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address) -> None:
+    async def bury(self, root: Address, folder: Path) -> None:
         pass
 
     def forget(self, database: Database) -> None:
@@ -247,8 +247,9 @@ class DiskGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address) -> None:
-        pass
+    async def bury(self, root: Address, folder: Path) -> None:
+        if folder.exists():  # noqa: ASYNC240 - one look
+            await self.sync_folder(folder)
 
     def _tell(self, news: Callable[..., object], *what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited

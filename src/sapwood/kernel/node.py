@@ -34,8 +34,9 @@ from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
+from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.offload import Offload
-from sapwood.kernel.ports import Gate, Keeper
+from sapwood.kernel.ports import Gate
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
@@ -58,6 +59,7 @@ RESTORED = ".restored"
 STOPPED = "stopped"
 """A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
+ABOUT_TO = 0.01
 MOVED = "Another node runs this tree now."
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
@@ -96,6 +98,8 @@ class Node:
         """How often its process was started again."""
         self.keeper = keeper
         """Brings the files of trees; None: they lie in the folder, which is all there is of them."""
+        self.held: set[int] = set()
+        """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
         """The shards whose owner before did not end in good order, with when this node took them."""
         self.leave: Callable[[], Awaitable[None]] | None = None
@@ -142,6 +146,8 @@ class Node:
         self._stopped: Unavailable | None = None
         self._bringing: dict[Address, Task[None]] = {}
         """The trees whose files are on their way here."""
+        self._putting_away: dict[Address, Task[None]] = {}
+        """Those that were closed and whose files are being noted."""
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
@@ -303,39 +309,53 @@ class Node:
         return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
 
     async def _bring(self, keeper: Keeper, root: Address, aliases: Sequence[str]) -> None:
+        former = [Address.root_of(alias, root.name) for alias in aliases]
         try:
-            if not await keeper.bring(root):
-                for alias in aliases:
-                    if await self._bring_renamed(keeper, Address.root_of(alias, root.name), root):
-                        break
+            for old in former:  # somebody may have looked at it by its old name
+                await self._until_put_away(old)
+                if (tree := self.trees.get(old)) is not None:
+                    if not tree.is_quiet or not tree.close():
+                        raise Unavailable(f"{root} is still run as {old}.")
+                    self.put_away(tree)
+                    await self._until_put_away(old)
+            await self._until_put_away(root)
+            folder = tree_folder(self.folder, root)
+            await keeper.bring(root, folder, former)
             self._check_may_open(root, only_files=True)
-            self._make_tree(root, tree_folder(self.folder, root))
+            self._make_tree(root, folder)
         finally:
             del self._bringing[root]
 
-    async def _bring_renamed(self, keeper: Keeper, old: Address, root: Address) -> bool:
-        """Have a tree that was stored under a former type id of its class be this one; False: there is none."""
-        tree = self.trees.get(old)
-        if tree is not None:
-            if not tree.is_quiet or not tree.close():
-                raise Unavailable(f"{root} is still run as {old}.")
-            self._put_away(old)
-        if not await keeper.bring(old):
-            return False
-        folder = tree_folder(self.folder, root)
-        self.files.rename(tree_folder(self.folder, old), folder)
-        self.gate.moved(folder)
-        # First the new one: if this is interrupted there are two, and never none.
-        await keeper.rebased(root)
-        await self.gate.bury(old)
-        return True
+    def put_away(self, tree: Tree) -> Task[None] | None:
+        """Forget a tree that is closed; return what is done when its files may be used again."""
+        self.trees.pop(tree.address, None)
+        if self.keeper is None:
+            return None
+        work = self._in_background(self.keeper.put_away(tree.address, tree.folder))
+        self._putting_away[tree.address] = work
+        work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
+        return work
 
-    def let_go(self, tree: Tree) -> None:
+    async def _until_put_away(self, root: Address) -> None:
+        if (work := self._putting_away.get(root)) is not None:
+            await asyncio.wait({work})
+
+    async def close(self, tree: Tree, error: SapwoodError) -> None:
+        """End a tree in good order: what it wrote is durable and its files put away when this returns."""
+        await self._close_tree(tree, error)
+        if (work := self.put_away(tree)) is not None:
+            await asyncio.wait({work})
+
+    def lose(self, tree: Tree) -> None:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
         self.trees.pop(tree.address, None)
         tree.die(Unavailable(MOVED))
         if tree.folder.exists():
             self._move_away(tree.folder)
+
+    def forget_alarms_of_others(self) -> None:
+        """Wake no tree any more whose shard went elsewhere."""
+        self._in_background(self.alarms.let_go(lambda root: shard_of(root) not in self.held))
 
     def stop_bringing(self, is_meant: Callable[[Address], bool]) -> list[Task[None]]:
         """Bring none of these trees any more; return what still unwinds."""
@@ -343,11 +363,6 @@ class Node:
         for task in tasks:
             task.cancel()
         return tasks
-
-    def _put_away(self, root: Address) -> None:
-        del self.trees[root]
-        if self.keeper is not None:
-            self.keeper.put_away(root)
 
     def _check_may_open(self, root: Address, *, only_files: bool) -> None:
         if self._stopped is not None:
@@ -418,6 +433,14 @@ class Node:
         """Return whether the tree is run here."""
         return self.far is None or self.far.directory.is_here(root)
 
+    async def until_owned(self, root: Address) -> bool:
+        """Return whether the tree is run here; if it is about to be, once it is."""
+        while not self.owns(root):
+            if shard_of(root) not in self.held:
+                return False
+            await asyncio.sleep(ABOUT_TO)
+        return True
+
     async def stub(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
         """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
         (root, name), *below = path
@@ -470,14 +493,14 @@ class Node:
     def sleep(self, idle_for: float = 0.0) -> None:
         """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
         before = time.monotonic() - idle_for
-        for root, tree in list(self.trees.items()):
+        for tree in list(self.trees.values()):
             if tree.deletions or tree.stays_awake:
                 continue  # deletions still write to the databases of parents
             for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
             if tree.is_quiet and tree.close():
-                self._put_away(root)
+                self.put_away(tree)
 
     def _running(self, task: Task[Any]) -> tuple[Address, str] | None:
         """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
@@ -524,9 +547,9 @@ class Node:
 
     async def _name_destroyed(self, tree: Tree) -> None:
         """Return when it is durable that a tree is no more."""
-        if tree.folder.exists():
-            await self.gate.sync_folder(tree.folder)
-            await self.gate.bury(tree.address)
+        await self.gate.bury(tree.address, tree.folder)
+        if self.keeper is not None:
+            self._in_background(self.keeper.destroyed(tree.address))
 
     async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
@@ -550,7 +573,7 @@ class Node:
             self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
             if self.keeper is not None:
-                await self.keeper.rebased(root)
+                await self.keeper.rebased(root, tree.folder)
         finally:
             self.trees.pop(tree.address, None)
             done.set_result(None)

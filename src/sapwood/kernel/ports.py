@@ -81,8 +81,8 @@ class Gate(Protocol):
         """
         ...
 
-    async def bury(self, root: Address) -> None:
-        """Return when it is durable that a tree is no more; nothing of it is committed from now on."""
+    async def bury(self, root: Address, folder: Path) -> None:
+        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder, if it has one."""
         ...
 
     def forget(self, database: Database) -> None:

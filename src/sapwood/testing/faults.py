@@ -178,8 +178,8 @@ class CountingGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         self._below.alarmed(root, due, dead)
 
-    async def bury(self, root: Address) -> None:
-        await self._below.bury(root)
+    async def bury(self, root: Address, folder: Path) -> None:
+        await self._below.bury(root, folder)
 
     def forget(self, database: Database) -> None:
         self._open.discard(database)
