@@ -266,7 +266,7 @@ def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
     """Print the state of an agent as JSON. It is not woken by it."""
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return {"state": operator.state(address)}
+        return {"state": await operator.state(address)}
 
     answer = remote.ask_or_open(data, "state", here, address=address)
     print(json.dumps(answer["state"], indent=2, ensure_ascii=False))
@@ -376,7 +376,7 @@ def runs(
     """Show the runs that an agent has given and keeps: how each stands, how large it is, and whether it is pinned."""
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return operator.runs(address, status)
+        return await operator.runs(address, status)
 
     answer = remote.ask_or_open(data, "runs", here, address=address, status=status)
     if as_json:

@@ -74,6 +74,17 @@ class Gate(Protocol):
         """Return when names created and removed in a folder are durable."""
         ...
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        """Take note of when a tree has to be woken and of its dead letters; kept before or with its next commit.
+
+        Neither: nobody has to look at it. It may then be kept later.
+        """
+        ...
+
+    async def bury(self, root: Address, folder: Path) -> None:
+        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder, if it has one."""
+        ...
+
     def forget(self, database: Database) -> None:
         """The database is about to close; nothing of it waits any more."""
         ...
@@ -117,6 +128,22 @@ class Directory(Protocol):
 
     def lock_of(self, node: str) -> str:
         """Return the name of the file in the data folder that has the id of a node's process."""
+        ...
+
+
+class Holder(Protocol):
+    """Runs the trees of the shards that this node owns; told by whoever knows when that changes."""
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        """These are ours now; calls come once this returns. Each with whether the owner before ended well."""
+        ...
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        """Have nothing of these run or be written any more; another node has them once this returns."""
+        ...
+
+    def lost(self, shards: Collection[int]) -> None:
+        """Drop these at once, without writing: another node has them."""
         ...
 
 
