@@ -34,9 +34,10 @@ from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
+from sapwood.kernel.following import MovingLine, find
 from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.offload import Offload
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Gate, Moved
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
@@ -295,7 +296,7 @@ class Node:
             except CancelledError:
                 if not bringing.cancelled():
                     raise
-                raise Unavailable(MOVED) from None
+                raise Moved(address.root) from None
         return self.tree(address, kind, only_files=only_files)
 
     async def exists(self, root: Address) -> bool:
@@ -368,7 +369,7 @@ class Node:
         if self._stopped is not None:
             raise Unavailable(str(self._stopped))
         if not self.owns(root):
-            raise Unavailable(f"{root} is run by another process.")
+            raise Moved(root)
         if not only_files and self.strikes.quarantined(root):
             raise self._quarantined(root)
 
@@ -451,10 +452,19 @@ class Node:
                 f"Roots: {roots}."
             )
         address = Address.root_of(root.type, name)
-        if self.far is not None and not self.far.directory.is_here(address):
-            for kind, child in below:
-                address = address.child(kind.type, child)
-            return await self.far.stub(path, address, caller)
+        if self.far is not None:
+            if self.far.moves(address):
+                return await find(self, self.far, path, caller)
+            if not self.far.directory.is_here(address):
+                for kind, child in below:
+                    address = address.child(kind.type, child)
+                return await self.far.stub(path, address, caller)
+        return await self.stub_here(path, caller)
+
+    async def stub_here(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
+        """Return a stub of the agent at the end of this path, which this node runs."""
+        (root, name), *below = path
+        address = Address.root_of(root.type, name)
         kinds = (await self.brought(address, root)).kinds
         kinds[root.type] = root
         for kind, child in below:
@@ -463,13 +473,21 @@ class Node:
         async with in_time(deadline_of(caller), address):
             return self.stub_of(await self.reach(address, path[-1][0], caller))
 
+    def awake(self, address: Address) -> Actor | None:
+        """Return the agent at this address if it is in memory."""
+        tree = self.trees.get(address.root)
+        return None if tree is None else tree.actors.get(address)
+
     def _awaited_by(self, agent: Address) -> list[Address]:
         tree = self.trees.get(agent.root)
         actor = tree.actors.get(agent) if tree is not None else None
         return actor.awaited_by if actor is not None and actor.is_starting else []
 
     def stub_of(self, actor: Actor) -> Stub:
-        return Stub(Line(self, actor))
+        line = Line(self, actor)
+        if self.far is not None and self.far.moves(actor.address.root):
+            return Stub(MovingLine(self, self.far, line.address, line.kind, actor.limits.payload_bytes, line))
+        return Stub(line)
 
     def _opened(self, tree: Tree, database: Database) -> None:
         """Close a database nobody used lately, if too many are open."""

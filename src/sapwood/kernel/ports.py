@@ -204,7 +204,7 @@ class Transport(Protocol):
         """Begin an exchange with a node: say what it is about, and the first message.
 
         `items`: how many messages the other end may send before the first is taken; 0: as many as fit into a number of
-        bytes. `Unavailable` if the node cannot be reached for too long.
+        bytes. `NotBegun` if the node cannot be reached for too long.
         """
         ...
 
@@ -220,6 +220,20 @@ class Transport(Protocol):
     def held_up(self) -> int:
         """How many exchanges may not send more now, until the other end has taken what it was sent."""
         ...
+
+
+class NotBegun(Unavailable):
+    """Nothing of what was asked was begun: whoever was asked is gone, or does not run the tree. Asking again is safe.
+
+    It is never what an agent fails with: then something was begun.
+    """
+
+
+class Moved(NotBegun):
+    """Whoever was asked does not run the tree now."""
+
+    def __init__(self, root: Address | str) -> None:
+        super().__init__(f"{root} is run by another process.")
 
 
 class Fenced(Unavailable):
