@@ -258,7 +258,7 @@ class Node:
         while True:
             tree = await self.brought(address, kind)
             if self.keeper is not None and not self._may_reach(address.root, caller):
-                raise Unavailable(MOVED)
+                raise Moved(address.root)
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
