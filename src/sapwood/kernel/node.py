@@ -351,6 +351,7 @@ class Node:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
         self.trees.pop(tree.address, None)
         tree.die(Unavailable(MOVED))
+        self.gate.drop(tree.address)
         if tree.folder.exists():
             self._move_away(tree.folder)
 
@@ -565,7 +566,7 @@ class Node:
 
     async def _name_destroyed(self, tree: Tree) -> None:
         """Return when it is durable that a tree is no more."""
-        await self.gate.bury(tree.address, tree.folder)
+        await self.gate.bury(tree.address, tree.folder if tree.folder.exists() else None)
         if self.keeper is not None:
             self._in_background(self.keeper.destroyed(tree.address))
 
