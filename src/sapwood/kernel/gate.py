@@ -56,6 +56,9 @@ class ProcessGate:
     async def bury(self, root: Address, folder: Path | None) -> None:
         pass
 
+    async def flushed(self, root: Address) -> None:
+        pass
+
     def drop(self, root: Address) -> None:
         pass
 
@@ -253,6 +256,9 @@ class DiskGate:
     async def bury(self, root: Address, folder: Path | None) -> None:
         if folder is not None:
             await self.sync_folder(folder)
+
+    async def flushed(self, root: Address) -> None:
+        pass
 
     def drop(self, root: Address) -> None:
         pass

@@ -53,10 +53,6 @@ class Keeper:
         """Have the archive forget a tree whose end is in the log."""
         raise NotImplementedError
 
-    async def rebased(self, root: Address, folder: Path) -> None:
-        """Have what is in a tree's folder now be the tree, in place of all that is stored of it. It is closed."""
-        raise NotImplementedError
-
     def look_after(self, open_trees: Callable[[], Collection[Tree]], owned: Callable[[], Collection[int]]) -> None:
         """Begin to snapshot, park and sweep: the trees that are open here, and those of these shards that are not."""
         raise NotImplementedError

@@ -145,6 +145,7 @@ class Node:
         self._background: set[Task[None]] = set()
         self._dying: set[Task[Any]] = set()
         self._stopped: Unavailable | None = None
+        self._has_died = False
         self._bringing: dict[Address, Task[None]] = {}
         """The trees whose files are on their way here."""
         self._putting_away: dict[Address, Task[None]] = {}
@@ -215,6 +216,11 @@ class Node:
 
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it ended as a killed process does."""
+        return self._has_died
 
     @property
     def is_ready(self) -> bool:
@@ -332,10 +338,15 @@ class Node:
         self.trees.pop(tree.address, None)
         if self.keeper is None:
             return None
-        work = self._in_background(self.keeper.put_away(tree.address, tree.folder))
+        work = self._in_background(self._put_away(self.keeper, tree))
         self._putting_away[tree.address] = work
         work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
         return work
+
+    async def _put_away(self, keeper: Keeper, tree: Tree) -> None:
+        await self.gate.flushed(tree.address)
+        await keeper.put_away(tree.address, tree.folder)
+        self.gate.drop(tree.address)
 
     async def _until_put_away(self, root: Address) -> None:
         if (work := self._putting_away.get(root)) is not None:
@@ -591,10 +602,9 @@ class Node:
             self.files.rename(whole, tree.folder)
             self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
-            if self.keeper is not None:
-                await self.keeper.rebased(root, tree.folder)
+            await self.gate.flushed(root)
         finally:
-            self.trees.pop(tree.address, None)
+            self.put_away(tree)
             done.set_result(None)
         self.alarms.look_by(root, self.clock.now())
 
@@ -688,6 +698,7 @@ class Node:
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
         self._stopped = Unavailable("The process crashed.")
+        self._has_died = True
         for tree in self.trees.values():
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self._stopped)

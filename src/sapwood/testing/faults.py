@@ -181,6 +181,9 @@ class CountingGate:
     async def bury(self, root: Address, folder: Path | None) -> None:
         await self._below.bury(root, folder)
 
+    async def flushed(self, root: Address) -> None:
+        await self._below.flushed(root)
+
     def drop(self, root: Address) -> None:
         self._below.drop(root)
 
