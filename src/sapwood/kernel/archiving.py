@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from sapwood.address import Address
-from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id
+from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id, unseal
 from sapwood.kernel.kept import (
     LIVE,
     MARKS,
@@ -33,7 +33,7 @@ from sapwood.kernel.kept import (
     unpack_snapshot,
 )
 from sapwood.kernel.ports import Archive, FencedLog, Record
-from sapwood.kernel.restoring import read_tree, since_base
+from sapwood.kernel.restoring import State, read_tree, since_base
 from sapwood.kernel.shards import shard_of
 
 log = logging.getLogger(__name__)
@@ -49,24 +49,30 @@ async def snapshot(stored: FencedLog, archive: Archive, root: Address, sequence:
     """
     tree = tree_id(root)
     records = [record for record in await stored.read(shard_of(root), tree) if record.sequence <= sequence]
-    return await _archive_files(archive, tree, records, digest, time.time())
+    return await _archive_files(archive, tree, records, digest)
 
 
-async def _archive_files(archive: Archive, tree: str, records: Sequence[Record], digest: bytes, now: float) -> Base:
+async def _archive_files(archive: Archive, tree: str, records: Sequence[Record], digest: bytes) -> Base:
     state = await read_tree(records, archive, tree)
     if state is None or state.tail.digest != digest:
         raise ChainBroken(f"The log of tree {tree} does not lead to the message that its owner stored last.")
-    links = await asyncio.to_thread(chained, records[-1:])
-    snapshot = Snapshot(
-        root=links[-1].message.root if links else "",
-        epoch=state.tail.epoch,
-        sequence=state.tail.sequence,
-        chain=digest,
-        at=now,
-        version=version("sapwood"),
-        images=[Image(stem, state.page_sizes[stem], bytes(content)) for stem, content in state.files.items()],
+    return await archive_state(archive, Address.parse(unseal(records[-1]).message.root), state)
+
+
+async def archive_state(archive: Archive, root: Address, state: State) -> Base:
+    """Have the archive take the files of a tree."""
+    return await _put(
+        archive,
+        Snapshot(
+            root=str(root),
+            epoch=state.tail.epoch,
+            sequence=state.tail.sequence,
+            chain=state.tail.digest,
+            at=time.time(),
+            version=version("sapwood"),
+            images=[Image(stem, state.page_sizes[stem], bytes(content)) for stem, content in state.files.items()],
+        ),
     )
-    return await _put(archive, snapshot)
 
 
 async def _put(archive: Archive, snapshot: Snapshot) -> Base:
@@ -117,13 +123,13 @@ async def _archive(
         base = None if marked is None else marked[1].parked
         if base is None or base.chain != first.message.before:
             # Somebody was parking it and died, or something is missing: reading it as a whole tells.
-            return await _archive_files(archive, tree, records, last.digest, now)
+            return await _archive_files(archive, tree, records, last.digest)
     if base is not None and not name_of(base.key).has_files:
         below = unpack_snapshot(await archive.get(base.key) or b"", base.key, base.digest)
         messages = [*below.messages, *messages]
         base = below.base
     if sum(len(data) for _, data in messages) > INLINE:
-        return await _archive_files(archive, tree, records, last.digest, now)
+        return await _archive_files(archive, tree, records, last.digest)
     return await _put(
         archive,
         Snapshot(

@@ -47,8 +47,12 @@ class Restored(NamedTuple):
     """Its files, without the suffix."""
     base: Base | None
     """What its messages in the log are to be applied to."""
+    messages: int
+    """How many these are."""
     log_bytes: int
-    """What these messages take."""
+    """What they take."""
+    begun: float
+    """When the first of them was written."""
     size: int
     """What its files take."""
     in_log: bool = True
@@ -174,7 +178,9 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
         epoch,
         frozenset(done),
         found,
+        len(links),
         0,
+        links[0].message.at if links else time.time(),
         sum(len(content) for content in done.values()),
         in_log=last is not None,
         is_end=last is not None and last.message.is_end,
@@ -349,20 +355,24 @@ class Clean(msgspec.Struct, array_like=True, frozen=True):
 
     epoch: int
     sequence: int
+    """The place of its last message; 0: the archive has it."""
     digest: bytes
-    in_log: bool
-    files: dict[str, bytes]
+    messages: int
+    """How many messages it has in the log since its base."""
+    stored_bytes: int
+    files: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
+    """The digest of each."""
 
 
-def record_clean(folder: Path, tail: Restored, files: Files) -> None:
+def record_clean(folder: Path, clean: Clean, files: Files) -> None:
     """Note which message the files of a closed tree are after, and what they are. Takes a while."""
     path = folder / CLEAN
     files.remove(path)
     if folder.exists():
-        clean = Clean(tail.epoch, tail.sequence, tail.digest, tail.in_log, _digests(folder))
         half = folder / f"{CLEAN}.new"
         files.remove(half)
-        files.close(files.create(half, msgspec.msgpack.encode(clean)))
+        whole = msgspec.structs.replace(clean, files=_digests(folder))
+        files.close(files.create(half, msgspec.msgpack.encode(whole)))
         files.rename(half, path)
 
 
