@@ -257,8 +257,8 @@ class Node:
         given: dict[str, AgentClass] = {}
         while True:
             tree = await self.brought(address, kind)
-            if self.keeper is not None and not self._may_reach(address.root, caller):
-                raise Unavailable(MOVED)
+            if self.far is not None and not self._may_reach(address.root, caller):
+                raise Moved(address.root)
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
