@@ -82,7 +82,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
 
 async def until(what: Callable[[], bool], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not what():
+        while not what():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.001)
 
 

@@ -263,7 +263,7 @@ class Node:
         given: dict[str, AgentClass] = {}
         while True:
             tree = await self.brought(address, kind)
-            if self.keeper is not None and not self._may_reach(address.root, caller):
+            if self.far is not None and not self._may_reach(address.root, caller):
                 raise Moved(address.root)
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
@@ -326,10 +326,9 @@ class Node:
                     self.put_away(tree)
                     await self._until_put_away(old)
             await self._until_put_away(root)
-            folder = tree_folder(self.folder, root)
-            await keeper.bring(root, folder, former)
+            await keeper.bring(root, tree_folder(self.folder, root), former)
             self._check_may_open(root, only_files=True)
-            self._make_tree(root, folder)
+            self._make_tree(root, self._folder_of(root, aliases))
         finally:
             del self._bringing[root]
 
@@ -338,15 +337,10 @@ class Node:
         self.trees.pop(tree.address, None)
         if self.keeper is None:
             return None
-        work = self._in_background(self._put_away(self.keeper, tree))
+        work = self._in_background(self.keeper.put_away(tree.address, tree.folder))
         self._putting_away[tree.address] = work
         work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
         return work
-
-    async def _put_away(self, keeper: Keeper, tree: Tree) -> None:
-        await self.gate.flushed(tree.address)
-        await keeper.put_away(tree.address, tree.folder)
-        self.gate.drop(tree.address)
 
     async def _until_put_away(self, root: Address) -> None:
         if (work := self._putting_away.get(root)) is not None:

@@ -173,7 +173,7 @@ class ClusterRuntime:
             async def listen() -> None:
                 await transport.listen()
                 await owners.join(member.holding)
-                keeper.look_after(lambda: list(node.trees.values()), owners.shards)
+                keeper.look_after(lambda: list(node.trees.values()), owners.shards, names.layout.streams)
 
             async def hang_up() -> None:
                 if node.has_died:
