@@ -698,7 +698,7 @@ class Node:
             tree.die(self._stopped)
         self.trees.clear()
         self.alarms.die()
-        self._dying.update(self.waking.stop())
+        self._dying.update(self.waking.stop(), self._bringing.values())
         for task in (*self._dying, *self._background):
             task.cancel()
 
