@@ -114,6 +114,7 @@ class Cluster:
         self.owners.of[shard] = None
         await self.holding(old).let_go({shard})
         self.node(to).held.add(shard)
+        self.node(to).sockets.gained({shard})
         self.owners.of[shard] = to
 
     def holding(self, name: str) -> Holding:

@@ -43,12 +43,17 @@ async def serve(
     from sapwood.web.carrying import carry
     from sapwood.web.door import Place, Refusal, raw_path
     from sapwood.web.errors import close_code
+    from sapwood.web.moving import hold_open
     from sapwood.wire.routing import as_sent
 
     is_http = scope["type"] == "http"
     try:
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
+            if not is_http and (moving := door.moving(found)) is not None:
+                with door.counted(scope):
+                    await hold_open(door, *moving, found, scope, receive, send)
+                return
             if (away := door.away(found)) is not None:
                 with door.counted(scope):
                     await carry(*away, found, scope, receive, send)
