@@ -74,6 +74,10 @@ class Gate(Protocol):
         """Return when names created and removed in a folder are durable."""
         ...
 
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder; None: it has none."""
+        ...
+
     def forget(self, database: Database) -> None:
         """The database is about to close; nothing of it waits any more."""
         ...
