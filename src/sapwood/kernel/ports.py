@@ -124,6 +124,22 @@ class Directory(Protocol):
         ...
 
 
+class Holder(Protocol):
+    """Runs the trees of the shards that this node owns; told by whoever knows when that changes."""
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        """These are ours now; calls come once this returns. Each with whether the owner before ended well."""
+        ...
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        """Have nothing of these run or be written any more; another node has them once this returns."""
+        ...
+
+    def lost(self, shards: Collection[int]) -> None:
+        """Drop these at once, without writing: another node has them."""
+        ...
+
+
 class Exchange(Protocol):
     """One conversation with another node, seen from one of its ends.
 
