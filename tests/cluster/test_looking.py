@@ -15,7 +15,9 @@ from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster import looking
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.looking import look
+from sapwood.runtimes.cluster.owners import Owner, encode
 
 
 class Shelf:
@@ -68,10 +70,7 @@ async def own(connection: Any, names: Names, shards: Sequence[int], owner: str) 
     stream = connection.jetstream(timeout=10)
     for at in range(0, len(shards), 200):
         await asyncio.gather(
-            *(
-                stream.publish(names.owner(shard), msgspec.msgpack.encode([3, owner, "", True]))
-                for shard in shards[at : at + 200]
-            )
+            *(stream.publish(names.owner(shard), encode(Owner(3, owner, "life"))) for shard in shards[at : at + 200])
         )
 
 
@@ -80,7 +79,7 @@ async def test_nodes_owners_and_streams_are_seen_by_who_may_only_look(cell: Nats
     await own(node, names, range(0, SHARDS, 2), "anna")
     await own(node, names, range(1, SHARDS - 1, 2), "berta")
     for name in ("anna", "berta"):
-        await node.jetstream().publish(names.lease(name), b"here")
+        await node.jetstream().publish(names.lease(name), msgspec.msgpack.encode(NodeLease(name, "life", 1, "1.0")))
 
     seen = await look(watch, "sapwood", monitors=monitors(cell))
 
@@ -100,8 +99,9 @@ async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(
 ) -> None:
     names = await found(node, "sapwood", Layout())
     await own(node, names, [5], "carla")
-    await node.jetstream().publish(names.lease("carla"), b"here")
+    await node.jetstream().publish(names.lease("carla"), msgspec.msgpack.encode(NodeLease("carla", "life", 1)))
     monkeypatch.setattr(looking, "LEASE", 0.5)
+    monkeypatch.setattr(looking, "MARGIN", 0.0)
     await asyncio.sleep(0.8)
 
     seen = await look(watch, "sapwood")

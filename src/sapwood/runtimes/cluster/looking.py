@@ -23,6 +23,8 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.ports import Archive
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.leases import LEASE, MARGIN, NodeLease
+from sapwood.runtimes.cluster.owners import Owner, decode
 
 PATIENCE = 12.0
 """Seconds that servers have for an answer: an election takes 4 to 9."""
@@ -31,8 +33,7 @@ PAUSE = 0.2
 MONITOR = 3.0
 AT_ONCE = 1000
 """Subjects that one question may name; servers refuse more than 1024."""
-LEASE = 14.0
-"""Seconds without a renewal after which a node counts as gone, as nodes themselves count."""
+NO_STREAM = 10059
 SILENT = 5_000_000_000
 """Nanoseconds without a word of a copy, after which it is gone: its leader hears of it every second."""
 LOOKS = 3
@@ -46,15 +47,9 @@ class Node(msgspec.Struct, frozen=True):
     renewed: float
     """Seconds since it said that it lives."""
     is_alive: bool
+    is_leaving: bool
     shards: int
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """Who owns a shard."""
-
-    shard: int
-    epoch: int
-    node: str
+    version: str
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -106,23 +101,23 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     """Look at a cluster; `monitors`: where its servers tell about themselves, if that may be asked."""
     names = await _names(connection, cluster)
     every = range(names.layout.streams * names.layout.cells)
-    owners = [
-        owner
+    owners = {
+        shard: owner
         for found in await asyncio.gather(*(_owners(connection, names, number) for number in every))
-        for owner in found
-    ]
-    nodes = await _nodes(connection, names, Counter(owner.node for owner in owners))
+        for shard, owner in found.items()
+        if owner.node
+    }
+    leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
     streams = await _streams(connection, names, every, monitors)
     if archive is not None:
         streams = [await _archived(archive, number, stream) for number, stream in zip(every, streams, strict=True)]
-    alive = {node.name for node in nodes if node.is_alive}
-    owned = {owner.shard for owner in owners if owner.node}
-    orphaned = sum(1 for owner in owners if owner.node and owner.node not in alive)
+    alive = {(node.name, leases[node.name].life) for node in nodes if node.is_alive}
+    orphaned = sum(1 for owner in owners.values() if (owner.node, owner.life) not in alive)
     seen = Seen(
         cluster=cluster,
         layout=names.layout,
         nodes=nodes,
-        unowned=SHARDS - len(owned),
+        unowned=SHARDS - len(owners),
         orphaned=orphaned,
         streams=streams,
         troubles=[],
@@ -132,46 +127,41 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
 
 async def _names(connection: Any, cluster: str) -> Names:
     first = Names(cluster, Layout())
-    setup = await last_of(connection, first.members, [first.setup])
+    try:
+        setup = await last_of(connection, first.members, [first.setup])
+    except Unavailable:
+        info = await _info(connection, first.members)
+        if info.get("error", {}).get("err_code") != NO_STREAM:
+            raise
+        setup = []
     if not setup:
         raise UsageError(f"There is no cluster called {cluster!r} here: no node of it was ever started.")
     return Names(cluster, msgspec.json.decode(setup[0].data, type=Layout))
 
 
-async def _owners(connection: Any, names: Names, stream: int) -> list[Owner]:
+async def _owners(connection: Any, names: Names, stream: int) -> dict[int, Owner]:
     of = {names.owner(shard): shard for shard in range(SHARDS) if names.layout.stream_of(shard) == stream}
-    owners: list[Owner] = []
-    for message in await last_of(connection, names.stream(stream), list(of)):
-        epoch, node = _owner(message.data)
-        owners.append(Owner(of[message.headers["Nats-Subject"]], epoch, node))
-    return owners
+    found = await last_of(connection, names.stream(stream), list(of))
+    return {of[message.headers["Nats-Subject"]]: decode(message.data) for message in found}
 
 
-def _owner(data: bytes) -> tuple[int, str]:
-    found = msgspec.msgpack.decode(data)
-    if isinstance(found, dict):
-        return found.get("epoch", found.get("number", 0)), found.get("node", "")
-    epoch, node, *_ = found
-    return epoch, node
-
-
-async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> list[Node]:
-    leases = await last_of(connection, names.members, [names.lease("*")], at_most=AT_ONCE)
+async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tuple[dict[str, NodeLease], list[Node]]:
+    stored = await last_of(connection, names.members, [names.lease("*")], at_most=AT_ONCE)
     try:  # by the clock that the leases were stored by
-        now = _time((await ask(connection, f"$JS.API.STREAM.INFO.{names.members}"))["ts"])
+        now = _time((await ask(connection, names.members))["ts"])
     except Unavailable:
         now = time.time()
-    prefix = names.lease("")
+    leases: dict[str, NodeLease] = {}
     nodes: list[Node] = []
-    for lease in leases:
-        name, renewed = (
-            lease.headers["Nats-Subject"].removeprefix(prefix),
-            now - _time(lease.headers["Nats-Time-Stamp"]),
-        )
-        if not lease.data:  # it left
-            continue
-        nodes.append(Node(name, round(max(renewed, 0.0), 1), renewed < LEASE, shards.get(name, 0)))
-    return sorted(nodes, key=lambda node: node.name)
+    for message in stored:
+        lease = msgspec.msgpack.decode(message.data, type=NodeLease)
+        leases[lease.node] = lease
+        renewed = max(now - _time(message.headers["Nats-Time-Stamp"]), 0.0)
+        alive, leaving = renewed < LEASE + MARGIN and lease.state != "left", lease.state == "leaving"
+        owned = shards.get(lease.node, 0)
+        if alive or owned:  # one that left, or was gone for good, is no news
+            nodes.append(Node(lease.node, round(renewed, 1), alive, leaving, owned, lease.version))
+    return leases, sorted(nodes, key=lambda node: node.name)
 
 
 async def _streams(connection: Any, names: Names, every: Iterable[int], monitors: Sequence[str]) -> list[Stream]:
@@ -187,7 +177,7 @@ async def _streams(connection: Any, names: Names, every: Iterable[int], monitors
 
 async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Mapping[str, Any]]) -> Stream:
     try:
-        info = await ask(connection, f"$JS.API.STREAM.INFO.{name}")
+        info = await ask(connection, name)
     except Unavailable:  # whoever would lead it would answer
         return Stream(name, 0, 0, 0, 0, [])
     state, group = info["state"], info.get("cluster") or {}
@@ -284,23 +274,26 @@ def _troubles(seen: Seen) -> Iterable[str]:
             )
 
 
-async def ask(connection: Any, subject: str, question: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Ask the servers something about streams; they may be about to elect who answers."""
-    import nats.errors
-
+async def ask(connection: Any, stream: str) -> dict[str, Any]:
+    """Return what the servers say of a stream; they may be about to elect who answers."""
     for tries_left in reversed(range(TRIES)):
-        try:
-            answer = await connection.request(subject, msgspec.json.encode(question or {}), timeout=PATIENCE / TRIES)
-            found = msgspec.json.decode(answer.data)
-            trouble = found["error"].get("description") if "error" in found else None
-        except (nats.errors.Error, TimeoutError) as error:
-            found, trouble = {}, str(error) or type(error).__name__
-        if trouble is None:
-            return found
+        info = await _info(connection, stream)
+        if "error" not in info:
+            return info
         if not tries_left:
-            raise Unavailable(f"NATS does not answer {subject}: {trouble}")
+            raise Unavailable(f"NATS does not tell about the stream {stream}: {info['error'].get('description')}")
         await asyncio.sleep(PAUSE)
     raise AssertionError
+
+
+async def _info(connection: Any, stream: str) -> dict[str, Any]:
+    import nats.errors
+
+    try:
+        answer = await connection.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=PATIENCE / TRIES)
+    except (nats.errors.Error, TimeoutError) as error:
+        return {"error": {"description": str(error) or type(error).__name__}}
+    return msgspec.json.decode(answer.data)
 
 
 async def last_of(connection: Any, stream: str, subjects: Sequence[str], *, at_most: int | None = None) -> list[Any]:
