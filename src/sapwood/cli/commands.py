@@ -24,6 +24,7 @@ from sapwood.address import Address
 from sapwood.cli import doctor as doctors
 from sapwood.cli import fitting, remote, showing
 from sapwood.cli import new as projects
+from sapwood.cli.cluster import cluster
 from sapwood.cli.loading import EXTRA_OF, load, usual_target
 from sapwood.cli.shell import interact
 from sapwood.cli.top import Top
@@ -159,6 +160,7 @@ def dev(
     serving.develop(options, Path.cwd())
 
 
+cli.command(cluster)
 temporal = App(name="temporal", help="Have Temporal drive the turns of an app.")
 cli.command(temporal)
 

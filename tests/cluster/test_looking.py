@@ -1,0 +1,146 @@
+"""A cluster seen from outside: who is there, who owns what, and what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.servers import Nats
+
+from sapwood.errors import UsageError
+from sapwood.kernel.shards import SHARDS
+from sapwood.runtimes.cluster import looking
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.leases import NodeLease
+from sapwood.runtimes.cluster.looking import look
+from sapwood.runtimes.cluster.owners import Owner, encode
+
+
+class Shelf:
+    """An archive of nothing but names."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+
+    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
+        raise AssertionError("A look changes nothing.")
+
+    async def get(self, key: str) -> bytes | None:
+        return b""
+
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        for key in sorted(self._keys):
+            if key.startswith(prefix) and key > after:
+                yield key
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        raise AssertionError("A look changes nothing.")
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
+    cell = Nats(tmp_path_factory.mktemp("cell")).start().wait()
+    yield cell
+    cell.stop()
+
+
+@pytest.fixture
+async def node(cell: Nats) -> AsyncIterator[Any]:
+    connection = await connect(cell.urls, "node")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def watch(cell: Nats) -> AsyncIterator[Any]:
+    connection = await connect(cell.urls_of("watch"), "watch")
+    yield connection
+    await connection.close()
+
+
+def monitors(cell: Nats) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for port in cell.monitors]
+
+
+async def own(connection: Any, names: Names, shards: Sequence[int], owner: str) -> None:
+    stream = connection.jetstream(timeout=10)
+    for at in range(0, len(shards), 200):
+        await asyncio.gather(
+            *(stream.publish(names.owner(shard), encode(Owner(3, owner, "life"))) for shard in shards[at : at + 200])
+        )
+
+
+async def test_nodes_owners_and_streams_are_seen_by_who_may_only_look(cell: Nats, node: Any, watch: Any) -> None:
+    names = await found(node, "sapwood", Layout())
+    await own(node, names, range(0, SHARDS, 2), "anna")
+    await own(node, names, range(1, SHARDS - 1, 2), "berta")
+    for name in ("anna", "berta"):
+        await node.jetstream().publish(names.lease(name), msgspec.msgpack.encode(NodeLease(name, "life", 1, "1.0")))
+
+    seen = await look(watch, "sapwood", monitors=monitors(cell))
+
+    assert [(one.name, one.is_alive, one.shards) for one in seen.nodes] == [("anna", True, 2048), ("berta", True, 2047)]
+    assert all(0 <= one.renewed < 5 for one in seen.nodes)
+    assert (seen.unowned, seen.orphaned) == (1, 0)
+    assert seen.troubles == ["1 shards have no owner: their agents do not answer."]
+    assert len(seen.streams) == Layout().streams
+    for stream in seen.streams:
+        assert sorted(copy.server for copy in stream.copies) == ["cell-0", "cell-1", "cell-2"]
+        assert [copy.is_leader for copy in stream.copies] == [True, False, False]
+        assert {(copy.messages, copy.last) for copy in stream.copies} == {(stream.messages, stream.last)}
+
+
+async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(
+    cell: Nats, node: Any, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = await found(node, "sapwood", Layout())
+    await own(node, names, [5], "carla")
+    await node.jetstream().publish(names.lease("carla"), msgspec.msgpack.encode(NodeLease("carla", "life", 1)))
+    monkeypatch.setattr(looking, "LEASE", 0.5)
+    monkeypatch.setattr(looking, "MARGIN", 0.0)
+    await asyncio.sleep(0.8)
+
+    seen = await look(watch, "sapwood")
+
+    assert seen.orphaned >= 1
+    assert any(one.startswith("Node carla was last heard of") for one in seen.troubles)
+
+
+async def test_what_the_archive_does_not_have_yet_is_counted(cell: Nats, node: Any, watch: Any) -> None:
+    names = await found(node, "sapwood", Layout())
+    await own(node, names, [0, 8], "anna")
+
+    seen = await look(watch, "sapwood", archive=Shelf(["segments/0/00000000000000000001", "segments/10/9"]))
+
+    assert seen.streams[0].archived == 1
+    assert seen.streams[0].unarchived == seen.streams[0].last - 1
+    assert seen.streams[1].archived is None
+    assert seen.streams[1].unarchived == seen.streams[1].last
+
+
+async def test_a_server_that_is_gone_is_told_of(tmp_path: Any) -> None:
+    cell = Nats(tmp_path).start().wait()
+    connection = await connect(cell.urls, "node")
+    try:
+        await found(connection, "sapwood", Layout(streams=1))
+        stream = (await look(connection, "sapwood")).streams[0]
+        gone = next(copy.server for copy in stream.copies if not copy.is_leader)
+        cell.kill(cell.number_of(gone))
+        await asyncio.sleep(6)
+
+        seen = await look(connection, "sapwood", monitors=monitors(cell))
+
+        assert f"Stream sapwood-log-0: server {gone} is offline." in seen.troubles
+        assert {copy.server: copy.messages is None for copy in seen.streams[0].copies}[gone]
+    finally:
+        await connection.close()
+        cell.stop()
+
+
+async def test_a_cluster_that_was_never_founded_is_named(watch: Any) -> None:
+    with pytest.raises(UsageError, match="no cluster called 'other'"):
+        await look(watch, "other")
