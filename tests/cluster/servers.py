@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,10 +13,14 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 PATIENCE = 60.0
+CONFIGURATION = Path(__file__).parents[2] / "deploy/nats/server.conf"
+"""What operators are given is what is tested with."""
+PASSWORDS = {user: f"{user}-secret" for user in ("route", "node", "watch", "admin")}
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Nats:
-    """One to five NATS servers that form a cell."""
+    """One to five NATS servers that form a cell, configured as deploy/nats/server.conf says."""
 
     def __init__(self, folder: Path, count: int = 3, *, name: str = "cell", sync: str = "always") -> None:
         self.folder = folder
@@ -36,32 +41,49 @@ class Nats:
         ports = free_ports(3 * count)
         self.ports, self.routes, self.monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        others = ", ".join(f"nats://127.0.0.1:{port}" for port in self.routes)
-        for n in range(count):
-            (folder / f"n{n}").mkdir(parents=True, exist_ok=True)
-            lines = [
-                f"server_name: {name}-{n}",
-                f"listen: 127.0.0.1:{self.ports[n]}",
-                f"http: 127.0.0.1:{self.monitors[n]}",
-                "max_payload: 8MB",
-                "write_deadline: 10s",
-                f"jetstream {{ store_dir: {str(folder / f'n{n}')!r}, max_mem: 1G, max_file: 20G",
-                f"sync_interval: {sync} }}",
-            ]
-            if count > 1:
-                lines.append(f"cluster {{ name: {name}, listen: 127.0.0.1:{self.routes[n]}, routes: [{others}] }}")
-            (folder / f"n{n}.conf").write_text("\n".join(lines) + "\n")
+        text = CONFIGURATION.read_text()
+        if sync != "always":
+            text = text.replace("sync_interval: always", f"sync_interval: {sync}")
+        if count == 1:
+            text = re.sub(r"^cluster \{.*?^\}", "", text, flags=re.DOTALL | re.MULTILINE)
+        self.configuration = folder / "server.conf"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.configuration.write_text(text)
+        self._name = name
 
     @property
     def urls(self) -> str:
-        return ",".join(f"nats://127.0.0.1:{port}" for port in self.ports)
+        """What `Settings(nats=…)` takes: as a node."""
+        return self.urls_of("node")
+
+    def urls_of(self, user: str) -> str:
+        """Return where the servers are, with what a user of the configuration says to come in."""
+        return ",".join(f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}" for port in self.ports)
+
+    def environment(self, n: int) -> dict[str, str]:
+        """Return what the configuration asks for, for one of the servers."""
+        routes = ", ".join(f'"nats://route:{PASSWORDS["route"]}@127.0.0.1:{port}"' for port in self.routes)
+        return {
+            "NATS_NAME": f"{self._name}-{n}",
+            "NATS_ZONE": f"zone:{n}",
+            "NATS_STORE": str(self.folder / f"n{n}"),
+            "NATS_STORE_SIZE": "20GB",
+            "NATS_LISTEN": f"127.0.0.1:{self.ports[n]}",
+            "NATS_ROUTE": f"127.0.0.1:{self.routes[n]}",
+            "NATS_MONITOR": f"127.0.0.1:{self.monitors[n]}",
+            "NATS_ROUTES": f"[{routes}]",
+            **{f"NATS_{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()},
+        }
 
     def start(self, which: Sequence[int] | None = None) -> Nats:
         for n in range(self.count) if which is None else which:
             with (self.folder / f"n{n}.log").open("ab") as log:
                 program = Path(sys.executable).with_name("nats-server")
                 self.processes[n] = subprocess.Popen(
-                    [str(program), "-c", str(self.folder / f"n{n}.conf")], stdout=log, stderr=log
+                    [str(program), "-c", str(self.configuration)],
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self.environment(n)},
                 )
         return self
 
@@ -75,10 +97,14 @@ class Nats:
 
     def is_well(self, n: int) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.monitors[n]}/healthz", timeout=1) as answer:
-                return msgspec.json.decode(answer.read())["status"] == "ok"
+            return self.ask(n, "healthz")["status"] == "ok"
         except OSError:
             return False
+
+    def ask(self, n: int, what: str) -> dict[str, Any]:
+        """Return what a server says at its monitoring port."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitors[n]}/{what}", timeout=1) as answer:
+            return msgspec.json.decode(answer.read())
 
     def number_of(self, server: str) -> int:
         """Return which server has this name."""
