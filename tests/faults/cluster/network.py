@@ -42,9 +42,9 @@ class Network:
         self._slow: set[str] = set()
         hub, us = self._space("hub"), self._mark
         _ip(f"netns add {hub}")
-        _ip(f"link add {us} type veth peer name up netns {hub}")
+        _ip(f"link add {us} type veth peer name out netns {hub}")
         _ip(f"addr add {self._net(HUB)}.1/24 dev {us}", f"link set {us} up")
-        _ip(f"addr add {self._net(HUB)}.2/24 dev up", "link set up up", "link set lo up", space=hub)
+        _ip(f"addr add {self._net(HUB)}.2/24 dev out", "link set out up", "link set lo up", space=hub)
         _ip(f"route add 10.{self._second}.0.0/16 via {self._net(HUB)}.2")
         _run("ip", "netns", "exec", hub, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 

@@ -45,12 +45,16 @@ def _read(orders: Path) -> tuple[str, float]:
 
 
 def main() -> None:
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from werkzeug.serving import run_simple
 
     host, port, orders = sys.argv[1:]
     app = troubled(DomainDispatcherApplication(create_backend_app), Path(orders))
-    run_simple(host, int(port), app, threaded=True)
+    run_simple(host, int(port), app, threaded=True, request_handler=MotoRequestHandler)
 
 
 if __name__ == "__main__":
