@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds that servers which are being elected or restarted are waited for: an election takes 4 to 9."""
+TELL_AGAIN = 10.0
+"""Seconds after which the same trouble is told once more."""
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
 WRONG_SEQUENCE = 10071
@@ -35,8 +38,13 @@ async def connect(servers: str, name: str) -> Any:
     urls = [server.strip() for server in servers.split(",")]
     user, password = _user_of(urls)
 
+    told: dict[str, float] = {}
+
     async def trouble(error: Exception) -> None:
-        log.warning("NATS: %s", error or type(error).__name__)
+        text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        if now - told.get(text, -inf) > TELL_AGAIN:  # it is tried again twenty times a second
+            told[text] = now
+            log.warning("NATS: %s", text)
 
     try:
         async with asyncio.timeout(PATIENCE):
