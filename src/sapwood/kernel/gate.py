@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
+from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Commit, settle
 from sapwood.storage.database import Database
@@ -47,6 +48,18 @@ class ProcessGate:
         return True
 
     async def sync_folder(self, path: Path) -> None:
+        pass
+
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        pass
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        pass
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
         pass
 
     def forget(self, database: Database) -> None:
@@ -236,6 +249,19 @@ class DiskGate:
         self._jobs.put(sync)
         if (error := await done) is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
+
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        pass
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        if folder is not None:
+            await self.sync_folder(folder)
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
+        pass
 
     def _tell(self, news: Callable[..., object], *what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited

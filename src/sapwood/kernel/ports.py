@@ -74,6 +74,25 @@ class Gate(Protocol):
         """Return when names created and removed in a folder are durable."""
         ...
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        """Take note of when a tree has to be woken and of its dead letters; kept before or with its next commit.
+
+        Neither: nobody has to look at it. It may then be kept later.
+        """
+        ...
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder; None: it has none."""
+        ...
+
+    async def flushed(self, root: Address) -> None:
+        """Return when nothing of a tree is left to be made durable."""
+        ...
+
+    def drop(self, root: Address) -> None:
+        """A tree is not written to here any more; whoever still waits for something of it is told so."""
+        ...
+
     def forget(self, database: Database) -> None:
         """The database is about to close; nothing of it waits any more."""
         ...
@@ -117,6 +136,22 @@ class Directory(Protocol):
 
     def lock_of(self, node: str) -> str:
         """Return the name of the file in the data folder that has the id of a node's process."""
+        ...
+
+
+class Holder(Protocol):
+    """Runs the trees of the shards that this node owns; told by whoever knows when that changes."""
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        """These are ours now; calls come once this returns. Each with whether the owner before ended well."""
+        ...
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        """Have nothing of these run or be written any more; another node has them once this returns."""
+        ...
+
+    def lost(self, shards: Collection[int]) -> None:
+        """Drop these at once, without writing: another node has them."""
         ...
 
 
@@ -177,7 +212,7 @@ class Transport(Protocol):
         """Begin an exchange with a node: say what it is about, and the first message.
 
         `items`: how many messages the other end may send before the first is taken; 0: as many as fit into a number of
-        bytes. `Unavailable` if the node cannot be reached for too long.
+        bytes. `NotBegun` if the node cannot be reached for too long.
         """
         ...
 
@@ -193,6 +228,20 @@ class Transport(Protocol):
     def held_up(self) -> int:
         """How many exchanges may not send more now, until the other end has taken what it was sent."""
         ...
+
+
+class NotBegun(Unavailable):
+    """Nothing of what was asked was begun: whoever was asked is gone, or does not run the tree. Asking again is safe.
+
+    It is never what an agent fails with: then something was begun.
+    """
+
+
+class Moved(NotBegun):
+    """Whoever was asked does not run the tree now."""
+
+    def __init__(self, root: Address | str) -> None:
+        super().__init__(f"{root} is run by another process.")
 
 
 class Fenced(Unavailable):

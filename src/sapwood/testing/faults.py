@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Commit, Gate
 from sapwood.storage.database import Database
@@ -173,6 +174,18 @@ class CountingGate:
 
     async def sync_folder(self, path: Path) -> None:
         await self._below.sync_folder(path)
+
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        self._below.alarmed(root, due, dead)
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        await self._below.bury(root, folder)
+
+    async def flushed(self, root: Address) -> None:
+        await self._below.flushed(root)
+
+    def drop(self, root: Address) -> None:
+        self._below.drop(root)
 
     def forget(self, database: Database) -> None:
         self._open.discard(database)

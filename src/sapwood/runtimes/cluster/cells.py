@@ -79,3 +79,12 @@ class Names:
     def speech(self, node: str) -> str:
         """Return where a node listens to others."""
         return f"{self.cluster}.to.{node}"
+
+    def ask(self, node: str) -> str:
+        """Return where a node is asked to hand over shards."""
+        return f"{self.cluster}.ask.{node}"
+
+    @property
+    def news(self) -> str:
+        """Where nodes tell each other which shards they took and released."""
+        return f"{self.cluster}.news"

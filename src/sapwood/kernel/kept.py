@@ -1,0 +1,140 @@
+"""What the archive holds of a tree, and what it is called there.
+
+Two kinds of objects, never written over, so nobody who is late can take anything back:
+
+- a snapshot: the tree after one of its messages. Its key says after which.
+- a mark: whether the tree was parked after a message, or lives since one. The one that sorts last counts.
+
+Owners follow each other by epoch, and messages of one owner by their place, so keys sort in the order of time, also
+after the log was lost and begun anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import NamedTuple
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.kernel.chain import DIGEST, Base, ChainBroken, tree_id
+from sapwood.kernel.ports import Archive
+
+FORMAT = 1
+SNAPSHOTS = "trees"
+MARKS = "marks"
+LIVE, PARKED = "live", "parked"  # in this order they sort, too
+
+
+class Image(msgspec.Struct, array_like=True, frozen=True):
+    """One file, whole."""
+
+    file: str
+    page_size: int
+    content: bytes
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A tree after one of its messages: its files, or what to make them from."""
+
+    format: int = FORMAT
+    root: str
+    epoch: int
+    sequence: int
+    """The last message that is in it."""
+    chain: bytes
+    """The digest of that message."""
+    at: float
+    version: str
+    images: list[Image] = msgspec.field(default_factory=list[Image])
+    base: Base | None = None
+    """Another snapshot, which has files: `messages` are to be applied to it."""
+    messages: list[tuple[int, bytes]] = msgspec.field(default_factory=list[tuple[int, bytes]])
+    """Messages of the tree and their places, as the log had them, where that is less than the files."""
+
+
+class Mark(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What a mark says."""
+
+    format: int = FORMAT
+    root: str
+    at: float
+    parked: Base | None
+    """Where the tree is as it was parked last; a live one's messages follow it. None: it never was."""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+_mark = msgspec.msgpack.Decoder(Mark).decode
+
+
+class Name(NamedTuple):
+    """What the key of a snapshot says."""
+
+    epoch: int
+    sequence: int
+    chain: bytes
+    at: int
+    """The second it was made in."""
+    has_files: bool
+
+
+def snapshot_key(snapshot: Snapshot) -> str:
+    """Return what a snapshot is called."""
+    tree = tree_id(Address.parse(snapshot.root))
+    kind = "messages" if snapshot.messages else "files"
+    place = f"{snapshot.epoch:010}-{snapshot.sequence:020}"
+    return f"{SNAPSHOTS}/{tree}/{place}-{snapshot.chain.hex()}-{int(snapshot.at)}-{kind}"
+
+
+def name_of(key: str) -> Name:
+    """Return what the key of a snapshot says."""
+    epoch, sequence, chain, at, kind = key.rsplit("/", 1)[1].split("-")
+    return Name(int(epoch), int(sequence), bytes.fromhex(chain), int(at), kind == "files")
+
+
+def mark_key(tree: str, epoch: int, sequence: int, state: str) -> str:
+    """Return what a mark is called."""
+    return f"{MARKS}/{tree}/{epoch:010}-{sequence:020}-{state}"
+
+
+def pack_snapshot(snapshot: Snapshot) -> tuple[bytes, Base]:
+    """Return a snapshot as it is stored, and what the log calls it. Takes a while: not for the event loop."""
+    body = zlib.compress(_pack(snapshot), 1)
+    digest = hashlib.blake2b(body, digest_size=DIGEST).digest()
+    return digest + body, Base(snapshot_key(snapshot), digest, snapshot.sequence, snapshot.chain)
+
+
+def unpack_snapshot(data: bytes, key: str, digest: bytes | None) -> Snapshot:
+    """Return what was stored; `ChainBroken` if it was changed since, or is not what `digest` says. Takes a while."""
+    found, body = data[:DIGEST], memoryview(data)[DIGEST:]
+    if hashlib.blake2b(body, digest_size=DIGEST).digest() != found or digest not in (None, found):
+        raise ChainBroken(f"The object {key!r} in the archive was changed since it was written.")
+    try:
+        return _snapshot(zlib.decompress(body))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise ChainBroken(f"The object {key!r} in the archive cannot be read: {error}") from error
+
+
+def pack_mark(mark: Mark) -> bytes:
+    """Return a mark as it is stored."""
+    return _pack(mark)
+
+
+async def last_mark(archive: Archive, tree: str) -> tuple[str, Mark] | None:
+    """Return the key of the mark that counts, and what it says; None: the archive knows no such tree."""
+    last = ""
+    async for key in archive.keys(f"{MARKS}/{tree}/"):
+        last = max(last, key)
+    if not last or (data := await archive.get(last)) is None:
+        return None
+    try:
+        return last, _mark(data)
+    except msgspec.DecodeError as error:
+        raise ChainBroken(f"The object {last!r} in the archive cannot be read: {error}") from error
+
+
+def is_parked(mark: str) -> bool:
+    """Return whether a tree with this mark was parked."""
+    return mark.endswith(f"-{PARKED}")
