@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from sapwood import App
-from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Epoch
 from sapwood.kernel.shards import SHARDS
@@ -68,11 +67,6 @@ class MemoryRuntime:
         self._lock = hold(Path(self._settings.data), self._settings.cluster, Files())
         storage.lives += 1
         epochs = {shard: Epoch(storage.lives, storage.log.own(shard)) for shard in range(SHARDS)}
-        alive = CountingFiles(Alive(self._points), Files())
-
-        def keeper(log: Any, archive: Any, gate: Any, files: Files, **options: Any) -> Keeper:
-            return Keeper(log, archive, gate, alive, **options)
-
         self._member = make_member(
             self._settings,
             clock=self._clock,
@@ -81,7 +75,7 @@ class MemoryRuntime:
             log=storage.log,
             archive=storage.archive,
             ways=Ways(epochs.get, lambda: True, lambda shards: None),
-            make_keeper=keeper,
+            keeper_files=CountingFiles(Alive(self._points), Files()),
             around=lambda gate: CountingGate(self._points, gate),
         )
         return self._member.node

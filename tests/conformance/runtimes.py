@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from tests.conformance.replicated import running_replicated
+from tests.conformance.three_nodes import running_on_three_nodes
 from tests.conformance.two_nodes import running_on_two_nodes
 
 from sapwood import App
@@ -17,6 +18,7 @@ RUNTIMES: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
     "local": running_here,
     "workers": running_on_two_nodes,
     "replicated": running_replicated,
+    "cluster": running_on_three_nodes,
 }
 chosen = "local"
 

@@ -24,6 +24,7 @@ from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
@@ -58,7 +59,7 @@ def make_member(
     archive: Archive,
     ways: Ways,
     far: Far | None = None,
-    make_keeper: Callable[..., Keeper] = Keeper,
+    keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
@@ -76,11 +77,11 @@ def make_member(
         doubtful=doubtful,
         version=version("sapwood"),
     )
-    keeper = make_keeper(
+    keeper = Keeper(
         log,
         archive,
         gate,
-        files,
+        keeper_files or files,
         epoch_of=ways.epoch_of,
         park_after=settings.park_after,
         history=settings.history,
@@ -113,11 +114,12 @@ class ClusterRuntime:
         layout: Layout | None = None,
         archive: Archive | None = None,
         around: Callable[[Gate], Gate] = lambda gate: gate,
-        **pace: float,
+        make_owners: Callable[..., Ownership] = Ownership,
+        keeper_files: Files | None = None,
     ) -> None:
         """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
 
-        `pace`: how long leases are, and so on, in place of what `Ownership` has.
+        What else there is, is for tests.
         """
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -125,7 +127,8 @@ class ClusterRuntime:
         self._layout = layout or Layout()
         self._archive = archive
         self._around = around
-        self._pace = pace
+        self._make_owners = make_owners
+        self._keeper_files = keeper_files
         self._lock: FolderLock | None = None
         self._stack = AsyncExitStack()
         self._begin: list[Callable[[], Any]] = []
@@ -134,7 +137,6 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
-        from sapwood.runtimes.cluster.ownership import Ownership
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
         from sapwood.runtimes.cluster.transport import NatsTransport
 
@@ -147,12 +149,7 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name)
             stack.push_async_callback(connection.close)
             names = await found(connection, settings.cluster, self._layout)
-            owners = Ownership(
-                NatsOwners(connection, names, name),
-                name,
-                version=version("sapwood"),
-                **self._pace,  # pyright: ignore[reportArgumentType]
-            )
+            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
@@ -164,6 +161,7 @@ class ClusterRuntime:
                 archive=archive,
                 ways=Ways(owners.epoch_of, owners.may_answer, owners.fenced),
                 far=far,
+                keeper_files=self._keeper_files,
                 around=self._around,
             )
             node, keeper = member.node, member.keeper
