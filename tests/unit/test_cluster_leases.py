@@ -227,6 +227,7 @@ class Node:
                 self.learn()
                 yield self.latency()
                 self.lease.checked(lapses)
+            yield self.latency()
             self.learn()
             place, owner = self.known
             if owner != self.name and self.lease.is_valid() and self.seen.is_dead(Life(owner, "1")):
@@ -277,9 +278,9 @@ class Node:
 
 def test_no_two_nodes_answer_for_a_shard_whenever_and_however_long_they_are_stopped() -> None:
     takes = 0
-    for seed in range(150):
+    for seed in range(60):
         world = World(seed)
         world.run(1500)
         takes += world.takes
 
-    assert takes > 1000
+    assert takes > 500
