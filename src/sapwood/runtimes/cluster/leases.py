@@ -114,6 +114,7 @@ class _Mark:
 
 
 GONE = -1
+UNSEEN = -2
 
 
 class Nodes:
@@ -145,7 +146,7 @@ class Nodes:
         self._last_view = answered
         self._leases = dict(leases)
         for lease in leases.values():
-            self._marks.setdefault(Life(lease.node, lease.life), _Mark(GONE - 1, answered))
+            self._marks.setdefault(Life(lease.node, lease.life), _Mark(UNSEEN, answered))
         dead: set[Life] = set()
         for life, mark in self._marks.items():
             lease = leases.get(life.node)
@@ -164,7 +165,7 @@ class Nodes:
     def watch(self, lives: Collection[Life]) -> None:
         """Have these looked at too: they own something, and nobody by this name and life may be seen."""
         for life in lives:
-            self._marks.setdefault(life, _Mark(GONE - 1, 0.0))
+            self._marks.setdefault(life, _Mark(UNSEEN, 0.0))
 
     def forget(self, lives: Collection[Life]) -> None:
         """These own nothing and are dead."""
@@ -185,8 +186,8 @@ class Nodes:
 
     def next_death(self) -> float | None:
         """Return when somebody may have to be counted as dead, if nothing is seen of them until then."""
-        times = [mark.since + self._until_dead for mark in self._marks.values() if not mark.is_dead and mark.since]
-        return min(times, default=None)
+        seen = [mark for mark in self._marks.values() if not mark.is_dead and mark.beat != UNSEEN]
+        return min((mark.since + self._until_dead for mark in seen), default=None)
 
     def leases(self) -> dict[str, NodeLease]:
         """Return every lease as it was last seen."""

@@ -83,11 +83,15 @@ class Ownership:
         """Those that are being gained or let go."""
         self._doubted: set[int] = set()
         """Those whose owner has to be read before anything is made of them."""
+        self._unsettled = set(range(SHARDS))
+        """Those that may be without an owner."""
         self._free_since: dict[int, float] = {}
         self._promised: dict[int, str] = {}
         """What is to be handed over to whom, as soon as the pace allows."""
         self._asked: dict[str, float] = {}
-        """Who was asked for shards, and when."""
+        """Who was asked for shards, and when to ask again."""
+        self._live: tuple[str, ...] = ()
+        self._next_asking = 0.0
 
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -107,7 +111,11 @@ class Ownership:
 
     def is_here(self, root: Address) -> bool:
         """Return whether this node may run the tree."""
-        return bool(self._here[shard_of(root)])
+        return self.has(shard_of(root))
+
+    def has(self, shard: int) -> bool:
+        """Return whether this node may run the trees of a shard."""
+        return bool(self._here[shard])
 
     def fixed_owner(self, root: Address) -> str | None:
         """Return nobody: trees move."""
@@ -305,7 +313,7 @@ class Ownership:
                 async with asyncio.timeout(self._renewal):
                     goes_on = await self._renew()
             except (Unavailable, TimeoutError) as error:
-                log.warning("The lease was not renewed: %s", error or "no answer in time")
+                log.warning("The lease was not renewed: %s", str(error) or "no answer in time")
                 self._lookers = lookers + self._lookers
                 await asyncio.sleep(min(0.25, self._renewal / 4))
                 continue
@@ -363,7 +371,8 @@ class Ownership:
         knew = set(self._nodes.live())
         dead = self._nodes.viewed(leases, asked=sent, answered=self._now())
         if dead:
-            log.info("Dead: %s", ", ".join(sorted(life.node for life in dead)))
+            log.info("Gone: %s", ", ".join(sorted(life.node for life in dead)))
+            self._unsettled.update(range(SHARDS))
         if dead or knew != set(self._nodes.live()):
             self._wake.set()
         return True
@@ -398,6 +407,7 @@ class Ownership:
             if held.sequence <= self._known.get(shard, NOBODY).sequence:
                 continue
             self._known[shard] = held
+            self._unsettled.add(shard)
             self._free_since.pop(shard, None)
             if held.owner.life != self.life:
                 if held.owner.node:
@@ -419,6 +429,7 @@ class Ownership:
         for shard in dropped:
             self._here[shard] = 0
             self._promised.pop(shard, None)
+        self._unsettled.update(dropped)
         if dropped and self._holder is not None:
             self._holder.lost(dropped)
 
@@ -454,41 +465,53 @@ class Ownership:
         """Take what may be taken, and ask for what others should not have; return when to decide again."""
         if self._state != "here" or not self._lease.is_valid():
             return LOOK
-        at = self._now()
         live = tuple(sorted({*self._nodes.live(), self._node}))
-        wish = _wish(live)
-        take: list[int] = []
-        wanted: dict[str, list[int]] = {}
-        wait = LOOK
-        in_use: set[Life] = set()
-        for shard in range(SHARDS):
-            held = self._known.get(shard, NOBODY)
-            owner = held.owner
-            in_use.add(Life(owner.node, owner.life))
-            if shard in self._mine or shard in self._busy or shard in self._doubted:
-                continue
-            if owner.node and owner.life != self.life and not self._nodes.is_dead(Life(owner.node, owner.life)):
-                if wish[shard] == self._node and owner.node in live:
-                    wanted.setdefault(owner.node, []).append(shard)
-                continue
-            if owner.node and owner.life == self.life:
-                take.append(shard)  # written, and never heard of again
-                continue
-            since = self._free_since.setdefault(shard, at)
-            turn = since + turn_of(self._node, shard, owner, live) - at
-            if turn <= 0:
-                take.append(shard)
-            else:
-                wait = min(wait, turn)
-        self._nodes.forget([life for life in self._nodes.dead() if life not in in_use])
+        take, wait = self._takeable(live)
         if take:
             self._busy.update(take)
             self._start(self._take(take))
-        for node, shards in wanted.items():
-            if self._asked.get(node, 0.0) <= at:
-                self._asked[node] = at + 5 * self._renewal
-                self._start(self._ask_for(node, shards))
-        return wait
+        at = self._now()
+        if live != self._live or at >= self._next_asking:
+            self._live = live
+            self._next_asking = at + LOOK
+            for node, shards in self._wanted(live).items():
+                if self._asked.get(node, 0.0) <= at:
+                    self._asked[node] = at + 5 * LOOK
+                    self._start(self._ask_for(node, shards))
+            owners = {Life(held.owner.node, held.owner.life) for held in self._known.values()}
+            self._nodes.forget([life for life in self._nodes.dead() if life not in owners])
+        return min(wait, max(0.0, self._next_asking - at))
+
+    def _takeable(self, live: Sequence[str]) -> tuple[list[int], float]:
+        """Return what this node may take now, and when to look again at what others should take first."""
+        at = self._now()
+        take: list[int] = []
+        wait = LOOK
+        for shard in list(self._unsettled):
+            owner = self._known.get(shard, NOBODY).owner
+            if shard in self._busy or shard in self._doubted:
+                continue
+            is_ours = bool(owner.node) and owner.life == self.life
+            is_anothers = bool(owner.node) and not is_ours and not self._nodes.is_dead(Life(owner.node, owner.life))
+            if shard in self._mine or is_anothers:
+                self._unsettled.discard(shard)
+                continue
+            turn = self._free_since.setdefault(shard, at) + turn_of(self._node, shard, owner, live) - at
+            if turn <= 0 or is_ours:  # ours: it was written, and nothing heard of it
+                take.append(shard)
+            else:
+                wait = min(wait, turn)
+        return take, wait
+
+    def _wanted(self, live: tuple[str, ...]) -> dict[str, list[int]]:
+        """Return what this node should own and others have."""
+        wanted: dict[str, list[int]] = {}
+        for shard, wish in enumerate(_wish(live)):
+            if wish == self._node and shard not in self._mine and shard not in self._busy:
+                owner = self._known.get(shard, NOBODY).owner
+                if owner.node in live and owner.node != self._node:
+                    wanted.setdefault(owner.node, []).append(shard)
+        return wanted
 
     # Taking.
 
@@ -521,6 +544,7 @@ class Ownership:
             raise
         finally:
             self._busy.difference_update(shards)
+            self._unsettled.update(shards)
 
     async def _make_sure(self, former: Mapping[Life, list[int]]) -> None:
         """Return when those we took from are still dead, or know.
@@ -558,7 +582,7 @@ class Ownership:
 
     async def _ask_for(self, node: str, shards: Sequence[int]) -> None:
         if not await self._ground.ask(node, shards, "give"):
-            self._asked[node] = self._now() + self._renewal  # it does not know us yet, or is about to leave
+            self._asked[node] = self._now() + LOOK  # it does not know us yet, or is about to leave
 
     async def _heard_question(self, node: str, shards: Sequence[int], question: str) -> bool:
         if question == "taken":
@@ -578,17 +602,25 @@ class Ownership:
     async def _hand_over_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._pause)
-            live = self._nodes.live()
-            ready = [
-                shard
-                for shard in self._promised
-                if shard in self._mine and self._here[shard] and shard not in self._busy
-            ][:GROUP]
-            group = {shard: self._promised.pop(shard) for shard in ready}
-            group = {shard: node for shard, node in group.items() if node in live}
+            group = self._next_group()
             if group and self._state == "here" and self._lease.is_valid():
-                self._busy.update(group)
                 self._start(self._release(group))
+
+    def _next_group(self) -> dict[int, str]:
+        """Return what to hand over next: all of one stream, so that it is one write here, and one there."""
+        live = self._nodes.live()
+        group: dict[int, str] = {}
+        stream = -1
+        for shard, node in list(self._promised.items()):
+            if node not in live or shard not in self._mine:
+                del self._promised[shard]
+            elif self._here[shard] and shard not in self._busy and stream in (-1, self._ground.stream_of(shard)):
+                stream = self._ground.stream_of(shard)
+                group[shard] = self._promised.pop(shard)
+                if len(group) == GROUP:
+                    break
+        self._busy.update(group)
+        return group
 
     async def _release(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
@@ -626,6 +658,7 @@ class Ownership:
             self._doubted.update(taken)
         finally:
             self._busy.difference_update(shards)
+            self._unsettled.update(shards)
             self._wake.set()
 
 
