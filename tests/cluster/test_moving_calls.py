@@ -28,7 +28,7 @@ class MovingLog(Agent):
         return len(what)
 
     async def said(self) -> list[str]:
-        return [row["what"] for row in self.sql("SELECT what FROM said")]
+        return [str(row["what"]) for row in self.sql("SELECT what FROM said")]
 
     async def count(self, to: int) -> AsyncIterator[int]:
         for number in range(to):
