@@ -6,6 +6,7 @@ import asyncio
 from asyncio import Future
 from pathlib import Path
 
+from sapwood.address import Address
 from sapwood.kernel.ports import Commit, settle
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
@@ -94,6 +95,9 @@ class RecordingGate:
         return True
 
     async def sync_folder(self, path: Path) -> None:
+        pass
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
         pass
 
     def forget(self, database: Database) -> None:

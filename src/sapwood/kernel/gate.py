@@ -53,7 +53,13 @@ class ProcessGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path) -> None:
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        pass
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
         pass
 
     def forget(self, database: Database) -> None:
@@ -247,9 +253,15 @@ class DiskGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path) -> None:
-        if folder.exists():  # noqa: ASYNC240 - one look
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        if folder is not None:
             await self.sync_folder(folder)
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
+        pass
 
     def _tell(self, news: Callable[..., object], *what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sapwood.address import Address
@@ -13,6 +13,7 @@ from sapwood.kernel.node import MOVED, Node
 from sapwood.kernel.ports import FencedLog
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.tree import Tree
+from sapwood.kernel.treelog import alarm_line
 
 if TYPE_CHECKING:
     from sapwood.kernel.ports import Holder
@@ -22,21 +23,18 @@ log = logging.getLogger(__name__)
 GRACE = 0.5
 """Seconds that a call gets to end before its tree moves."""
 LOOK = 0.005
-Line = tuple[Address, float | None, int]
-"""A tree, when it has to be woken, and how many dead letters it has."""
 
 
 class Holding:
     """Begins and ends the trees of one node, shard by shard."""
 
-    def __init__(self, node: Node, log: FencedLog, read_line: Callable[[bytes], Line]) -> None:
+    def __init__(self, node: Node, log: FencedLog) -> None:
         self._node = node
         self._log = log
-        self._read_line = read_line
 
     async def gained(self, shards: Mapping[int, bool]) -> None:
         node = self._node
-        lines = [self._read_line(record.data) for record in await self._log.alarms(shards)]
+        lines = [alarm_line(record.data) for record in await self._log.alarms(shards)]
         node.held.update(shards)
         node.sockets.gained(shards)
         now = node.clock.now()
@@ -45,7 +43,7 @@ class Holding:
                 node.crashes.pop(shard, None)
             else:
                 node.crashes[shard] = now
-        node.alarms.gained(lines)
+        node.alarms.gained([(Address.parse(line.root), line.due, line.dead) for line in lines if line is not None])
 
     async def let_go(self, shards: Collection[int]) -> None:
         node = self._node
@@ -83,6 +81,16 @@ class Holding:
         for tree in self._trees_of(gone):
             node.lose(tree)
         node.forget_alarms_of_others()
+
+    def doubtful(self, roots: Collection[Address]) -> None:
+        """Nobody knows whether what these committed last was stored: they are read again when next asked for."""
+        node = self._node
+        for root in roots:
+            if (tree := node.trees.get(root)) is not None:
+                node.lose(tree)
+            # Perhaps their lines in the index of alarms were not stored either.
+            _, dead = node.alarms.stored(root) or (None, 0)
+            node.alarms.earlier(root, node.clock.now(), dead)
 
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
         return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]

@@ -1,17 +1,91 @@
-"""What a node does so that its local files are what the log says, and the log stays short."""
+"""What a node does so that its local files are what the log says, and the log stays short.
+
+Local files are copies. A tree is brought before it is opened and put away after it was closed; in between
+the archive takes what the log need not hold, and trees that rest leave the log altogether.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
 from sapwood.address import Address
-from sapwood.kernel.ports import Archive, Epoch, FencedLog
+from sapwood.errors import SapwoodError, Unavailable
+from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
+from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
+from sapwood.kernel.kept import is_parked, last_mark
+from sapwood.kernel.ports import Archive, Entry, Epoch, FencedLog, Record
+from sapwood.kernel.replicated import ReplicatedGate
+from sapwood.kernel.restoring import (
+    CLEAN,
+    Clean,
+    Read,
+    Restored,
+    State,
+    clean_tail,
+    clear,
+    heal,
+    read_tree,
+    record_clean,
+    write,
+)
+from sapwood.kernel.shards import shard_of
+from sapwood.kernel.treelog import Tail
 from sapwood.storage.files import Files
 
-if TYPE_CHECKING:
-    from sapwood.kernel.tree import Tree
+log = logging.getLogger(__name__)
+
+SMALLEST = 1024 * 1024
+"""Bytes of a tree in the log below which no snapshot is made."""
+LOOK_EVERY = 1.0
+AGAIN_AFTER = 30.0
+"""Seconds until what failed is tried again."""
+AT_ONCE = 4
+"""How many trees are archived at the same time."""
+
+
+class Replicas(Protocol):
+    """The copies of the log, one by one."""
+
+    async def newest(self, shard: int, tree: str) -> int:
+        """Return the highest place that any copy has a message of the tree at."""
+        ...
+
+    def reads(self, shard: int, tree: str) -> Iterable[Read]:
+        """Return a way to read a tree from each copy."""
+        ...
+
+    async def distrust(self, shard: int) -> None:
+        """Have another server lead the stream of a shard: the one that does has lost something."""
+        ...
+
+
+class Lag(NamedTuple):
+    """How far the second copy is behind."""
+
+    messages: int
+    seconds: float
+
+
+class Shipping(Protocol):
+    """Has the archive take what one stream got."""
+
+    def lag(self) -> Lag: ...
+
+    async def run(self) -> None: ...
+
+
+class OpenTree(Protocol):
+    """A tree that this node has open."""
+
+    address: Address
+    folder: Path
 
 
 class Keeper:
@@ -19,48 +93,377 @@ class Keeper:
 
     def __init__(
         self,
-        log: FencedLog,
+        stored: FencedLog,
         archive: Archive,
-        gate: object,
+        gate: ReplicatedGate,
         files: Files,
         *,
         epoch_of: Callable[[int], Epoch | None],
         park_after: float = 600.0,
         history: float = 7 * 86400.0,
+        replicas: Replicas | None = None,
+        ship: Callable[[int], Shipping] | None = None,
     ) -> None:
-        self._log = log
+        """`ship`: makes what ships one stream; the node that owns the shard of the same number as a stream ships it."""
+        self._stored = stored
         self._archive = archive
         self._gate = gate
         self._files = files
         self._epoch_of = epoch_of
         self._park_after = park_after
         self._history = history
+        self._replicas = replicas
+        self._ship = ship
+        self._shipping: dict[int, tuple[Shipping, asyncio.Task[None]]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        """Held while a tree is brought, put away or parked."""
+        self._live: set[str] = set()
+        """Trees of which the archive knows that the log has messages."""
+        self._begun: dict[str, float] = {}
+        """When what the log holds of an open tree began."""
+        self._moved: dict[str, Address] = {}
+        """Trees that have another address now, until the log of the old one says so."""
+        self._again: dict[str, float] = {}
+        self._idle: dict[str, tuple[int, float]] = {}
+        """Trees that nobody has open: how many messages they have in the log, and since when."""
+        self._busy: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _lock(self, tree: str) -> asyncio.Lock:
+        if len(self._locks) > 10_000:
+            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(tree, asyncio.Lock())
 
     async def bring(self, root: Address, folder: Path, aliases: Sequence[Address] = ()) -> None:
         """Make the folder of a tree what the log and the archive say, and let the gate go on from there.
 
         To be awaited before anything of a tree that is not open is looked at. `aliases`: addresses the tree may have
-        had before its class got another type id. `ChainBroken` if what is stored is not whole and nobody has a copy
-        that is; `Unavailable` if the log or the archive cannot be reached.
+        had before its class got another type id; then its files are in the folder of that address. `ChainBroken` if
+        what is stored is not whole and nobody has a copy that is; `Unavailable` if the log or the archive cannot be
+        reached.
         """
-        raise NotImplementedError
+        tree = tree_id(root)
+        async with self._lock(tree):
+            self._live.discard(tree)
+            self._idle.pop(tree, None)
+            tail = await self._reuse(root, tree, folder)
+            if tail is None:
+                tail = await self._restore(root, tree, folder)
+            if tail is None:
+                for alias in aliases:
+                    old = await self._restore(alias, tree_id(alias), folder.with_name(tree_id(alias)))
+                    if old is not None and old.files:
+                        self._moved[tree] = alias
+                        break
+                tail = Tail()
+            self._gate.adopt(root, tail)
+
+    async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
+        """Return where a tree stands if its files are what the log says already; None: they have to be restored."""
+        clean = await asyncio.to_thread(clean_tail, folder)
+        self._files.remove(folder / CLEAN)
+        if clean is None:
+            return None
+        records = await self._stored.read(shard_of(root), tree, max(clean.sequence - 1, 0))
+        newest = 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
+        if newest > (records[-1].sequence if records else 0):
+            return None
+        files = frozenset(name.removesuffix(".db") for name in clean.files if name.endswith(".db"))
+        try:
+            if records and records[-1].sequence == clean.sequence and unseal(records[-1]).digest == clean.digest:
+                return Tail(clean.sequence, clean.digest, clean.epoch, clean.messages, clean.stored_bytes, files)
+        except ChainBroken:
+            return None
+        marked = None if records else await last_mark(self._archive, tree)
+        if marked is None or not is_parked(marked[0]) or marked[1].parked is None:
+            return None
+        if marked[1].parked.chain == clean.digest:
+            return Tail(0, clean.digest, clean.epoch, 0, 0, files)
+        return None
+
+    async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
+        try:
+            state = await self._read(root, tree)
+        except ChainBroken as error:
+            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
+            state = await self._heal(root, tree, error)
+        if state is None:
+            await asyncio.to_thread(clear, folder, self._files)
+            return None
+        tail = await write(state, root, folder, self._files)
+        self._begun[tree] = tail.begun
+        if tail.moved_to:
+            return None
+        place = tail.sequence if tail.in_log else 0
+        return Tail(place, tail.digest, tail.epoch, tail.messages, tail.log_bytes, tail.stems)
+
+    async def _read(self, root: Address, tree: str) -> State | None:
+        """Read a tree as whoever leads the log knows it, unless another copy knows more."""
+        shard = shard_of(root)
+        for wait in (0.0, 0.02, 0.1, 0.3, 1.0):
+            await asyncio.sleep(wait)
+            if self._replicas is None:
+                return await read_tree(await self._stored.read(shard, tree), self._archive, tree)
+            records, newest = await asyncio.gather(self._stored.read(shard, tree), self._replicas.newest(shard, tree))
+            if newest <= (records[-1].sequence if records else 0):
+                return await read_tree(records, self._archive, tree)
+            # A copy may be ahead for a moment of whoever leads.
+        raise ChainBroken(f"The server that leads the log of {root} lacks messages that another one has.")
+
+    async def _heal(self, root: Address, tree: str, found: ChainBroken) -> State | None:
+        """Put a tree together from all copies, and have the log begin with it anew; `ChainBroken` if that fails."""
+        shard = shard_of(root)
+        if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
+            raise found
+        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree)
+        if healed is None:
+            return None
+        state, _ = healed
+        await self._replicas.distrust(shard)
+        base = await archive_state(self._archive, root, state)
+        tail = state.tail
+        message = Message(
+            root=str(root),
+            epoch=epoch.number,
+            previous=0,
+            before=tail.digest,
+            at=time.time(),
+            version=version("sapwood"),
+            base=base,
+            is_end=tail.is_end,
+            moved_to=tail.moved_to,
+        )
+        data, digest = seal(message)
+        entry = Entry(shard, tree, data, digest.hex(), replaces=True)
+        (sequence,) = await self._stored.append([entry], {shard: epoch})
+        log.warning("the log of %s is whole again", root, extra={"root": str(root)})
+        healed_tail = tail._replace(
+            sequence=sequence,
+            digest=digest,
+            epoch=epoch.number,
+            base=base,
+            log_bytes=len(data),
+            messages=1,
+            in_log=True,
+        )
+        return state._replace(tail=healed_tail)
 
     async def put_away(self, root: Address, folder: Path) -> None:
-        """Note what the files of a tree are, which was closed with all it wrote in the log: they need no restoring."""
-        raise NotImplementedError
+        """Note what the files of a tree are, all of whose databases were closed: then they need no restoring.
+
+        The gate forgets the tree. If not all of it is in the log, its files go: they are not what the log says.
+        """
+        tree = tree_id(root)
+        async with self._lock(tree):
+            tail = None
+            with suppress(Unavailable):
+                await self._gate.flushed(root)
+                tail = self._gate.tail(root)
+            self._gate.drop(root)
+            self._live.discard(tree)
+            self._again.pop(tree, None)
+            if tail is None or not tail.files:
+                await asyncio.to_thread(clear, folder, self._files)
+            else:
+                clean = Clean(tail.epoch, tail.sequence, tail.digest, tail.messages, tail.stored_bytes)
+                await asyncio.to_thread(record_clean, folder, clean, self._files)
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
-        raise NotImplementedError
+        await forget_tree(self._archive, tree_id(root))
 
-    async def rebased(self, root: Address, folder: Path) -> None:
-        """Have what is in a tree's folder now be the tree, in place of all that is stored of it. It is closed."""
-        raise NotImplementedError
-
-    def look_after(self, open_trees: Callable[[], Collection[Tree]], owned: Callable[[], Collection[int]]) -> None:
-        """Begin to snapshot, park and sweep: the trees that are open here, and those of these shards that are not."""
-        raise NotImplementedError
+    def look_after(
+        self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
+    ) -> None:
+        """Begin to snapshot, park and ship: the trees that are open here, and those of these shards that are not."""
+        self._begin(self._look(open_trees, owned, streams))
+        self._begin(self._sweep(open_trees, owned))
 
     async def close(self) -> None:
         """Stop what `look_after` began."""
-        raise NotImplementedError
+        tasks = [*self._tasks, *(task for _, task in self._shipping.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shipping.clear()
+
+    def lags(self) -> dict[int, Lag]:
+        """Return how far the second copy of each stream that this node ships is behind."""
+        return {stream: shipping.lag() for stream, (shipping, _) in self._shipping.items()}
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(
+        self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
+    ) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                self._look_at_shipping(set(owned()), streams)
+                for one in list(open_trees()):
+                    self._look_at(one)
+            except Exception:
+                log.exception("looking after trees failed")
+
+    def _look_at_shipping(self, owned: Collection[int], streams: int) -> None:
+        if self._ship is None:
+            return
+        for stream in range(streams):
+            running = self._shipping.get(stream)
+            if running is not None and (stream not in owned or running[1].done()):
+                running[1].cancel()
+                del self._shipping[stream]
+            elif running is None and stream in owned:
+                shipping = self._ship(stream)
+                self._shipping[stream] = shipping, asyncio.create_task(shipping.run())
+
+    def _look_at(self, one: OpenTree) -> None:
+        root = one.address
+        tail = self._gate.tail(root)
+        if tail is None or not tail.sequence:
+            return
+        tree = tree_id(root)
+        if tree in self._busy or len(self._busy) >= AT_ONCE or self._again.get(tree, 0.0) > time.monotonic():
+            return
+        if tree not in self._live:
+            self._do(tree, self._mark(root, tree, tail))
+        elif tail.stored_bytes > SMALLEST:
+            if tail.stored_bytes > _size(one.folder):
+                self._do(tree, self.snapshot(root))
+        elif time.time() - self._begun.get(tree, time.time()) > self._history / 2:
+            # Or the second copy of the log would be swept before there is a snapshot in its place.
+            self._do(tree, self.snapshot(root))
+
+    def _do(self, tree: str, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except SapwoodError as error:
+                self._again[tree] = time.monotonic() + AGAIN_AFTER
+                log.warning("tree %s could not be archived: %s", tree, error)
+            except Exception:
+                self._again[tree] = time.monotonic() + AGAIN_AFTER
+                log.exception("tree %s could not be archived", tree)
+            finally:
+                self._busy.discard(tree)
+
+        self._busy.add(tree)
+        self._begin(guarded())
+
+    async def _mark(self, root: Address, tree: str, tail: Tail) -> None:
+        self._begun.setdefault(tree, time.time())
+        await mark_live(self._archive, root, tail.epoch, tail.sequence)
+        if (old := self._moved.get(tree)) is not None:
+            await self._say_moved(old, root)
+            del self._moved[tree]
+        self._live.add(tree)
+
+    async def _say_moved(self, old: Address, root: Address) -> None:
+        """Have the log of a tree's old address say the new one."""
+        shard, tree = shard_of(old), tree_id(old)
+        state = await read_tree(await self._stored.read(shard, tree), self._archive, tree)
+        epoch = self._epoch_of(shard)
+        if state is None or state.tail.moved_to or epoch is None:
+            return
+        message = Message(
+            root=str(old),
+            epoch=epoch.number,
+            previous=state.tail.sequence if state.tail.in_log else 0,
+            before=state.tail.digest,
+            at=time.time(),
+            version=version("sapwood"),
+            moved_to=str(root),
+        )
+        data, digest = seal(message)
+        await self._stored.append([Entry(shard, tree, data, digest.hex(), replaces=True)], {shard: epoch})
+
+    async def snapshot(self, root: Address) -> None:
+        """Have the archive take a tree that is open here, and its log begin with that."""
+        cut = self._gate.cut(root)
+        tail = await cut.known
+        if not tail.sequence:
+            return
+        began = time.time()
+        try:
+            base = await snapshot(self._stored, self._archive, root, tail.sequence, tail.digest)
+        except ChainBroken as error:
+            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
+            base = await self._from_copies(root, tail)
+        await self._gate.rebase(root, base, cut)
+        self._begun[tree_id(root)] = began
+        await sweep_tree(self._archive, tree_id(root), base, before=time.time() - self._history)
+
+    async def _from_copies(self, root: Address, tail: Tail) -> Base:
+        """Make a snapshot of a tree whose log is damaged from all copies of it."""
+        shard, tree = shard_of(root), tree_id(root)
+        if self._replicas is None:
+            raise ChainBroken(f"The log of {root} is not whole, and there is no other copy of it to ask.")
+
+        def up_to(read: Read) -> Read:
+            async def some() -> list[Record]:
+                return [record for record in await read() if record.sequence <= tail.sequence]
+
+            return some
+
+        healed = await heal([up_to(read) for read in self._replicas.reads(shard, tree)], self._archive, tree)
+        if healed is None or healed[0].tail.digest != tail.digest:
+            raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
+        await self._replicas.distrust(shard)
+        return await archive_state(self._archive, root, healed[0])
+
+    async def _sweep(self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]) -> None:
+        while True:
+            await asyncio.sleep(min(max(self._park_after / 4, LOOK_EVERY / 4), 60.0))
+            try:
+                await self.sweep({tree_id(one.address) for one in open_trees()}, owned())
+            except SapwoodError as error:
+                log.warning("resting trees could not be parked: %s", error)
+            except Exception:
+                log.exception("resting trees could not be parked")
+
+    async def sweep(self, open_trees: Collection[str], owned: Collection[int]) -> int:
+        """Park the trees of these shards that nobody has had open for long enough; return how many that were.
+
+        They may be left from a node that died: what counts is that nothing was written since it was first looked at.
+        """
+        now = time.monotonic()
+        there = await self._stored.trees(owned)
+        idle: dict[str, tuple[int, float]] = {}
+        ready: list[tuple[int, str]] = []
+        for shard, trees in there.items():
+            for tree, count in trees.items():
+                if tree in open_trees or not count:
+                    continue
+                known = self._idle.get(tree)
+                idle[tree] = known if known is not None and known[0] == count else (count, now)
+                if now - idle[tree][1] >= self._park_after and self._again.get(tree, 0.0) <= now:
+                    ready.append((shard, tree))
+        self._idle = idle
+        slots = asyncio.Semaphore(AT_ONCE)
+        done = await asyncio.gather(*(self._park(shard, tree, slots) for shard, tree in ready))
+        return sum(done)
+
+    async def _park(self, shard: int, tree: str, slots: asyncio.Semaphore) -> bool:
+        async with slots, self._lock(tree):
+            if tree not in self._idle or self._epoch_of(shard) is None:
+                return False  # opened meanwhile, or another node's
+            try:
+                parked = await park(self._stored, self._archive, shard, tree, history=self._history)
+            except SapwoodError as error:
+                self._again[tree] = time.monotonic() + AGAIN_AFTER
+                log.warning("tree %s could not be parked: %s", tree, error)
+                return False
+            self._idle.pop(tree, None)
+            return parked
+
+
+def _size(folder: Path) -> int:
+    with suppress(OSError):
+        return sum(entry.stat().st_size for entry in folder.iterdir() if entry.suffix == ".db")
+    return 0
+
+
+__all__ = ["Keeper", "Lag", "OpenTree", "Replicas", "Restored", "Shipping"]

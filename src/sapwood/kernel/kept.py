@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from typing import NamedTuple
 
 import msgspec
 
-from sapwood.kernel.chain import DIGEST, Base, ChainBroken
+from sapwood.address import Address
+from sapwood.kernel.chain import DIGEST, Base, ChainBroken, tree_id
 from sapwood.kernel.ports import Archive
 
 FORMAT = 1
@@ -67,9 +69,29 @@ _snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 _mark = msgspec.msgpack.Decoder(Mark).decode
 
 
-def snapshot_key(tree: str, epoch: int, sequence: int, chain: bytes) -> str:
+class Name(NamedTuple):
+    """What the key of a snapshot says."""
+
+    epoch: int
+    sequence: int
+    chain: bytes
+    at: int
+    """The second it was made in."""
+    has_files: bool
+
+
+def snapshot_key(snapshot: Snapshot) -> str:
     """Return what a snapshot is called."""
-    return f"{SNAPSHOTS}/{tree}/{epoch:010}-{sequence:020}-{chain.hex()}"
+    tree = tree_id(Address.parse(snapshot.root))
+    kind = "messages" if snapshot.messages else "files"
+    place = f"{snapshot.epoch:010}-{snapshot.sequence:020}"
+    return f"{SNAPSHOTS}/{tree}/{place}-{snapshot.chain.hex()}-{int(snapshot.at)}-{kind}"
+
+
+def name_of(key: str) -> Name:
+    """Return what the key of a snapshot says."""
+    epoch, sequence, chain, at, kind = key.rsplit("/", 1)[1].split("-")
+    return Name(int(epoch), int(sequence), bytes.fromhex(chain), int(at), kind == "files")
 
 
 def mark_key(tree: str, epoch: int, sequence: int, state: str) -> str:
@@ -79,13 +101,9 @@ def mark_key(tree: str, epoch: int, sequence: int, state: str) -> str:
 
 def pack_snapshot(snapshot: Snapshot) -> tuple[bytes, Base]:
     """Return a snapshot as it is stored, and what the log calls it. Takes a while: not for the event loop."""
-    from sapwood.address import Address
-    from sapwood.kernel.chain import tree_id
-
     body = zlib.compress(_pack(snapshot), 1)
     digest = hashlib.blake2b(body, digest_size=DIGEST).digest()
-    key = snapshot_key(tree_id(Address.parse(snapshot.root)), snapshot.epoch, snapshot.sequence, snapshot.chain)
-    return digest + body, Base(key, digest, snapshot.sequence, snapshot.chain)
+    return digest + body, Base(snapshot_key(snapshot), digest, snapshot.sequence, snapshot.chain)
 
 
 def unpack_snapshot(data: bytes, key: str, digest: bytes | None) -> Snapshot:
@@ -120,9 +138,3 @@ async def last_mark(archive: Archive, tree: str) -> tuple[str, Mark] | None:
 def is_parked(mark: str) -> bool:
     """Return whether a tree with this mark was parked."""
     return mark.endswith(f"-{PARKED}")
-
-
-def place_of(key: str) -> tuple[int, int]:
-    """Return the epoch and the place that a key names."""
-    epoch, sequence, _ = key.rsplit("/", 1)[1].split("-")
-    return int(epoch), int(sequence)

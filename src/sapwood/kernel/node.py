@@ -145,6 +145,7 @@ class Node:
         self._background: set[Task[None]] = set()
         self._dying: set[Task[Any]] = set()
         self._stopped: Unavailable | None = None
+        self._has_died = False
         self._bringing: dict[Address, Task[None]] = {}
         """The trees whose files are on their way here."""
         self._putting_away: dict[Address, Task[None]] = {}
@@ -215,6 +216,11 @@ class Node:
 
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it ended as a killed process does."""
+        return self._has_died
 
     @property
     def is_ready(self) -> bool:
@@ -324,10 +330,9 @@ class Node:
                     self.put_away(tree)
                     await self._until_put_away(old)
             await self._until_put_away(root)
-            folder = tree_folder(self.folder, root)
-            await keeper.bring(root, folder, former)
+            await keeper.bring(root, tree_folder(self.folder, root), former)
             self._check_may_open(root, only_files=True)
-            self._make_tree(root, folder)
+            self._make_tree(root, self._folder_of(root, aliases))
         finally:
             del self._bringing[root]
 
@@ -355,6 +360,7 @@ class Node:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
         self.trees.pop(tree.address, None)
         tree.die(Unavailable(MOVED))
+        self.gate.drop(tree.address)
         if tree.folder.exists():
             self._move_away(tree.folder)
 
@@ -569,7 +575,7 @@ class Node:
 
     async def _name_destroyed(self, tree: Tree) -> None:
         """Return when it is durable that a tree is no more."""
-        await self.gate.bury(tree.address, tree.folder)
+        await self.gate.bury(tree.address, tree.folder if tree.folder.exists() else None)
         if self.keeper is not None:
             self._in_background(self.keeper.destroyed(tree.address))
 
@@ -594,10 +600,9 @@ class Node:
             self.files.rename(whole, tree.folder)
             self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
-            if self.keeper is not None:
-                await self.keeper.rebased(root, tree.folder)
+            await self.gate.flushed(root)
         finally:
-            self.trees.pop(tree.address, None)
+            self.put_away(tree)
             done.set_result(None)
         self.alarms.look_by(root, self.clock.now())
 
@@ -691,12 +696,13 @@ class Node:
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
         self._stopped = Unavailable("The process crashed.")
+        self._has_died = True
         for tree in self.trees.values():
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self._stopped)
         self.trees.clear()
         self.alarms.die()
-        self._dying.update(self.waking.stop())
+        self._dying.update(self.waking.stop(), self._bringing.values())
         for task in (*self._dying, *self._background):
             task.cancel()
 

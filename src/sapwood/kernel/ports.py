@@ -81,8 +81,16 @@ class Gate(Protocol):
         """
         ...
 
-    async def bury(self, root: Address, folder: Path) -> None:
-        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder, if it has one."""
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder; None: it has none."""
+        ...
+
+    async def flushed(self, root: Address) -> None:
+        """Return when nothing of a tree is left to be made durable."""
+        ...
+
+    def drop(self, root: Address) -> None:
+        """A tree is not written to here any more; whoever still waits for something of it is told so."""
         ...
 
     def forget(self, database: Database) -> None:

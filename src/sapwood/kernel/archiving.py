@@ -1,0 +1,193 @@
+"""Moves trees from the log to the archive: snapshots of those that write, and those that rest as a whole.
+
+A snapshot is made from the log and the snapshot before it, not from the local files: so commits go on meanwhile,
+nothing is archived that was not checked, and what somebody else left behind is treated as what is open here.
+It costs a second look at what was written since the last one, never more than the tree is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from sapwood.address import Address
+from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id, unseal
+from sapwood.kernel.kept import (
+    LIVE,
+    MARKS,
+    PARKED,
+    SNAPSHOTS,
+    Image,
+    Mark,
+    Snapshot,
+    is_parked,
+    last_mark,
+    mark_key,
+    name_of,
+    pack_mark,
+    pack_snapshot,
+    unpack_snapshot,
+)
+from sapwood.kernel.ports import Archive, FencedLog, Record
+from sapwood.kernel.restoring import State, read_tree, since_base
+from sapwood.kernel.shards import shard_of
+
+log = logging.getLogger(__name__)
+
+INLINE = 256 * 1024
+"""Messages up to this size are archived as they are, and not as the files they make."""
+
+
+async def snapshot(stored: FencedLog, archive: Archive, root: Address, sequence: int, digest: bytes) -> Base:
+    """Have the archive take a tree as it is after one of its messages; return what the log may stand on then.
+
+    Commits go on meanwhile. `ChainBroken` if the log does not have what leads there.
+    """
+    tree = tree_id(root)
+    records = [record for record in await stored.read(shard_of(root), tree) if record.sequence <= sequence]
+    return await _archive_files(archive, tree, records, digest)
+
+
+async def _archive_files(archive: Archive, tree: str, records: Sequence[Record], digest: bytes) -> Base:
+    state = await read_tree(records, archive, tree)
+    if state is None or state.tail.digest != digest:
+        raise ChainBroken(f"The log of tree {tree} does not lead to the message that its owner stored last.")
+    return await archive_state(archive, Address.parse(unseal(records[-1]).message.root), state)
+
+
+async def archive_state(archive: Archive, root: Address, state: State) -> Base:
+    """Have the archive take the files of a tree."""
+    return await _put(
+        archive,
+        Snapshot(
+            root=str(root),
+            epoch=state.tail.epoch,
+            sequence=state.tail.sequence,
+            chain=state.tail.digest,
+            at=time.time(),
+            version=version("sapwood"),
+            images=[Image(stem, state.page_sizes[stem], bytes(content)) for stem, content in state.files.items()],
+        ),
+    )
+
+
+async def _put(archive: Archive, snapshot: Snapshot) -> Base:
+    data, base = await asyncio.to_thread(pack_snapshot, snapshot)
+    await archive.put(base.key, data)
+    return base
+
+
+async def park(stored: FencedLog, archive: Archive, shard: int, tree: str, *, history: float) -> bool:
+    """Have the log forget a tree that nobody writes to; return whether it did.
+
+    Safe to die anywhere, and to be overtaken by a new owner who writes: first the archive has the tree as a whole, then
+    the mark says so, and only then its messages go, up to the last one that the archive has. Whoever reads before
+    that finds the log as it was; whoever wrote meanwhile follows what was parked, and that is what restoring looks for.
+    A mark of an owner that is late sorts before those of later ones, and does not count.
+    """
+    records = await stored.read(shard, tree)
+    if not records:
+        return False
+    links = await asyncio.to_thread(chained, records)
+    whole = commits(links)
+    if not whole:
+        return False
+    last = whole[-1][-1]
+    if last.message.is_end or last.message.moved_to:
+        await forget_tree(archive, tree)
+        await stored.drop(shard, tree, last.sequence)
+        return True
+    now = time.time()
+    base = await _archive(archive, tree, records, since_base(links), last, now)
+    key = mark_key(tree, last.message.epoch, last.sequence, PARKED)
+    await archive.put(key, pack_mark(Mark(root=last.message.root, at=now, parked=base)))
+    await stored.drop(shard, tree, last.sequence)
+    await _forget_marks(archive, tree, key)
+    await sweep_tree(archive, tree, base, before=now - history)
+    return True
+
+
+async def _archive(
+    archive: Archive, tree: str, records: Sequence[Record], links: Sequence[Link], last: Link, now: float
+) -> Base:
+    """Have the archive take a tree, in the form that is less."""
+    first = links[0]
+    messages = [(one.sequence, one.data) for one in records if first.sequence <= one.sequence <= last.sequence]
+    base = first.message.base
+    if base is None and first.message.before and not (first.message.is_end or first.message.moved_to):
+        marked = await last_mark(archive, tree)
+        base = None if marked is None else marked[1].parked
+        if base is None or base.chain != first.message.before:
+            # Somebody was parking it and died, or something is missing: reading it as a whole tells.
+            return await _archive_files(archive, tree, records, last.digest)
+    if base is not None and not name_of(base.key).has_files:
+        below = unpack_snapshot(await archive.get(base.key) or b"", base.key, base.digest)
+        messages = [*below.messages, *messages]
+        base = below.base
+    if sum(len(data) for _, data in messages) > INLINE:
+        return await _archive_files(archive, tree, records, last.digest)
+    return await _put(
+        archive,
+        Snapshot(
+            root=last.message.root,
+            epoch=last.message.epoch,
+            sequence=last.sequence,
+            chain=last.digest,
+            at=now,
+            version=version("sapwood"),
+            base=base,
+            messages=messages,
+        ),
+    )
+
+
+async def mark_live(archive: Archive, root: Address, epoch: int, sequence: int) -> None:
+    """Have the archive know that the log has messages of a tree: if it ever has none, something was lost."""
+    tree = tree_id(root)
+    marked = await last_mark(archive, tree)
+    if marked is not None and not is_parked(marked[0]):
+        return
+    key = mark_key(tree, epoch, sequence, LIVE)
+    parked = None if marked is None else marked[1].parked
+    await archive.put(key, pack_mark(Mark(root=str(root), at=time.time(), parked=parked)))
+    await _forget_marks(archive, tree, key)
+
+
+async def _forget_marks(archive: Archive, tree: str, before: str) -> None:
+    old = [key async for key in archive.keys(f"{MARKS}/{tree}/") if key < before]
+    if old:
+        await archive.remove(old)
+
+
+async def forget_tree(archive: Archive, tree: str) -> None:
+    """Have the archive forget a tree that was destroyed; the second copy of the log has it until it is swept."""
+    for prefix in (MARKS, SNAPSHOTS):
+        if keys := [key async for key in archive.keys(f"{prefix}/{tree}/")]:
+            await archive.remove(keys)
+
+
+async def sweep_tree(archive: Archive, tree: str, current: Base, *, before: float) -> int:
+    """Remove snapshots of a tree that were out of use before this time; return how many.
+
+    `current`: the one that the tree stands on now. What it was made from stays, too.
+    """
+    keys = [key async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")]
+    kept = {current.key}
+    for key, after in itertools.pairwise(keys):
+        if name_of(after).at >= before:  # it was in use until then
+            kept.add(key)
+    kept.update(keys[-1:])
+    if len(kept) >= len(keys):
+        return 0
+    for key in [key for key in kept if not name_of(key).has_files]:
+        data = await archive.get(key)
+        below = None if data is None else unpack_snapshot(data, key, None).base
+        if below is not None:
+            kept.add(below.key)
+    old = [key for key in keys if key not in kept]
+    await archive.remove(old)
+    return len(old)

@@ -1,0 +1,410 @@
+"""When what was written is durable, on many machines: once a majority of the log's servers has it on their disks.
+
+Everything committed in a tree, in whatever file, has one order, and becomes durable in
+it. There is one append under way per stream of the log; what is committed meanwhile, in
+all trees of the stream, goes with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from asyncio import Future
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.clock import Clock
+from sapwood.errors import OverLimit, StoredDataError, Unavailable
+from sapwood.kernel.chain import Base, tree_id
+from sapwood.kernel.ports import Commit, Entry, Epoch, Fenced, FencedLog, settle
+from sapwood.kernel.treelog import MOST_PARTS, PART, AlarmLine, Cut, Sending, Tail, TreeLog
+from sapwood.storage.database import Database
+from sapwood.storage.image import empty_image
+from sapwood.storage.walframes import WalFrames, whole_image
+
+log = logging.getLogger(__name__)
+
+TOGETHER = 8 * 1024 * 1024
+"""Bytes that are sent at once, unless a single tree has more."""
+TURNS = 3
+"""How often the loop may go round before an append leaves, as long as that brings more to send."""
+
+
+class _Stream:
+    """What goes to one stream of the log."""
+
+    __slots__ = ("pump", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[TreeLog, None] = {}
+        """Trees that have something to send, in the order in which they got it."""
+        self.pump: asyncio.Task[None] | None = None
+
+
+class ReplicatedGate:
+    """Kept once the replicated log has it."""
+
+    synced = False
+
+    def __init__(
+        self,
+        log: FencedLog,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        epoch_of: Callable[[int], Epoch | None],
+        may_answer: Callable[[], bool],
+        fenced: Callable[[Collection[int]], None],
+        doubtful: Callable[[Collection[Address]], None],
+        version: str,
+    ) -> None:
+        """`epoch_of`: by which ownership a shard is ours, None: by none. `may_answer`: whether our lease is valid.
+
+        `fenced` is told of shards that somebody else took; `doubtful` of trees of which nobody knows whether their
+        last commits were stored. The gate has let go of the waiters of both already; they have to be dropped, and
+        what was theirs has to be read again.
+        """
+        self._log = log
+        self._loop = loop
+        self._clock = clock
+        self._epoch_of = epoch_of
+        self._may_answer = may_answer
+        self._fenced = fenced
+        self._doubtful = doubtful
+        self._version = version
+        self._trees: dict[str, TreeLog] = {}
+        self._of: dict[Database, TreeLog] = {}
+        """Whose a database is, as long as it is known here."""
+        self._frames: dict[Database, WalFrames] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._ids = (f"{me}-{number}" for me in (uuid.uuid4().hex,) for number in count())
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(waiting) for tree in self._trees.values() for _, waiting in tree.waiters)
+
+    def opened(self, database: Database) -> None:
+        tree = self._trees.get(database.path.parent.name)
+        if tree is None:
+            return  # the node's own
+        self._of[database] = tree
+        stem = database.path.stem
+        if stem in tree.files or tree.ended:
+            return
+        image = empty_image()
+        if database.frames or database.path.stat().st_size != len(image):
+            raise StoredDataError(f"The file {database.path.name} of {tree.root} is not from the log of its tree.")
+        tree.files.add(stem)
+        tree.gathering().begin(stem, image)
+
+    def committed(self, commit: Commit) -> None:
+        if commit.root is None:
+            return
+        database = commit.database
+        tree = self._of.get(database) or self._found(database)
+        if tree.error is not None:
+            raise Unavailable(str(tree.error))
+        if tree.ended or commit.last_frame < commit.first_frame:
+            return
+        frames = self._frames.get(database)
+        if frames is None:
+            frames = self._frames[database] = WalFrames(database.wal)
+        tree.commit(database.path.stem, frames.read(commit.first_frame, commit.last_frame))
+        self._send(tree)
+
+    def wait(self, database: Database) -> Future[None] | None:
+        if not self._may_answer():
+            raise Unavailable("This node may not answer now: it has lost touch with the cluster.")
+        tree = self._of.get(database) or self._found(database)
+        if tree.error is not None:
+            raise Unavailable(str(tree.error))
+        if tree.stored >= tree.committed:
+            return None
+        waiter: Future[None] = self._loop.create_future()
+        tree.waiters.append((tree.committed, [waiter]))
+        return waiter
+
+    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
+        tree = self._of.get(database) or self._found(database)
+        if tree.error is not None:
+            settle(leaving, tree.error)
+        elif tree.stored < tree.committed:
+            tree.waiters.append((tree.committed, leaving))
+        elif self._may_answer():
+            settle(leaving, None)
+        else:
+            settle(leaving, Unavailable("This node may not answer now: it has lost touch with the cluster."))
+
+    def follows(self, database: Database, other: Database) -> None:
+        pass  # a tree has one order anyway, and its line in the index of alarms goes before what it is about
+
+    def is_quiet(self, database: Database) -> bool:
+        tree = self._of.get(database)
+        return tree is None or tree.error is not None or tree.is_stored
+
+    async def sync_folder(self, path: Path) -> None:
+        pass
+
+    async def bury(self, root: Address, folder: Path | None) -> None:
+        tree = self._tree(root)
+        if tree is None:
+            return
+        tree.ended = True
+        tree.files.clear()
+        if tree.error is not None:
+            raise Unavailable(str(tree.error))
+        if not tree.tail.digest and tree.sending is None:
+            tree.forget_all()  # nobody else knows of it
+            return
+        ending = tree.ending = tree.ending or self._loop.create_future()
+        self._send(tree)
+        await asyncio.shield(ending)
+
+    def forget(self, database: Database) -> None:
+        if (frames := self._frames.pop(database, None)) is not None:
+            frames.close()
+        tree = self._of.pop(database, None)
+        if tree is None:
+            tree = self._trees.get(database.path.parent.name)
+        stem = database.path.stem
+        if database.removed and tree is not None and tree.error is None and stem in tree.files:
+            tree.files.discard(stem)
+            tree.gathering().remove(stem)
+
+    def moved(self, folder: Path) -> None:
+        tree = self._trees.get(folder.name)
+        if tree is None:
+            return
+        for stem in tree.files:
+            tree.gathering().remove(stem)
+        tree.files.clear()
+        tree.ended = False
+        if not folder.exists():
+            return
+        for path in sorted(folder.glob("*.db")):
+            tree.files.add(path.stem)
+            tree.gathering().begin(path.stem, whole_image(path))
+        if tree.files:
+            tree.committed += 1
+            tree.gathering().up_to = tree.committed
+            self._send(tree)
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            if stream.pump is not None:
+                stream.pump.cancel()
+        for root in [tree.root for tree in self._trees.values()]:
+            self.drop(root)
+        for frames in self._frames.values():
+            frames.close()
+        self._frames.clear()
+        self._of.clear()
+
+    def adopt(self, root: Address, tail: Tail) -> None:
+        """A tree was restored, or is new; what is committed in it follows this."""
+        self.drop(root)
+        tree = TreeLog(root, tail)
+        self._trees[tree.id] = tree
+
+    def tail(self, root: Address) -> Tail | None:
+        """Return the end of what is stored of a tree; None: it is not open here."""
+        tree = self._tree(root)
+        return None if tree is None else tree.tail._replace(files=frozenset(tree.files))
+
+    def log_size(self, root: Address) -> tuple[int, int]:
+        """Return in how many messages a tree lies in the log since its last base, and in how many bytes."""
+        tree = self._tree(root)
+        return (0, 0) if tree is None else (tree.tail.messages, tree.tail.stored_bytes)
+
+    def drop(self, root: Address) -> None:
+        """A tree is not written to here any more; whoever still waits for something of it is told so."""
+        tree = self._tree(root)
+        if tree is not None:
+            del self._trees[tree.id]
+            self._stream(tree).waiting.pop(tree, None)
+            if tree.error is None:
+                tree.fail(Unavailable(f"{root} is not run here any more."))
+
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        """Have the index of alarms say this of a tree; stored with its next commit, or by itself."""
+        tree = self._tree(root)
+        if tree is not None and tree.error is None:
+            tree.alarm = AlarmLine(tree.text, due, dead)
+            self._send(tree)
+
+    async def flushed(self, root: Address) -> None:
+        """Return when nothing of a tree is left to store."""
+        tree = self._tree(root)
+        if tree is not None:
+            await self._flushed(tree)
+
+    async def _flushed(self, tree: TreeLog) -> None:
+        if tree.error is not None:
+            raise Unavailable(str(tree.error))
+        if tree.is_idle:
+            return
+        done: Future[None] = self._loop.create_future()
+        tree.flushing.append(done)
+        self._send(tree)
+        await done
+
+    def cut(self, root: Address) -> Cut:
+        """Begin a snapshot: what is in the files right now is before the cut. Only the last cut of a tree counts."""
+        cut = self._own(root).cut(self._loop)
+        self._send(self._own(root))
+        return cut
+
+    async def rebase(self, root: Address, base: Base, cut: Cut) -> None:
+        """Have the tree's log begin with this base, which was made at the cut, and all that was committed since.
+
+        Returns when it is stored. `OverLimit` if that is too much by now: then everything stays as it is.
+        """
+        tree = self._own(root)
+        if tree.since is None or not cut.known.done() or cut is not tree.last_cut:
+            raise Unavailable(f"Another snapshot of {root} was begun since.")
+        weight = tree.since.weight + sum(gathered.weight for gathered in tree.closed)
+        if weight > MOST_PARTS * PART // 2:
+            tree.since = None
+            raise OverLimit(f"Too much was written in {root} while it was copied.", limit="database_bytes")
+        done: Future[Tail] = self._loop.create_future()
+        tree.rebasing = (base, done)
+        self._send(tree)
+        await done
+
+    def _tree(self, root: Address) -> TreeLog | None:
+        return self._trees.get(tree_id(root))
+
+    def _own(self, root: Address) -> TreeLog:
+        tree = self._tree(root)
+        if tree is None or tree.error is not None:
+            raise Unavailable(f"{root} is not run here any more.")
+        return tree
+
+    def _found(self, database: Database) -> TreeLog:
+        tree = self._trees.get(database.path.parent.name)
+        if tree is None:
+            raise Unavailable("This tree is not run here any more.")
+        self._of[database] = tree
+        return tree
+
+    def _stream(self, tree: TreeLog) -> _Stream:
+        number = self._log.stream_of(tree.shard)
+        stream = self._streams.get(number)
+        if stream is None:
+            stream = self._streams[number] = _Stream()
+        return stream
+
+    def _send(self, tree: TreeLog) -> None:
+        """Have what a tree has to send sent with the next append."""
+        stream = self._stream(tree)
+        stream.waiting[tree] = None
+        if stream.pump is None:
+            stream.pump = self._loop.create_task(self._pump(stream))
+
+    async def _pump(self, stream: _Stream) -> None:
+        try:
+            while stream.waiting:
+                taken = self._take(stream)
+                if taken:
+                    await self._append(taken)
+                    await self._gather(stream)
+        finally:
+            stream.pump = None
+
+    async def _gather(self, stream: _Stream) -> None:
+        """Let those commit who were just let go, so that they go together."""
+        for _ in range(TURNS):
+            before = len(stream.waiting)
+            await asyncio.sleep(0)
+            if before and len(stream.waiting) == before:
+                return
+
+    def _take(self, stream: _Stream) -> dict[TreeLog, Sending]:
+        """Return what is to be stored next, as much as may go together."""
+        taken: dict[TreeLog, Sending] = {}
+        entries = weight = 0
+        now = self._clock.now()
+        for tree in list(stream.waiting):
+            weight += tree.weight
+            if taken and weight > TOGETHER:
+                break
+            del stream.waiting[tree]
+            epoch = self._epoch_of(tree.shard)
+            if epoch is None:
+                tree.fail(Fenced([tree.shard]))
+                continue
+            sending = tree.send(epoch, now, self._version, next(self._ids))
+            if sending is not None:
+                taken[tree] = sending
+                entries += len(sending.entries)
+                if entries > MOST_PARTS // 2:
+                    break
+        return taken
+
+    async def _append(self, taken: dict[TreeLog, Sending]) -> None:
+        """Store these, and let everybody go who waited for it; if some are not ours any more, store the others."""
+        while taken:
+            try:
+                sequences = await self._store([entry for sending in taken.values() for entry in sending.entries])
+            except Fenced as error:
+                rest = {tree: sending for tree, sending in taken.items() if tree.shard not in error.shards}
+                self._lose(error)
+                if len(rest) == len(taken):
+                    self._doubt(taken, error)
+                    return
+                taken = rest
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it was: nobody knows what was stored
+                self._doubt(taken, error)
+                return
+            else:
+                at = 0
+                for tree, sending in taken.items():
+                    at += len(sending.entries)
+                    self._stored(tree, sequences[at - len(sending.entries) : at])
+                return
+
+    async def _store(self, entries: Sequence[Entry]) -> list[int]:
+        epochs: dict[int, Epoch] = {}
+        for entry in entries:
+            if entry.shard not in epochs:
+                epoch = self._epoch_of(entry.shard)
+                if epoch is None:
+                    raise Fenced([entry.shard])
+                epochs[entry.shard] = epoch
+        if len(entries) <= MOST_PARTS:
+            return await self._log.append(entries, epochs)
+        # A commit of one tree: parts of it do not count until the last one is there.
+        sequences: list[int] = []
+        for at in range(0, len(entries), MOST_PARTS):
+            sequences += await self._log.append(entries[at : at + MOST_PARTS], epochs)
+        return sequences
+
+    def _stored(self, tree: TreeLog, sequences: Sequence[int]) -> None:
+        if tree.error is not None:
+            return  # dropped meanwhile
+        tree.done(sequences)
+        if tree.has_more:
+            self._stream(tree).waiting.setdefault(tree)
+        tree.settle_if_idle()
+
+    def _lose(self, error: Fenced) -> None:
+        for tree in list(self._trees.values()):
+            if tree.shard in error.shards and tree.error is None:
+                tree.fail(error)
+                self._stream(tree).waiting.pop(tree, None)
+        self._fenced(error.shards)
+
+    def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
+        trees = [tree for tree in taken if tree.error is None]
+        if not trees:
+            return
+        log.error("nobody knows whether the last commits of %d trees were stored", len(trees), exc_info=error)
+        for tree in trees:
+            tree.fail(Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
+            self._stream(tree).waiting.pop(tree, None)
+        self._doubtful([tree.root for tree in trees])

@@ -1,0 +1,428 @@
+"""Leases and owners of shards, as they are kept in NATS.
+
+The last message on a shard's owner subject counts. It is written only by whoever knows the place of the one before,
+so of two that want a shard one gets it. Whoever wrote some tells the others in a plain message; as those get
+lost when a server does, everybody asks the leaders of the streams now and then too.
+"""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from sapwood.errors import Unavailable
+from sapwood.kernel.shards import SHARDS
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE
+from sapwood.runtimes.cluster.leases import NodeLease
+from sapwood.runtimes.cluster.owners import Owner, decode, encode
+
+log = logging.getLogger(__name__)
+
+WAIT = 5.0
+"""Seconds to wait for one answer."""
+LONGEST = 90.0
+"""Seconds to go on trying: less than the servers remember what was stored already."""
+BATCH = 500
+"""Messages in one batch; the servers take 1000."""
+STORED_BEFORE = 10201
+NOT_FOUND = 10037
+SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+
+
+class Held(NamedTuple):
+    """An owner message, and its place in its stream."""
+
+    sequence: int
+    owner: Owner
+
+
+class Ground(Protocol):
+    """Where leases and owners are kept."""
+
+    async def renew(self, lease: NodeLease, after: int) -> int | None:
+        """Store a lease if the last one of the node has this place; return its place, None: it has another."""
+        ...
+
+    async def last_lease(self, node: str) -> tuple[int, NodeLease | None]:
+        """Return the last lease of a node and its place, as whoever leads knows it."""
+        ...
+
+    async def leases(self) -> dict[str, NodeLease]:
+        """Return the leases of all nodes, as any of the servers knows them."""
+        ...
+
+    async def changes(self) -> dict[int, Held]:
+        """Return owners that changed since the last call, all at first. It lacks none that was there when asked."""
+        ...
+
+    async def read(self, shards: Iterable[int]) -> dict[int, Held]:
+        """Return the owners of these, as whoever leads knows them; none: nobody ever had it."""
+        ...
+
+    async def write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
+        """Store owners, each if the one before has this place; return those that were stored, and where."""
+        ...
+
+    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
+        """Ask a node something about shards; return whether it agreed."""
+        ...
+
+    async def listen(
+        self,
+        node: str,
+        lease: Callable[[NodeLease], None],
+        owners: Callable[[Mapping[int, Held]], None],
+        asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
+    ) -> None:
+        """Have these called with what others send: a lease, owners that were stored, and questions from a node."""
+        ...
+
+    async def close(self) -> None:
+        """Listen no more."""
+        ...
+
+
+class _News(msgspec.Struct, array_like=True):
+    owners: list[tuple[int, int, Owner]]
+
+
+class _Question(msgspec.Struct, array_like=True):
+    node: str
+    shards: list[int]
+    question: str
+
+
+class _Refused(Exception):
+    """The servers said no."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} ({code})")
+        self.code = code
+
+
+class NatsOwners:
+    """Leases and owners in a cluster's streams."""
+
+    def __init__(self, connection: Any, names: Names, node: str) -> None:
+        self._connection = connection
+        self._names = names
+        self._node = node
+        self._seen = [0] * (names.layout.streams * names.layout.cells)
+        """Of each stream, the place up to which no owner message is unknown."""
+        self._found: dict[int, Held] = {}
+        """What was read and not asked for yet, because another stream could not be read."""
+        self._reading = asyncio.Lock()
+        self._life = uuid.uuid4().hex[:12]
+        self._ids = itertools.count(1)
+        self._subscriptions: list[Any] = []
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def renew(self, lease: NodeLease, after: int) -> int | None:
+        headers = {SEQUENCE: str(after), "Nats-Msg-Id": f"{self._life}.lease.{lease.beat}"}
+        try:
+            answer = await self._publish(self._names.lease(lease.node), msgspec.msgpack.encode(lease), headers)
+        except _Refused as refusal:
+            if refusal.code == WRONG_SEQUENCE:
+                return None
+            raise Unavailable(f"The lease was not renewed: {refusal}") from None
+        return answer["seq"]
+
+    async def last_lease(self, node: str) -> tuple[int, NodeLease | None]:
+        found = await self._get(self._names.members, {"last_by_subj": self._names.lease(node)})
+        if found is None:
+            return 0, None
+        return found[0], msgspec.msgpack.decode(found[2], type=NodeLease)
+
+    async def leases(self) -> dict[str, NodeLease]:
+        leases: dict[str, NodeLease] = {}
+        wanted = {"multi_last": [self._names.lease("*")], "batch": 1000}
+        for _, _, data in await self._get_many(self._names.members, wanted):
+            lease = msgspec.msgpack.decode(data, type=NodeLease)
+            leases[lease.node] = lease
+        return leases
+
+    async def changes(self) -> dict[int, Held]:
+        async with self._reading:
+            results = await asyncio.gather(
+                *(self._find(stream) for stream in range(len(self._seen))), return_exceptions=True
+            )
+            for result in results:
+                if result is not None:
+                    raise result
+            found, self._found = self._found, {}
+            return found
+
+    async def _find(self, stream: int) -> None:
+        name, subjects = self._names.stream(stream), self._names.owners(stream)
+        while True:
+            # Only the leader knows that there is nothing more; any replica is good enough for what there is.
+            wanted = {"seq": self._seen[stream] + 1, "next_by_subj": subjects}
+            first = await self._get(name, wanted)
+            if first is None:
+                return
+            more = await self._get_many(name, {**wanted, "seq": first[0] + 1, "batch": 1000})
+            for sequence, subject, data in [first, *more]:
+                self._found[_shard_in(subject)] = Held(sequence, decode(data))
+                self._seen[stream] = max(self._seen[stream], sequence)
+
+    async def read(self, shards: Iterable[int]) -> dict[int, Held]:
+        held: dict[int, Held] = {}
+        turns = asyncio.Semaphore(64)
+
+        async def one(shard: int) -> None:
+            async with turns:
+                stream = self._names.stream(self._names.layout.stream_of(shard))
+                found = await self._get(stream, {"last_by_subj": self._names.owner(shard)})
+            if found is not None:
+                held[shard] = Held(found[0], decode(found[2]))
+
+        await asyncio.gather(*(one(shard) for shard in shards))
+        return held
+
+    async def write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
+        streams: dict[int, list[int]] = {}
+        for shard in owners:
+            streams.setdefault(self._names.layout.stream_of(shard), []).append(shard)
+
+        async def one_stream(shards: list[int]) -> dict[int, Held]:
+            stored: dict[int, Held] = {}
+            for start in range(0, len(shards), BATCH):
+                stored.update(await self._write({shard: owners[shard] for shard in shards[start : start + BATCH]}))
+            return stored
+
+        parts = await asyncio.gather(*(one_stream(shards) for shards in streams.values()))
+        stored = {shard: held for part in parts for shard, held in part.items()}
+        if stored:
+            await self._tell(stored)
+        return stored
+
+    async def _tell(self, stored: Mapping[int, Held]) -> None:
+        import nats.errors
+
+        news = _News([(shard, held.sequence, held.owner) for shard, held in stored.items()])
+        try:
+            await self._connection.publish(self._names.news, msgspec.msgpack.encode(news))
+        except nats.errors.Error as error:
+            log.warning("The others were not told of %d shards, they will see by themselves: %s", len(stored), error)
+
+    async def _write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
+        """Store owners of one stream, in one batch; without those that others wrote, if there are any."""
+        left = dict(owners)
+        while left:
+            try:
+                sequences = await self._send(left)
+            except _Refused as refusal:
+                if refusal.code != WRONG_SEQUENCE:
+                    raise Unavailable(f"Owners were not stored: {refusal}") from None
+                last = await self._read_until(left)
+                fresh = {
+                    shard: held for shard, held in left.items() if last.get(shard, NOBODY).sequence == held.sequence
+                }
+                if len(fresh) == len(left):  # whoever was before us is not to be seen yet
+                    await asyncio.sleep(0.1)
+                left = fresh
+            else:
+                return {shard: Held(sequences[shard], held.owner) for shard, held in left.items() if shard in sequences}
+        return {}
+
+    async def _send(self, owners: Mapping[int, Held]) -> dict[int, int]:
+        """Store all of these or none, once, however often it has to be sent; return the places of those it has."""
+        number = next(self._ids)
+        messages: list[tuple[str, bytes, dict[str, str]]] = []
+        for shard, held in owners.items():
+            headers = {
+                SEQUENCE: str(held.sequence),
+                "Nats-Msg-Id": f"{self._life}.{number}.{shard}",
+                "Nats-Rollup": "sub",
+            }
+            messages.append((self._names.owner(shard), encode(held.owner), headers))
+        end = asyncio.get_running_loop().time() + LONGEST
+        is_unknown = False
+        while True:
+            try:
+                last = await self._publish_all(messages)
+            except _Refused as refusal:
+                if refusal.code == STORED_BEFORE or (is_unknown and refusal.code == WRONG_SEQUENCE):
+                    return await self._stored(owners)
+                if refusal.code == WRONG_SEQUENCE or asyncio.get_running_loop().time() > end:
+                    raise
+                log.info("Owners are sent again: %s", refusal)
+            except Unavailable:
+                is_unknown = True
+                if asyncio.get_running_loop().time() > end:
+                    raise
+            else:
+                return dict(zip(owners, range(last - len(owners) + 1, last + 1), strict=True))
+            await asyncio.sleep(random.uniform(0.05, 0.25))
+
+    async def _stored(self, owners: Mapping[int, Held]) -> dict[int, int]:
+        last = await self._read_until(owners)
+        places = {
+            shard: last[shard].sequence
+            for shard in owners
+            if shard in last and last[shard].owner == owners[shard].owner
+        }
+        if not places:
+            raise _Refused(WRONG_SEQUENCE, "Others were first.")
+        return places
+
+    async def _read_until(self, shards: Iterable[int]) -> dict[int, Held]:
+        end = asyncio.get_running_loop().time() + LONGEST
+        while True:
+            try:
+                return await self.read(shards)
+            except Unavailable:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                await asyncio.sleep(random.uniform(0.1, 0.3))
+
+    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
+        import nats.errors
+
+        data = msgspec.msgpack.encode(_Question(self._node, list(shards), question))
+        try:
+            answer = await self._connection.request(self._names.ask(node), data, timeout=WAIT)
+        except (nats.errors.Error, TimeoutError, OSError):
+            return False
+        return answer.data == b"yes"
+
+    async def listen(
+        self,
+        node: str,
+        lease: Callable[[NodeLease], None],
+        owners: Callable[[Mapping[int, Held]], None],
+        asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
+    ) -> None:
+        async def heard_lease(message: Any) -> None:
+            lease(msgspec.msgpack.decode(message.data, type=NodeLease))
+
+        async def heard_news(message: Any) -> None:
+            news = msgspec.msgpack.decode(message.data, type=_News)
+            owners({shard: Held(sequence, owner) for shard, sequence, owner in news.owners})
+
+        async def answer(message: Any) -> None:
+            question = msgspec.msgpack.decode(message.data, type=_Question)
+            agreed = await asked(question.node, question.shards, question.question)
+            await message.respond(b"yes" if agreed else b"no")
+
+        async def heard_question(message: Any) -> None:
+            task = asyncio.ensure_future(answer(message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+        subscribe = self._connection.subscribe
+        self._subscriptions.append(await subscribe(self._names.lease("*"), cb=heard_lease))
+        self._subscriptions.append(await subscribe(self._names.news, cb=heard_news))
+        self._subscriptions.append(await subscribe(self._names.ask(node), cb=heard_question))
+        await self._connection.flush()
+
+    async def close(self) -> None:
+        import nats.errors
+
+        for subscription in self._subscriptions:
+            with contextlib.suppress(nats.errors.Error):  # it went with the connection
+                await subscription.unsubscribe()
+        self._subscriptions.clear()
+
+    async def _request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """Return an answer; `Unavailable` if none comes, also while servers are being elected."""
+        import nats.errors
+
+        try:
+            return await self._connection.request(subject, data, timeout=WAIT, headers=headers and dict(headers))
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise Unavailable(f"NATS does not answer: {error or type(error).__name__}") from None
+
+    async def _publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        answer = await self._request(subject, data, headers)
+        return _answered(answer.data)
+
+    async def _publish_all(self, messages: list[tuple[str, bytes, dict[str, str]]]) -> int:
+        """Store messages as one batch; return the place of the last."""
+        import nats.errors
+
+        batch = uuid.uuid4().hex
+        marked = [
+            (subject, data, {**headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+            for number, (subject, data, headers) in enumerate(messages, 1)
+        ]
+        marked[-1][2]["Nats-Batch-Commit"] = "1"
+        if len(marked) > 1:
+            subject, data, headers = marked[0]
+            begun = await self._request(subject, data, headers)
+            if begun.data:
+                _answered(begun.data)
+            try:
+                for subject, data, headers in marked[1:-1]:
+                    await self._connection.publish(subject, data, headers=headers)
+            except (nats.errors.Error, OSError) as error:
+                raise Unavailable(f"NATS does not take a batch: {error}") from None
+        subject, data, headers = marked[-1]
+        return (await self._publish(subject, data, headers))["seq"]
+
+    async def _get(self, stream: str, wanted: Mapping[str, Any]) -> tuple[int, str, bytes] | None:
+        """Return one message as the leader of a stream knows it; None: there is none."""
+        answer = await self._request(f"$JS.API.STREAM.MSG.GET.{stream}", msgspec.json.encode(wanted))
+        try:
+            message = _answered(answer.data)["message"]
+        except _Refused as refusal:
+            if refusal.code == NOT_FOUND:
+                return None
+            raise Unavailable(f"The stream {stream} cannot be read: {refusal}") from None
+        return message["seq"], message["subject"], base64.b64decode(message.get("data", ""))
+
+    async def _get_many(self, stream: str, wanted: Mapping[str, Any]) -> list[tuple[int, str, bytes]]:
+        """Return messages as any replica of a stream knows them."""
+        import nats.errors
+
+        inbox = self._connection.new_inbox()
+        subscription = await self._connection.subscribe(inbox)
+        found: list[tuple[int, str, bytes]] = []
+        try:
+            await self._connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(wanted), reply=inbox)
+            while True:
+                message = await subscription.next_msg(timeout=WAIT)
+                headers: Mapping[str, str] = message.headers or {}
+                if "Nats-Sequence" not in headers:
+                    status = headers.get("Status", "")
+                    if status in ("204", "404"):
+                        return found
+                    raise Unavailable(f"The stream {stream} cannot be read: {status or 'no answer'}")
+                found.append((int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data))
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise Unavailable(f"The stream {stream} cannot be read: {error or type(error).__name__}") from None
+        finally:
+            with contextlib.suppress(nats.errors.Error):  # it went with the connection
+                await subscription.unsubscribe()
+
+
+NOBODY = Held(0, Owner(0, ""))
+"""What counts for a shard that nobody ever owned."""
+
+
+def _answered(data: bytes) -> dict[str, Any]:
+    answer: dict[str, Any] = msgspec.json.decode(data)
+    error = answer.get("error")
+    if error is not None:
+        raise _Refused(error.get("err_code", error.get("code", 0)), error.get("description", ""))
+    return answer
+
+
+def _shard_in(subject: str) -> int:
+    """Return the shard that an owner subject is of."""
+    shard = int(subject.rsplit(".", 2)[1])
+    assert 0 <= shard < SHARDS
+    return shard

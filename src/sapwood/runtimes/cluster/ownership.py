@@ -1,0 +1,641 @@
+"""Which trees this node runs: the shards it owns, and who owns the others.
+
+A shard is taken by writing its next owner message, which only one of several can. It is taken from nobody who may
+still answer: only after its owner wrote that it released it, or is dead beyond doubt. What runs
+here follows: first the message, then whoever holds the trees is told, then calls are let in;
+and on the way out calls are stopped first, and the message is last.
+
+Who should own a shard follows from the names of the nodes that live. That is a wish: nothing is unsafe
+while nodes see different ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from sapwood.address import Address
+from sapwood.errors import Unavailable
+from sapwood.kernel.ports import Epoch, Holder
+from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Lease, Life, NodeLease, Nodes, Now, now
+from sapwood.runtimes.cluster.nats_owners import NOBODY, Ground, Held
+from sapwood.runtimes.cluster.owners import Owner, turn_of, wished
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 30.0
+"""Seconds that somebody waits for a shard to have an owner."""
+MOVES = 6000
+"""Shards that a node hands over per minute while all are well, so that others get their share."""
+GROUP = 32
+"""Shards that are handed over together: their trees stand still meanwhile."""
+LOOK = 2.0
+"""Seconds between looks at the owners; news come at once unless they get lost."""
+
+
+class Ownership:
+    """The directory of a cluster, seen from one node."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        node: str,
+        *,
+        version: str = "",
+        url: str = "",
+        labels: Mapping[str, str] | None = None,
+        figures: Callable[[], dict[str, float]] = dict,
+        lease: float = LEASE,
+        renewal: float = RENEWAL,
+        margin: float = MARGIN,
+        moves_per_minute: float = MOVES,
+        patience: float = PATIENCE,
+        now: Now = now,
+    ) -> None:
+        self._ground = ground
+        self._node = node
+        self.life = uuid.uuid4().hex[:16]
+        self._about = NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {}))
+        self._figures = figures
+        self._renewal = renewal
+        self._pause = GROUP * 60 / moves_per_minute
+        self._patience = patience
+        self._now = now
+        self._lease = Lease(lease, margin=margin, now=now)
+        self._nodes = Nodes(lease, margin=margin)
+        self._holder: Holder | None = None
+        self._state: Literal["here", "leaving", "left"] = "here"
+        self._beat = 0
+        self._lease_place = 0
+
+        self._known: dict[int, Held] = {}
+        """Who owns what, as far as this node was told."""
+        self._mine: dict[int, Epoch] = {}
+        """What this process owns."""
+        self._here = bytearray(SHARDS)
+        """Which of those calls may come to."""
+        self._busy: set[int] = set()
+        """Those that are being gained or let go."""
+        self._doubted: set[int] = set()
+        """Those whose owner has to be read before anything is made of them."""
+        self._free_since: dict[int, float] = {}
+        self._promised: dict[int, str] = {}
+        """What is to be handed over to whom, as soon as the pace allows."""
+        self._asked: dict[str, float] = {}
+        """Who was asked for shards, and when."""
+
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._look_now = asyncio.Event()
+        self._lookers: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._has_looked = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._acts: set[asyncio.Task[None]] = set()
+
+    # What the kernel asks.
+
+    @property
+    def here(self) -> str:
+        """The name of this node."""
+        return self._node
+
+    def is_here(self, root: Address) -> bool:
+        """Return whether this node may run the tree."""
+        return bool(self._here[shard_of(root)])
+
+    def fixed_owner(self, root: Address) -> str | None:
+        """Return nobody: trees move."""
+        return None
+
+    async def owner(self, root: Address) -> str:
+        """Return the node that runs the tree; wait while nobody does. `Unavailable` if that takes too long."""
+        shard = shard_of(root)
+        try:
+            async with asyncio.timeout(self._patience):
+                while True:
+                    node = self._runs(shard)
+                    if node:
+                        return node
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise Unavailable("No node runs this tree now.") from None
+
+    def _runs(self, shard: int) -> str:
+        if self._here[shard]:
+            return self._node
+        if shard in self._doubted or shard in self._mine:
+            return ""
+        owner = self._known.get(shard, NOBODY).owner
+        if owner.life == self.life or self._nodes.is_dead(Life(owner.node, owner.life)):
+            return ""
+        return owner.node
+
+    async def everybody(self) -> Iterable[str]:
+        """Return all nodes that live, this one included."""
+        return sorted({*self._nodes.live(), self._node})
+
+    def pool_of(self, node: str) -> str:
+        """Return the pool that a node is for: there are none here."""
+        return ""
+
+    def lock_of(self, node: str) -> str:
+        """Return the name of the file in the data folder that has the id of a node's process."""
+        return "lock"
+
+    # What whoever writes and answers asks.
+
+    def epoch_of(self, shard: int) -> Epoch | None:
+        """Return our ownership of a shard; None: it is not ours."""
+        return self._mine.get(shard)
+
+    def may_answer(self) -> bool:
+        """Return whether anything may leave this node now."""
+        return self._lease.is_valid()
+
+    def heard_wrong(self, shard: int) -> None:
+        """Somebody was told that the owner we know is not it: read who is."""
+        if shard not in self._mine and shard not in self._busy:
+            self._doubted.add(shard)
+            self._wake.set()
+
+    def fenced(self, shards: Collection[int]) -> None:
+        """The log refused what we wrote: drop these, and learn who has them."""
+        log.warning("Fenced: %d shards have another owner.", len(shards))
+        self._doubted.update(shards)
+        self._drop(shards)
+        self._wake.set()
+
+    def shards(self) -> list[int]:
+        """Return what this node owns."""
+        return sorted(self._mine)
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of the program on every node that lives."""
+        return {node: lease.version for node, lease in self._nodes.live().items()}
+
+    def status(self) -> dict[str, Any]:
+        """Return the nodes, what each owns, and the shards that nobody owns."""
+        at = self._now()
+        owned: dict[Life, int] = {}
+        nobodys: list[int] = []
+        for shard in range(SHARDS):
+            owner = self._known.get(shard, NOBODY).owner
+            life = Life(owner.node, owner.life)
+            if not owner.node or self._nodes.is_dead(life):
+                nobodys.append(shard)
+            else:
+                owned[life] = owned.get(life, 0) + 1
+        nodes = [
+            {
+                "node": lease.node,
+                "life": lease.life,
+                "version": lease.version,
+                "state": "dead" if self._nodes.is_dead(Life(lease.node, lease.life)) else lease.state,
+                "age": max(0.0, self._nodes.age(Life(lease.node, lease.life), at)),
+                "shards": owned.get(Life(lease.node, lease.life), 0),
+                "url": lease.url,
+                "labels": lease.labels,
+                "figures": lease.figures,
+            }
+            for lease in self._nodes.leases().values()
+            if lease.state != "left"
+        ]
+        return {"nodes": sorted(nodes, key=lambda node: str(node["node"])), "without_owner": nobodys}
+
+    # Coming and going.
+
+    async def join(self, holder: Holder) -> None:
+        """Take part: return when this node has a lease and owns whatever it should that nobody has."""
+        self._holder = holder
+        await self._ground.listen(self._node, self._heard_lease, self._heard_owners, self._heard_question)
+        self._lease_place, before = await self._ground.last_lease(self._node)
+        if before is not None and before.state != "left":
+            log.info("There was a node %r before; what it owned is taken when its lease is over.", self._node)
+        self._loops = [
+            asyncio.ensure_future(self._always(self._renew_for_ever)),
+            asyncio.ensure_future(self._always(self._act_for_ever)),
+            asyncio.ensure_future(self._always(self._hand_over_for_ever)),
+        ]
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._has_looked.wait()
+                while self._acts:
+                    await asyncio.wait(list(self._acts))
+        except TimeoutError:
+            await self._stop()
+            raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
+
+    async def leave(self, patience: float = PATIENCE) -> None:
+        """Hand over everything, each shard to whoever should have it, and take part no more."""
+        if self._state == "left":
+            await self._stop()
+            return
+        self._state = "leaving"
+        self._promised.clear()
+        try:
+            async with asyncio.timeout(patience):
+                await self._look()
+                while self._acts:  # what is being gained has to be let go too
+                    await asyncio.wait(list(self._acts))
+                others = [node for node in self._nodes.live() if node != self._node]
+                await self._release({shard: wished(shard, others) for shard in self._mine})
+                self._state = "left"
+                self._lease.end()
+                await self._look()
+        except TimeoutError:
+            log.warning("%d shards were not handed over; others take them when the lease is over.", len(self._mine))
+        finally:
+            self._state = "left"
+            self._lease.end()
+            self._drop(list(self._mine))
+            await self._stop()
+
+    async def die(self) -> None:
+        """Take part no more as the end of the process does: nothing is said or written."""
+        self._state = "left"
+        self._lease.end()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        tasks = [*self._loops, *self._acts]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ground.close()
+
+    async def _always(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Go on with something whatever happens to it."""
+        while True:
+            try:
+                await act()
+                return
+            except Unavailable as error:
+                log.warning("The cluster's streams do not answer: %s", error)
+            except Exception:
+                log.exception("Ownership stumbled and goes on.")
+            await asyncio.sleep(0.25)
+
+    def _start(self, act: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(act)
+        self._acts.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._acts.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("Shards were not moved.", exc_info=task.exception())
+        self._wake.set()
+
+    # The lease.
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            self._look_now.clear()
+            lookers, self._lookers = self._lookers, []
+            begun = self._now()
+            try:
+                async with asyncio.timeout(self._renewal):
+                    goes_on = await self._renew()
+            except (Unavailable, TimeoutError) as error:
+                log.warning("The lease was not renewed: %s", error or "no answer in time")
+                self._lookers = lookers + self._lookers
+                await asyncio.sleep(min(0.25, self._renewal / 4))
+                continue
+            except BaseException:
+                self._lookers = lookers + self._lookers
+                raise
+            if not goes_on:
+                return
+            _settle(lookers)
+            due = self._nodes.next_death()
+            wait = begun + self._renewal - self._now()
+            if due is not None:
+                wait = min(wait, max(0.05, due - self._now() + 0.01))
+            try:
+                async with asyncio.timeout(max(0.02, wait)):
+                    await self._look_now.wait()
+                await asyncio.sleep(0.005)  # several who want to know are told together
+            except TimeoutError:
+                pass
+
+    async def _renew(self) -> bool:
+        """Renew the lease, and look at those of others; return whether there is still one to renew."""
+        sent = self._now()
+        self._beat += 1
+        beat = self._beat
+        lease = NodeLease(
+            self._node,
+            self.life,
+            beat,
+            self._about.version,
+            self._state,
+            len(self._mine),
+            self._about.url,
+            self._about.labels,
+            self._figures(),
+        )
+        place = await self._ground.renew(lease, self._lease_place)
+        if place is None:
+            self._lease_place, last = await self._ground.last_lease(self._node)
+            if last is None or last.life == self.life or beat == 1:
+                return await self._renew()
+            self._displaced()
+            return False
+        self._lease_place = place
+        if self._state != "left":
+            self._lease.renewed(sent)
+        if not self._lease.is_checked:
+            self._wake.set()
+        while True:
+            leases = await self._ground.leases()
+            own = leases.get(self._node)
+            if own is not None and own.life == self.life and own.beat >= beat:
+                break
+            await asyncio.sleep(0.02)  # that replica is behind: what it says of others is old too
+        knew = set(self._nodes.live())
+        dead = self._nodes.viewed(leases, asked=sent, answered=self._now())
+        if dead:
+            log.info("Dead: %s", ", ".join(sorted(life.node for life in dead)))
+        if dead or knew != set(self._nodes.live()):
+            self._wake.set()
+        return True
+
+    def _displaced(self) -> None:
+        log.error("Another process is the node %r now; this one stops answering.", self._node)
+        self._lease.end()
+        self._state = "left"
+        self._drop(list(self._mine))
+
+    async def _look(self) -> None:
+        """Return when the leases were seen as they stand now or later."""
+        looker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lookers.append(looker)
+        self._look_now.set()
+        await looker
+
+    def _heard_lease(self, lease: NodeLease) -> None:
+        if lease.life != self.life and self._nodes.heard(lease, self._now()):
+            self._look_now.set()
+
+    # What is known of owners.
+
+    def _heard_owners(self, owners: Mapping[int, Held]) -> None:
+        self._learn(owners)
+        self._wake.set()
+
+    def _learn(self, owners: Mapping[int, Held]) -> None:
+        lost: list[int] = []
+        lives: set[Life] = set()
+        for shard, held in owners.items():
+            if held.sequence <= self._known.get(shard, NOBODY).sequence:
+                continue
+            self._known[shard] = held
+            self._free_since.pop(shard, None)
+            if held.owner.life != self.life:
+                if held.owner.node:
+                    lives.add(Life(held.owner.node, held.owner.life))
+                if shard in self._mine:
+                    lost.append(shard)
+        self._nodes.watch(lives)
+        if lost:
+            log.warning("Lost: others took %d shards.", len(lost))
+            self._drop(lost)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        _settle(waiting)
+
+    def _drop(self, shards: Collection[int]) -> None:
+        dropped = [shard for shard in shards if self._mine.pop(shard, None) is not None]
+        for shard in dropped:
+            self._here[shard] = 0
+            self._promised.pop(shard, None)
+        if dropped and self._holder is not None:
+            self._holder.lost(dropped)
+
+    # The loop that decides.
+
+    async def _act_for_ever(self) -> None:
+        next_look = 0.0
+        while True:
+            self._wake.clear()
+            if self._doubted:
+                doubted = set(self._doubted)
+                self._learn(await self._ground.read(doubted))
+                self._doubted -= doubted
+                self._tell_waiting()
+            if self._now() >= next_look or not self._lease.is_checked:
+                lapses = self._lease.lapses
+                self._learn(await self._ground.changes())
+                # All of it was read after the renewal that ended the lapse: nobody who counted us as dead
+                # can have taken anything that we do not know of, unless it sees that we live again.
+                if lapses:
+                    self._lease.checked(lapses)
+                next_look = self._now() + LOOK
+            wait = self._decide()
+            if self._lease.is_valid():
+                self._has_looked.set()
+            try:
+                async with asyncio.timeout(max(0.01, min(wait, next_look - self._now()))):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _decide(self) -> float:
+        """Take what may be taken, and ask for what others should not have; return when to decide again."""
+        if self._state != "here" or not self._lease.is_valid():
+            return LOOK
+        at = self._now()
+        live = tuple(sorted({*self._nodes.live(), self._node}))
+        wish = _wish(live)
+        take: list[int] = []
+        wanted: dict[str, list[int]] = {}
+        wait = LOOK
+        in_use: set[Life] = set()
+        for shard in range(SHARDS):
+            held = self._known.get(shard, NOBODY)
+            owner = held.owner
+            in_use.add(Life(owner.node, owner.life))
+            if shard in self._mine or shard in self._busy or shard in self._doubted:
+                continue
+            if owner.node and owner.life != self.life and not self._nodes.is_dead(Life(owner.node, owner.life)):
+                if wish[shard] == self._node and owner.node in live:
+                    wanted.setdefault(owner.node, []).append(shard)
+                continue
+            if owner.node and owner.life == self.life:
+                take.append(shard)  # written, and never heard of again
+                continue
+            since = self._free_since.setdefault(shard, at)
+            turn = since + turn_of(self._node, shard, owner, live) - at
+            if turn <= 0:
+                take.append(shard)
+            else:
+                wait = min(wait, turn)
+        self._nodes.forget([life for life in self._nodes.dead() if life not in in_use])
+        if take:
+            self._busy.update(take)
+            self._start(self._take(take))
+        for node, shards in wanted.items():
+            if self._asked.get(node, 0.0) <= at:
+                self._asked[node] = at + 5 * self._renewal
+                self._start(self._ask_for(node, shards))
+        return wait
+
+    # Taking.
+
+    async def _take(self, shards: Sequence[int]) -> None:
+        """Become the owner of shards that are free, as far as nobody else is faster."""
+        try:
+            wishes: dict[int, Held] = {}
+            former: dict[Life, list[int]] = {}
+            for shard in shards:
+                held = self._known.get(shard, NOBODY)
+                owner = held.owner
+                ended_well = not owner.node and owner.ended_well
+                wishes[shard] = Held(held.sequence, Owner(owner.epoch + 1, self._node, self.life, "", ended_well))
+                if owner.node and owner.life != self.life:
+                    former.setdefault(Life(owner.node, owner.life), []).append(shard)
+            async with self._writing:
+                stored = await self._ground.write(wishes)
+            self._doubted.update(shard for shard in shards if shard not in stored)
+            self._learn(stored)
+            await self._make_sure(former)
+            gained: dict[int, bool] = {}
+            for shard, held in stored.items():
+                if self._known[shard] == held and shard not in self._doubted:
+                    self._mine[shard] = Epoch(held.owner.epoch, held.sequence)
+                    gained[shard] = held.owner.ended_well
+            if gained:
+                await self._gain(gained)
+        except Unavailable:
+            self._doubted.update(shards)
+            raise
+        finally:
+            self._busy.difference_update(shards)
+
+    async def _make_sure(self, former: Mapping[Life, list[int]]) -> None:
+        """Return when those we took from are still dead, or know.
+
+        Between our look at the leases and the write it may have come back and have checked that all is still its own.
+        """
+        left = dict(former)
+        while left:
+            await self._look()
+            for life, shards in list(left.items()):
+                is_other = life.node != self._node
+                if self._nodes.is_dead(life) or (is_other and await self._ground.ask(life.node, shards, "taken")):
+                    del left[life]
+            if left:
+                await asyncio.sleep(self._renewal / 4)
+
+    async def _gain(self, shards: dict[int, bool]) -> None:
+        """Have the trees of shards run here."""
+        assert self._holder is not None
+        epochs = {shard: self._mine[shard] for shard in shards}
+        while True:
+            try:
+                await self._holder.gained(shards)
+                break
+            except Exception:
+                log.exception("%d shards cannot be run yet.", len(shards))
+            await asyncio.sleep(1)
+            shards = {shard: well for shard, well in shards.items() if self._mine.get(shard) == epochs[shard]}
+        for shard in shards:
+            if self._mine.get(shard) == epochs[shard]:
+                self._here[shard] = 1
+        self._tell_waiting()
+
+    # Handing over.
+
+    async def _ask_for(self, node: str, shards: Sequence[int]) -> None:
+        if not await self._ground.ask(node, shards, "give"):
+            self._asked[node] = self._now() + self._renewal  # it does not know us yet, or is about to leave
+
+    async def _heard_question(self, node: str, shards: Sequence[int], question: str) -> bool:
+        if question == "taken":
+            self._learn(await self._ground.read(shards))
+            return not any(shard in self._mine for shard in shards)
+        if self._state != "here" or not self._lease.is_valid():
+            return False
+        if node not in self._nodes.live():
+            await self._look()
+        live = tuple(sorted({*self._nodes.live(), self._node}))
+        wish = _wish(live)
+        for shard in shards:
+            if shard in self._mine and wish[shard] == node:
+                self._promised[shard] = node
+        return node in live
+
+    async def _hand_over_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause)
+            live = self._nodes.live()
+            ready = [
+                shard
+                for shard in self._promised
+                if shard in self._mine and self._here[shard] and shard not in self._busy
+            ][:GROUP]
+            group = {shard: self._promised.pop(shard) for shard in ready}
+            group = {shard: node for shard, node in group.items() if node in live}
+            if group and self._state == "here" and self._lease.is_valid():
+                self._busy.update(group)
+                self._start(self._release(group))
+
+    async def _release(self, shards: Mapping[int, str]) -> None:
+        """Let go of shards, each for whom it is named with."""
+        assert self._holder is not None
+        self._busy.update(shards)
+        try:
+            for shard in shards:
+                self._here[shard] = 0
+            ended_well = True
+            try:
+                await self._holder.let_go(list(shards))
+            except Exception:
+                log.exception("%d shards were not let go of well.", len(shards))
+                ended_well = False
+            while True:
+                releases = {
+                    shard: Held(
+                        self._mine[shard].sequence,
+                        Owner(self._mine[shard].number + 1, "", self.life, to, ended_well),
+                    )
+                    for shard, to in shards.items()
+                    if shard in self._mine
+                }
+                try:
+                    async with self._writing:
+                        stored = await self._ground.write(releases)
+                    break
+                except Unavailable as error:
+                    log.warning("%d shards are not released yet: %s", len(releases), error)
+                    self._learn(await self._ground.read(releases))
+            for shard in releases:
+                self._mine.pop(shard, None)
+            self._learn(stored)
+            taken = [shard for shard in releases if shard not in stored]
+            self._doubted.update(taken)
+        finally:
+            self._busy.difference_update(shards)
+            self._wake.set()
+
+
+@functools.lru_cache(maxsize=8)
+def _wish(nodes: tuple[str, ...]) -> list[str]:
+    """Return who should own each shard."""
+    return [wished(shard, nodes) for shard in range(SHARDS)]
+
+
+def _settle(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_result(None)

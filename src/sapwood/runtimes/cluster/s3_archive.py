@@ -1,0 +1,169 @@
+"""Object storage: S3 and what speaks like it, a folder that several machines share, or memory for tests."""
+
+# obstore's stubs leave some of its values unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from sapwood.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from obstore.exceptions import BaseError
+
+PATIENCE = 30.0
+"""Seconds after which an object store that does not answer is given up; whoever asked may ask again."""
+ATTEMPT = 10.0
+TRIES = 6
+PAGE = 1000
+
+T = TypeVar("T")
+
+
+class ObjectArchive:
+    """The objects below one URL: `s3://bucket/prefix`, `file:///folder` or `memory:///`.
+
+    What S3 has to know beside it is taken from the environment, as by any program: `AWS_ACCESS_KEY_ID`,
+    `AWS_SECRET_ACCESS_KEY`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL`, or the role of the machine. Trouble that passes
+    is waited for, up to 30 seconds.
+    """
+
+    def __init__(self, url: str) -> None:
+        from obstore.exceptions import BaseError
+        from obstore.store import LocalStore, from_url
+
+        self.url = url
+        parts = urlsplit(url)
+        self._store: Any
+        try:
+            if parts.scheme == "file":
+                folder = Path(unquote(parts.path))
+                folder.mkdir(parents=True, exist_ok=True)
+                self._store = LocalStore(str(folder), automatic_cleanup=False, mkdir=True)
+            elif parts.scheme == "memory":
+                self._store = from_url(url)
+            elif parts.scheme in ("s3", "s3a"):
+                self._store = from_url(
+                    url,
+                    client_options={
+                        "timeout": timedelta(seconds=ATTEMPT),
+                        "connect_timeout": timedelta(seconds=5),
+                        "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
+                    },
+                    retry_config={
+                        "max_retries": TRIES,
+                        "retry_timeout": timedelta(seconds=PATIENCE),
+                        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5)},
+                    },
+                )
+            else:
+                raise UsageError(f"An archive is s3://bucket/prefix or file:///folder, not {url!r}.")
+        except (BaseError, ValueError, OSError) as error:
+            raise UsageError(f"The archive {url!r} cannot be used: {_first_line(error)}") from None
+
+    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
+        """Store an object; False: `only_new` was asked for and there is one."""
+        from obstore import put_async
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            # In one piece: only so it is stored on a condition, and whole or not at all.
+            await self._ask(
+                put_async(self._store, key, data, mode="create" if only_new else "overwrite", use_multipart=False)
+                if only_new
+                else put_async(self._store, key, data)
+            )
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
+
+    async def get(self, key: str) -> bytes | None:
+        """Return an object; None: there is none."""
+        from obstore import get_async
+
+        async def whole() -> bytes:
+            return bytes(await (await get_async(self._store, key)).bytes_async())
+
+        try:
+            return await self._ask(whole())
+        except FileNotFoundError:
+            return None
+
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """Return the keys that begin so, in order, those after `after`."""
+        import obstore
+
+        # S3 gives them in order. A folder does not, so there they are put in order first.
+        found = obstore.list(self._store, prefix=prefix.rstrip("/"), offset=after or None, chunk_size=PAGE)
+        pages = aiter(found)
+        if self.url.startswith("s3"):
+            while (page := await self._ask(_next(pages))) is not None:
+                for entry in page:
+                    yield entry["path"]
+            return
+        every: list[str] = []
+        while (page := await self._ask(_next(pages))) is not None:
+            every.extend(entry["path"] for entry in page)
+        for key in sorted(every):
+            if key > after:
+                yield key
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are gone already are no trouble."""
+        from obstore import delete_async
+
+        for at in range(0, len(keys), PAGE):
+            some = list(keys[at : at + PAGE])
+            try:
+                await self._ask(delete_async(self._store, some))
+            except FileNotFoundError:
+                for key in some:
+                    try:
+                        await self._ask(delete_async(self._store, key))
+                    except FileNotFoundError:
+                        continue
+
+    async def _ask(self, question: Awaitable[T]) -> T:
+        """Return the answer of the store; what is no answer is `Unavailable`."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        try:
+            async with asyncio.timeout(PATIENCE * 2):
+                return await question
+        except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
+            if "NoSuchBucket" in str(error):
+                raise self._trouble(error) from None
+            raise
+        except (BaseError, OSError, TimeoutError) as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: BaseError | Exception) -> Unavailable:
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        text = str(error)
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
+            word in text for word in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "ExpiredToken")
+        ):
+            return Unavailable(
+                f"The archive {self.url} refuses these credentials. Look at AWS_ACCESS_KEY_ID, "
+                f"AWS_SECRET_ACCESS_KEY and what they may do: {_first_line(error)}"
+            )
+        if "NoSuchBucket" in text:
+            return Unavailable(f"The archive {self.url} cannot be used: there is no such bucket.")
+        return Unavailable(f"The archive {self.url} does not answer: {_first_line(error)}")
+
+
+async def _next(pages: Any) -> Any:
+    return await anext(pages, None)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
