@@ -275,6 +275,10 @@ class Node:
             tree.visitors += 1
             try:
                 actor = await tree.reach(address, kind, caller, alone=alone)
+            except Unavailable:
+                if self._may_reach(address.root, caller):
+                    raise
+                raise Moved(address.root) from None  # it was to be woken, and went away; nothing it was asked began
             finally:
                 tree.visitors -= 1
             if actor is not None:
