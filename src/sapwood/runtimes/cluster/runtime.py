@@ -18,7 +18,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.answering import Answering
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
-from sapwood.kernel.keeping import Keeper
+from sapwood.kernel.keeping import Keeper, Replicas, Shipping
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
@@ -59,6 +59,8 @@ def make_member(
     archive: Archive,
     ways: Ways,
     far: Far | None = None,
+    replicas: Replicas | None = None,
+    ship: Callable[[int], Shipping] | None = None,
     keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
 ) -> Member:
@@ -85,6 +87,8 @@ def make_member(
         epoch_of=ways.epoch_of,
         park_after=settings.park_after,
         history=settings.history,
+        replicas=replicas,
+        ship=ship,
     )
     node = Node(
         settings,
@@ -137,7 +141,9 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+        from sapwood.runtimes.cluster.shipping import Shipper
         from sapwood.runtimes.cluster.transport import NatsTransport
 
         settings = self._settings
@@ -151,16 +157,21 @@ class ClusterRuntime:
             names = await found(connection, settings.cluster, self._layout)
             owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
+            log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
+            stack.push_async_callback(replicas.close)
+            stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
                 settings,
                 clock=self._clock,
                 files=self._files,
                 deps=deps,
-                log=NatsLog(connection, names),
+                log=log,
                 archive=archive,
                 ways=Ways(owners.epoch_of, owners.may_answer, owners.fenced),
                 far=far,
+                replicas=replicas,
+                ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),
                 keeper_files=self._keeper_files,
                 around=self._around,
             )
