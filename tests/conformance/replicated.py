@@ -18,11 +18,12 @@ from sapwood.kernel.ports import Epoch
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
 from sapwood.runtimes.cluster.runtime import Member, Ways, hold, make_member
+from sapwood.runtimes.local import COPIES
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
-from sapwood.testing.world import World, lived
+from sapwood.testing.world import World, lived, running
 
 CLUSTER = {"durability": "replicated", "nats": "memory", "archive": "memory"}
 
@@ -129,8 +130,18 @@ class Replicated(World):
         await self.start()
 
 
+def is_backup(settings: dict[str, Any]) -> bool:
+    """Return whether a test opens a backup as it is: that is no node's of a cluster."""
+    data = settings.get("data")
+    return data is not None and (Path(data) / TREES).exists() and not (Path(data) / COPIES).exists()
+
+
 @asynccontextmanager
 async def running_replicated(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
+    if is_backup(settings):
+        async with running(app, slow_slices=slow_slices, **settings) as world:
+            yield world
+        return
     async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}) as world:
         yield world

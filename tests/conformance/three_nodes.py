@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.servers import Nats
-from tests.conformance.replicated import Alive
+from tests.conformance.replicated import Alive, is_backup
 
 from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
@@ -35,7 +35,7 @@ from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
-from sapwood.testing.world import World, lived
+from sapwood.testing.world import World, lived, running
 
 LATER = 0.5
 _numbers = itertools.count()
@@ -169,6 +169,10 @@ async def running_on_three_nodes(
     app: App, *, slow_slices: str = "fail", **settings: Any
 ) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
+    if is_backup(settings):
+        async with running(app, slow_slices=slow_slices, **settings) as world:
+            yield world
+        return
     cluster = {"durability": "replicated", "nats": servers().urls, "archive": "memory://"}
     worlds: list[ThreeNodes] = []
     try:
