@@ -243,7 +243,7 @@ class Keeper:
         if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
             raise found
         newest = await self._replicas.newest(shard, tree)
-        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree)
+        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree, newest)
         if healed is None or healed.seen < newest:
             # Not all that was stored was read: the next try may have more.
             raise found
@@ -437,7 +437,8 @@ class Keeper:
 
             return some
 
-        healed = await heal([up_to(read) for read in self._replicas.reads(shard, tree)], self._archive, tree)
+        reads = [up_to(read) for read in self._replicas.reads(shard, tree)]
+        healed = await heal(reads, self._archive, tree, tail.sequence)
         if healed is None or healed.state.tail.digest != tail.digest:
             raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
         await self._replicas.distrust(shard)
