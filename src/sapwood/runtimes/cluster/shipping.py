@@ -41,6 +41,7 @@ LOOK_EVERY = 1.0
 BATCH, BATCH_BYTES = 512, 4 * 1024 * 1024
 ATTEMPT = 5.0
 AGAIN_AFTER = 2.0
+COMPLAIN_EVERY = 60.0
 LOOKS = 3
 """How many replicas are asked where one has a gap."""
 ONE_BY_ONE = 256
@@ -162,6 +163,7 @@ class Shipper:
         self._since: float | None = None
         """Since when there is something that is in no segment."""
         self._swept = time.monotonic()
+        self._complained = -COMPLAIN_EVERY
 
     def lag(self) -> Lag:
         """Return how many messages the archive does not have, and for how long it has been behind."""
@@ -178,11 +180,16 @@ class Shipper:
                     await self.sweep()
                 await asyncio.sleep(min(LOOK_EVERY, self._every / 4))
             except Unavailable as error:
-                log.warning("stream %d is not copied now: %s", self._stream, error)
+                self._complain(error)
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception:
                 log.exception("stream %d is not copied now", self._stream)
                 await asyncio.sleep(AGAIN_AFTER)
+
+    def _complain(self, error: Unavailable) -> None:
+        if time.monotonic() - self._complained > COMPLAIN_EVERY:
+            self._complained = time.monotonic()
+            log.warning("stream %d is not copied now: %s", self._stream, error)
 
     async def look(self) -> None:
         """Ship if it is time to."""
