@@ -48,12 +48,12 @@ async def nodes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> 
 
 
 @asynccontextmanager
-async def processes(nats: Nats, cluster: str, *names: str) -> AsyncIterator[list[OwningProcess]]:
+async def processes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> AsyncIterator[list[OwningProcess]]:
     """Nodes as processes of their own."""
     owning: list[OwningProcess] = []
     try:
         for name in names:
-            one = await asyncio.to_thread(OwningProcess, nats.urls, cluster, name, LEASE)
+            one = await asyncio.to_thread(OwningProcess, nats.urls, cluster, name, lease)
             owning.append(one)
         yield owning
     finally:
@@ -121,7 +121,7 @@ async def test_nodes_that_join_get_their_share_in_groups_that_pause_shortly(nats
 
 
 async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str) -> None:
-    async with processes(nats, cluster, "a") as (a,), nodes(nats, cluster, "b") as (b,):
+    async with processes(nats, cluster, "a", lease=12) as (a,), nodes(nats, cluster, "b", lease=12) as (b,):
         before = b.here
         begun = time.monotonic()
         said = await asyncio.to_thread(a.ask, "leave")
@@ -129,7 +129,7 @@ async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str
 
         all_took = time.monotonic() - begun
         print(f"left with {SHARDS - before} shards in {said['took']:.2f} s, all elsewhere after {all_took:.2f} s")
-        assert said["took"] < 3
+        assert said["took"] < 5  # much less, unless the machine has a lot to do; a lease takes 12
         assert took < 3
         assert said["lost"] == 0
         assert not b.notes.ended_badly
