@@ -123,8 +123,7 @@ class Membership:
             self._displaced()
             return False
         self._place = place
-        if self.state != "left":
-            self.lease.renewed(sent)
+        self.lease.renewed(sent)
         while True:
             leases = await self._ground.leases()
             own = leases.get(lease.node)

@@ -237,7 +237,7 @@ class Ownership:
         try:
             async with asyncio.timeout(self._patience):
                 await self._has_looked.wait()
-                while self._acts:
+                if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
             await self._stop()
@@ -252,8 +252,11 @@ class Ownership:
         self._promised.clear()
         try:
             async with asyncio.timeout(patience):
-                while self._acts:  # what is being gained has to be let go too
-                    await asyncio.wait(list(self._acts))
+                if self._acts:  # what is being gained has to be let go too
+                    _, hanging = await asyncio.wait(list(self._acts), timeout=1)
+                    for act in hanging:
+                        act.cancel()
+                    await asyncio.gather(*hanging, return_exceptions=True)
                 others = [node for node in self._nodes.live() if node != self._node]
                 await self._release({shard: wished(shard, others) for shard in self._mine})
                 self._membership.state = "left"
@@ -556,9 +559,9 @@ class Ownership:
                     async with self._writing:
                         stored = await self._ground.write(releases)
                     break
-                except Unavailable as error:
+                except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
-                    self._learn(await self._ground.read(releases))
+                    await asyncio.sleep(1)
             for shard in releases:
                 self._mine.pop(shard, None)
             self._learn(stored)
