@@ -15,7 +15,8 @@ from tests.cluster.servers import Nats
 
 from sapwood.address import Address
 from sapwood.errors import Step
-from sapwood.runtimes.cluster.owners import wished
+from sapwood.runtimes.cluster.nats_owners import Held
+from sapwood.runtimes.cluster.owners import Owner, wished
 
 LEASE = 3.0
 SHARDS = 4096
@@ -218,3 +219,33 @@ async def test_a_fenced_shard_is_dropped_and_its_owner_is_read_afresh(nats: Nats
         assert before is not None
         assert after is not None
         assert after.sequence > before.sequence
+
+
+async def test_of_several_who_want_the_same_shards_each_gets_those_that_the_others_do_not(
+    nats: Nats, cluster: str
+) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        places = {shard: held.sequence for shard, held in (await a.ground.read(range(200))).items()}
+
+        def wishes(node: str, shards: range) -> dict[int, Held]:
+            return {shard: Held(places[shard], Owner(2, node, node)) for shard in shards}
+
+        x, y = await asyncio.gather(
+            a.ground.write(wishes("x", range(120))), a.ground.write(wishes("y", range(80, 200)))
+        )
+
+        assert not x.keys() & y.keys()
+        assert x.keys() | y.keys() == set(range(200))
+        assert await a.ground.read(range(200)) == {**x, **y}
+
+
+async def test_an_owner_that_is_asked_whether_it_knows_what_was_taken_does(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        epoch = a.ownership.epoch_of(7)
+        assert epoch is not None
+        assert not await a.ground.ask("a", [7], "taken")
+        await a.ground.write({7: Held(epoch.sequence, Owner(epoch.number + 1, "x", "x"))})
+
+        assert await a.ground.ask("a", [7], "taken")
+        assert a.notes.lost_shards == {7}
+        assert a.ownership.epoch_of(7) is None
