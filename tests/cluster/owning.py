@@ -51,6 +51,7 @@ class Owning:
         self.notes = Notes()
         self._lease = lease
         self._moves = moves_per_minute
+        self.ground: NatsOwners
         self.ownership: Ownership
         self._connection: Any = None
 
@@ -58,8 +59,9 @@ class Owning:
         self._connection = await connect(servers, self.node)
         names = await found(self._connection, cluster, Layout())
         self._members = names.members
+        self.ground = NatsOwners(self._connection, names, self.node)
         self.ownership = Ownership(
-            NatsOwners(self._connection, names, self.node),
+            self.ground,
             self.node,
             version="1",
             lease=self._lease,

@@ -15,7 +15,8 @@ from tests.cluster.servers import Nats
 
 from sapwood.address import Address
 from sapwood.errors import Step
-from sapwood.runtimes.cluster.owners import wished
+from sapwood.runtimes.cluster.nats_owners import Held
+from sapwood.runtimes.cluster.owners import Owner, wished
 
 LEASE = 3.0
 SHARDS = 4096
@@ -48,12 +49,12 @@ async def nodes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> 
 
 
 @asynccontextmanager
-async def processes(nats: Nats, cluster: str, *names: str) -> AsyncIterator[list[OwningProcess]]:
+async def processes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> AsyncIterator[list[OwningProcess]]:
     """Nodes as processes of their own."""
     owning: list[OwningProcess] = []
     try:
         for name in names:
-            one = await asyncio.to_thread(OwningProcess, nats.urls, cluster, name, LEASE)
+            one = await asyncio.to_thread(OwningProcess, nats.urls, cluster, name, lease)
             owning.append(one)
         yield owning
     finally:
@@ -121,7 +122,7 @@ async def test_nodes_that_join_get_their_share_in_groups_that_pause_shortly(nats
 
 
 async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str) -> None:
-    async with processes(nats, cluster, "a") as (a,), nodes(nats, cluster, "b") as (b,):
+    async with processes(nats, cluster, "a", lease=12) as (a,), nodes(nats, cluster, "b", lease=12) as (b,):
         before = b.here
         begun = time.monotonic()
         said = await asyncio.to_thread(a.ask, "leave")
@@ -129,7 +130,7 @@ async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str
 
         all_took = time.monotonic() - begun
         print(f"left with {SHARDS - before} shards in {said['took']:.2f} s, all elsewhere after {all_took:.2f} s")
-        assert said["took"] < 3
+        assert said["took"] < 5  # much less, unless the machine has a lot to do; a lease takes 12
         assert took < 3
         assert said["lost"] == 0
         assert not b.notes.ended_badly
@@ -218,3 +219,33 @@ async def test_a_fenced_shard_is_dropped_and_its_owner_is_read_afresh(nats: Nats
         assert before is not None
         assert after is not None
         assert after.sequence > before.sequence
+
+
+async def test_of_several_who_want_the_same_shards_each_gets_those_that_the_others_do_not(
+    nats: Nats, cluster: str
+) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        places = {shard: held.sequence for shard, held in (await a.ground.read(range(200))).items()}
+
+        def wishes(node: str, shards: range) -> dict[int, Held]:
+            return {shard: Held(places[shard], Owner(2, node, node)) for shard in shards}
+
+        x, y = await asyncio.gather(
+            a.ground.write(wishes("x", range(120))), a.ground.write(wishes("y", range(80, 200)))
+        )
+
+        assert not x.keys() & y.keys()
+        assert x.keys() | y.keys() == set(range(200))
+        assert await a.ground.read(range(200)) == {**x, **y}
+
+
+async def test_an_owner_that_is_asked_whether_it_knows_what_was_taken_does(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        epoch = a.ownership.epoch_of(7)
+        assert epoch is not None
+        assert not await a.ground.ask("a", [7], "taken")
+        await a.ground.write({7: Held(epoch.sequence, Owner(epoch.number + 1, "x", "x"))})
+
+        assert await a.ground.ask("a", [7], "taken")
+        assert a.notes.lost_shards == {7}
+        assert a.ownership.epoch_of(7) is None

@@ -93,6 +93,15 @@ def test_a_renewal_that_nobody_can_have_missed_needs_no_check() -> None:
     assert lease.is_valid()
 
 
+def test_a_lease_that_was_ended_stays_so() -> None:
+    lease, time = a_lease()
+    lease.end()
+    lease.renewed(time.at)
+    lease.checked(lease.lapses)
+
+    assert not lease.is_valid()
+
+
 A, B = Life("a", "1"), Life("b", "1")
 
 

@@ -72,6 +72,7 @@ class Lease:
         self.lapses = 0
         """How often it lapsed; the first renewal of all counts as one."""
         self._checked = 0
+        self._is_over = False
 
     def is_valid(self) -> bool:
         """Return whether this node may answer now."""
@@ -84,6 +85,8 @@ class Lease:
 
     def renewed(self, sent: float) -> None:
         """Take note that a renewal is stored, which was sent then."""
+        if self._is_over:
+            return
         if self._now() >= self._unnoticed_until:
             self.lapses += 1
         self._sent = sent
@@ -93,14 +96,14 @@ class Lease:
 
     def checked(self, lapses: int) -> None:
         """It was checked what we own, all of it after the lapse of this number and the renewal that followed."""
-        if lapses == self.lapses:
+        if lapses == self.lapses and not self._is_over:
             self._checked = lapses
             self._valid_until = self._sent + self._seconds
 
     def end(self) -> None:
-        """It is valid no more."""
-        self._valid_until = self._unnoticed_until = 0.0
-        self._checked = -1
+        """It is valid no more, whatever comes."""
+        self._is_over = True
+        self._valid_until = 0.0
 
 
 class _Mark:
