@@ -112,6 +112,7 @@ async def test_a_socket_stays_while_its_agent_moves(three: Cluster, at: str) -> 
     for turn in range(30):
         await asyncio.sleep(0.02)
         await three.move(ROOT, "abc"[(turn + 1) % 3])
+        await three.until_followed("abc"[(turn + 1) % 3], 1)
     await speaking
     for number in range(2, sent + 1):
         assert await client.hear() == f"m{number} {number} me guest"
@@ -150,13 +151,38 @@ async def test_what_is_said_to_all_gets_to_those_who_are_on_their_way(three: Clu
             await stub.tell(told[-1])
 
     telling = asyncio.create_task(tell())
-    for turn in range(30):
-        await asyncio.sleep(0.01)
+    for turn in range(20):
+        await asyncio.sleep(0.02)
         await three.move(ROOT, "abc"[(turn + 1) % 3])
+        await three.until_followed("abc"[(turn + 1) % 3], 3)
     stop = True
     await telling
     for client in clients:
         assert [await client.hear() for _ in told] == told
+        await client.leave()
+
+
+async def test_whoever_may_have_missed_something_is_told_to_come_again(three: Cluster) -> None:
+    clients = [Client(three.apps[at], at) for at in "abc"]
+    for client in clients:
+        client.say("in")
+        await client.hear()
+    stub = await three.apps["b"].get_agent(MovingRoom, "one")
+    told: list[str] = []
+    for turn in range(20):
+        move = asyncio.create_task(three.move(ROOT, "abc"[(turn + 1) % 3]))
+        await asyncio.sleep(0)
+        told.append(f"news {turn}")
+        await stub.tell(told[-1])
+        await move
+    told.append("the end")
+    await stub.tell("the end")
+    for client in clients:
+        heard: list[str] = []
+        while (one := await client.hear()) != "the end" and isinstance(one, str):
+            heard.append(one)
+        assert heard == told[: len(heard)], "something is missing, and nobody was told"
+        assert one == "the end" or one["code"] == 1012
         await client.leave()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from sapwood.address import Address
@@ -222,9 +222,7 @@ class Sockets:
     def _came_lately(self, root: Address) -> bool:
         now = time.monotonic()
         if late := {shard for shard, until in self._came.items() if until < now}:
-            self._forget(lambda root: shard_of(root) in late)
-            for shard in late:
-                del self._came[shard]
+            self._forget(late)
         return shard_of(root) in self._came
 
     def come(self, socket: Socket) -> bool:
@@ -240,23 +238,25 @@ class Sockets:
             socket.send(frame)
         return True
 
-    def leave(self, is_meant: Callable[[Address], bool]) -> None:
-        """Trees go to another node: read nothing more from their sockets."""
-        self._forget(is_meant)
+    def leave(self, shards: Collection[int]) -> None:
+        """These go to another node: read nothing more from their sockets."""
+        self._forget(shards)
         for root in list(self._trees):
-            if is_meant(root):
+            if shard_of(root) in shards:
                 for socket in self.within(root):
                     socket.leave()
 
-    def lost(self, is_meant: Callable[[Address], bool]) -> None:
-        """Trees are another node's, and what was said last is not known: whoever listens has to come again."""
-        self._forget(is_meant)
+    def lost(self, shards: Collection[int]) -> None:
+        """These are another node's, and what was said last is not known: whoever listens has to come again."""
+        self._forget(shards)
         for root in list(self._trees):
-            if is_meant(root):
+            if shard_of(root) in shards:
                 self.close_within(root, RESTARTING, "The agent restarts")
 
-    def _forget(self, is_meant: Callable[[Address], bool]) -> None:
-        for address in [one for one in self._absent if is_meant(one.root)]:
+    def _forget(self, shards: Collection[int]) -> None:
+        for shard in shards:
+            self._came.pop(shard, None)
+        for address in [one for one in self._absent if shard_of(one.root) in shards]:
             del self._absent[address]
 
     def number_of(self, address: Address) -> int:

@@ -40,7 +40,7 @@ async def serve(
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
-    from sapwood.web.carrying import carry
+    from sapwood.web.carrying import carry, follow
     from sapwood.web.door import Place, Refusal, raw_path
     from sapwood.web.errors import close_code
     from sapwood.web.moving import hold_open
@@ -50,9 +50,9 @@ async def serve(
     try:
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
-            if not is_http and (moving := door.moving(found)) is not None:
+            if (moving := door.moving(found)) is not None:
                 with door.counted(scope):
-                    await hold_open(door, *moving, found, scope, receive, send)
+                    await (follow if is_http else hold_open)(door, *moving, found, scope, receive, send)
                 return
             if (away := door.away(found)) is not None:
                 with door.counted(scope):

@@ -86,6 +86,8 @@ class Kept(msgspec.Struct, array_like=True):
     sent: int
     taken: int
     """How many of the client's messages its agent got."""
+    epoch: int
+    """The number of the ownership under which its agent was run; 0: nobody counts them."""
 
 
 NEAR = "sapwood.near"
@@ -103,15 +105,27 @@ read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
     """Let another node answer a client of this one."""
-    message = pack(told_of(place, scope))
-    if not far.moves(root):
-        await relay(far.open(CARRY, root, message), scope, receive, send, root)
-        return
+    await relay(far.open(CARRY, root, pack(told_of(place, scope))), scope, receive, send, root)
+
+
+async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let whoever runs a tree that may move answer a request: this node or another one."""
+    message = b""
     replayed = Replayed(receive)
 
     async def once() -> None:
-        opening = far.open(CARRY, root, message)
-        await relay(opening, scope, replayed.receive, send, root, replayed)
+        nonlocal message
+        replayed.again()
+        if far.directory.is_here(root):
+            try:
+                await door.http(place, scope, replayed.receive, send)
+            except Moved:
+                if not replayed.is_whole:
+                    raise Unavailable("Too much was said already.") from None
+                raise
+            return
+        message = message or pack(told_of(place, scope))
+        await relay(far.open(CARRY, root, message), scope, replayed.receive, send, root, replayed)
 
     try:
         await far.follow(root, once)
@@ -145,9 +159,13 @@ class Replayed:
         self._at += 1
         return message
 
-    def again(self) -> bool:
-        """Begin anew; False: it was too much to keep."""
+    def again(self) -> None:
+        """Begin anew."""
         self._at = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be said again; False: it was too much to keep."""
         return self._bytes <= REPLAYED
 
 
@@ -182,7 +200,7 @@ async def relay(
             if upwards is not None:
                 upwards.cancel()
                 await asyncio.wait({upwards})
-            if replayed.again():
+            if replayed.is_whole:
                 raise
         if over:
             pass  # the client has all it is to be told, and may go on with its next request
@@ -330,6 +348,8 @@ async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> No
     try:
         await application(scope, receive, send)
         exchange.end()
+    except Moved as error:
+        exchange.fail(error)
     except Exception as error:
         log.exception("a client that another process holds could not be served")
         exchange.fail(Unavailable(str(error)))

@@ -256,6 +256,8 @@ class Door:
                 await PlainTextResponse(TEXT[413], 413)(scope, receive, noted)
         except ClientDisconnect:
             pass  # nobody is left to be told
+        except Moved:
+            raise  # nothing of it was begun: whoever runs it now is asked
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
@@ -444,12 +446,18 @@ class Door:
                 if (waiting := outbox.until_empty()) is None:
                     break
                 await asyncio.wait({waiting})  # what was said to all before it came is said to it from what it missed
-            if self._node.sockets.come(socket):
+            if self._followed_at_once(kept, address.root) and self._node.sockets.come(socket):
                 await self._hold(socket, wire, receive, kept.taken)
             else:
                 socket.close(RESTARTING, "The agent restarts")
         finally:
             self._count -= number
+
+    def _followed_at_once(self, kept: Kept, root: Address) -> bool:
+        """Return whether nobody ran the tree between whoever a socket comes from and this node."""
+        far = self._node.far
+        # One that released it, and one that took it.
+        return far is None or not kept.epoch or far.epoch_of(root) <= kept.epoch + 2
 
     async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
         """Return the socket of a client; None if it was refused, and told so."""
@@ -468,6 +476,9 @@ class Door:
         except Refusal as no:
             status = no.response.status_code
             wire.close(close_code(status), f"{no.what} rejected ({status})")
+        except Moved:
+            wire.tell({"type": MOVED, "socket": b""})  # nothing was begun: whoever runs it now is asked
+            await wire.until_written()
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log("connection", error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
@@ -530,7 +541,7 @@ class Door:
                 # The first is that it wants to connect.
                 code, reason = await self._listen(socket, wire, receive, taken or 1)
             except Leaving as leaving:
-                await self._hand_over(socket, wire, leaving.taken)
+                await self._hand_over(socket, wire, leaving.counts)
         except CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
@@ -546,8 +557,8 @@ class Door:
     async def _listen(self, socket: Socket, wire: Wire, receive: Receive, taken: int) -> tuple[int, str]:
         """Hand on what a client says; return the code and the reason it closed with."""
         under_way: set[Future[Any]] = set()
-        far = self._node.far
-        counts = Taken(taken, wire) if far is not None and far.moves(socket.address.root) else None
+        far, root = self._node.far, socket.address.root
+        counts = Taken(taken, far.epoch_of(root), wire) if far is not None and far.moves(root) else None
         actor = self._node.awake(socket.address)
         while True:
             message = await (receive() if counts is None else self._next(socket, receive, counts))
@@ -566,7 +577,7 @@ class Door:
                 except Moved:
                     if counts is None:
                         raise
-                    raise Leaving(counts.taken) from None
+                    raise Leaving(counts) from None
             pending = self._clients(actor).message(socket, data) if actor is not None and actor.ready else None
             if counts is not None:
                 counts.add(len(data))
@@ -594,9 +605,9 @@ class Door:
                     raise
             finally:
                 socket.reading = None
-        raise Leaving(counts.taken)
+        raise Leaving(counts)
 
-    async def _hand_over(self, socket: Socket, wire: Wire, taken: int) -> None:
+    async def _hand_over(self, socket: Socket, wire: Wire, counts: Taken) -> None:
         """Tell whoever holds a socket that its agent is at another node now, and what that has to know of it."""
         root = socket.address.root
         # Until its tree is closed here, its agent may speak to it, and keep something with it.
@@ -624,12 +635,14 @@ class Door:
             socket.is_readonly,
             socket.is_protocol,
             socket.sent,
-            taken,
+            counts.taken,
+            counts.epoch,
         )
         wire.tell({"type": MOVED, "socket": msgspec.msgpack.encode(kept)})
         await wire.until_written()
 
     async def _awake(self, socket: Socket) -> Actor:
+        assert socket.kind is not None
         return await self._node.reach(socket.address, socket.kind, None)
 
     async def _awake_for(self, socket: Socket, data: str | bytes) -> Actor | None:
@@ -674,19 +687,19 @@ class Door:
 class Leaving(Exception):
     """The tree of a socket's agent is about to be run by another node."""
 
-    def __init__(self, taken: int) -> None:
-        super().__init__(taken)
-        self.taken = taken
-        """How many of the client's messages its agent got."""
+    def __init__(self, counts: Taken) -> None:
+        super().__init__("Another node runs the tree.")
+        self.counts = counts
 
 
 class Taken:
     """Counts what got from a client to its agent, and tells whoever holds the socket now and then."""
 
-    __slots__ = ("_bytes", "_told", "_wire", "taken")
+    __slots__ = ("_bytes", "_told", "_wire", "epoch", "taken")
 
-    def __init__(self, taken: int, wire: Wire) -> None:
+    def __init__(self, taken: int, epoch: int, wire: Wire) -> None:
         self.taken = self._told = taken
+        self.epoch = epoch
         self._bytes = 0
         self._wire = wire
 

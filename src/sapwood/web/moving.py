@@ -41,6 +41,10 @@ async def hold_open(
     await Holding(door, far, root, place, scope, receive, send).hold()
 
 
+class Unknown:
+    """What is known of a socket that its agent never heard of."""
+
+
 class Holding:
     """One client's socket at the node that accepted it."""
 
@@ -81,8 +85,9 @@ class Holding:
                     leg.drop()
                 if kept is None:
                     return
-                self._carried.kept = kept
-                self._has(kept.taken)
+                if isinstance(kept, Kept):
+                    self._carried.kept = kept
+                    self._has(kept.taken)
         except OSError:
             pass  # the client is gone; whoever runs its agent learns of it
         except Unavailable:
@@ -128,15 +133,15 @@ class Holding:
             if self._leg is None:
                 await self._leg_is_there.wait()
 
-    async def _downwards(self, leg: Exchange) -> Kept | None:
+    async def _downwards(self, leg: Exchange) -> Kept | Unknown | None:
         """Tell the client what its agent says; return what is known of the socket if its tree went elsewhere."""
         while (packed := await leg.receive()) is not None:
             message = read_message(packed)
             if message["type"] == TAKEN:
                 self._has(message["count"])
             elif message["type"] == MOVED:
-                return _read_kept(message["socket"])
-            else:
+                return _read_kept(message["socket"]) if message["socket"] else Unknown()
+            elif message["type"] != "websocket.accept" or not self._accepted:
                 await self._send(message)
                 self._accepted = True
         return None
