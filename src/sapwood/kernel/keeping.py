@@ -46,7 +46,7 @@ SMALLEST = 1024 * 1024
 LOOK_EVERY = 1.0
 PATIENCE = 30.0
 """Seconds that a log is waited for which nobody leads."""
-STUCK = 4.0
+STUCK = 8.0
 """Seconds after which a question may be without an answer because two copies differ."""
 DIFFER = 6
 """How often copies may differ before that is no accident."""
