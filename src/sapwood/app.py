@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
@@ -23,7 +23,7 @@ from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
 from sapwood.runs.pacing import OutsideDriver
 from sapwood.runtimes.local import LocalRuntime, Share
-from sapwood.settings import Settings
+from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
 from sapwood.web.carrying import answer_carried
 from sapwood.wire.routing import path_to, relative
@@ -38,6 +38,26 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
 Deps = object | Callable[[], AbstractAsyncContextManager[object]]
+
+
+class Runtime(Protocol):
+    """Where the agents of an app live."""
+
+    async def start(self, deps: object) -> Node:
+        """Make the node."""
+        ...
+
+    async def listen(self) -> None:
+        """The node has taken up work: answer other nodes, if there are any."""
+        ...
+
+    async def hang_up(self) -> None:
+        """Answer them no more. The node has ended."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the data folder."""
+        ...
 
 
 class App:
@@ -68,7 +88,7 @@ class App:
         authorize: Callable[[Any, Address, str], Any] | None = None,
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
-        runtime: LocalRuntime | None = None,
+        runtime: Runtime | None = None,
         driver: OutsideDriver | None = None,
     ) -> None:
         if isinstance(agents, type):
@@ -85,7 +105,7 @@ class App:
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
-        self._runtime = runtime or LocalRuntime(self.settings)
+        self._runtime: Runtime = runtime or _runtime(self.settings)
         self._node: Node | None = None
         self._door: Door | None = None
         self._starting: asyncio.Lock | None = None
@@ -107,7 +127,7 @@ class App:
         if self._given_runtime is not None:
             raise UsageError("The app has a runtime of its own, which has settings of its own. Change them there.")
         self.settings = replace(self.settings, **settings)
-        self._runtime = LocalRuntime(self.settings)
+        self._runtime = _runtime(self.settings)
 
     def share(self, share: Share) -> None:
         """Run only a share of the trees, beside other processes on the same data folder, as `--workers` does."""
@@ -278,6 +298,14 @@ class App:
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Let a tree run again that was put in quarantine."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
+
+
+def _runtime(settings: Settings) -> Runtime:
+    if settings.durability != Durability.REPLICATED:
+        return LocalRuntime(settings)
+    from sapwood.runtimes.cluster.runtime import ClusterRuntime
+
+    return ClusterRuntime(settings)
 
 
 def _root(cls: type[Agent[Any]] | None, name: str) -> Address | None:

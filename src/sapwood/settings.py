@@ -7,6 +7,7 @@ variables into these.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any
 from sapwood.errors import UsageError
 
 MIB = 1024 * 1024
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Durability(str, Enum):
@@ -26,6 +28,9 @@ class Durability(str, Enum):
     """Survives the death of the process (kill -9). Nothing ever waits for a disk."""
     DISK = "disk"
     """Survives the loss of power: what leaves waits until the disk has what came before it."""
+    REPLICATED = "replicated"
+    """Survives the loss of the machine: what leaves waits until a majority of the log's servers has what came
+    before it. The process is a node of a cluster then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,7 @@ class Settings:
     data: str | os.PathLike[str] = "sapwood-data"
     """The folder that holds every database. One process owns it at a time."""
     durability: Durability | str = Durability.PROCESS
-    """What must be kept before anything leaves an agent: `process` or `disk`."""
+    """What must be kept before anything leaves an agent: `process`, `disk` or `replicated`."""
     limits: Limits = field(default_factory=Limits)
     """What every tree may grow to, unless a class says less."""
     sleep_after: float = 120.0
@@ -129,6 +134,18 @@ class Settings:
     """Sockets of one user."""
     check_state: bool = False
     """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
+    nats: str = ""
+    """The NATS servers of the cluster, with commas between them; for `replicated`."""
+    archive: str = ""
+    """Where in object storage the cluster keeps what is old, such as `s3://bucket/prefix`; for `replicated`."""
+    cluster: str = "sapwood"
+    """The name of the cluster: several may share servers and storage."""
+    node: str = ""
+    """The name of this node, which no other has; "": the host's name and something random."""
+    park_after: float = 600.0
+    """Seconds a tree is idle before it lies in object storage only."""
+    history: float = 7 * 86400.0
+    """Seconds for which object storage keeps what a tree was, so that it can be put back to any moment."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -140,8 +157,28 @@ class Settings:
             if not _is_price(price):
                 raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): it takes two numbers, 0 or more.")
         if self.durability not in tuple(Durability):
-            levels = " or ".join(repr(level.value) for level in Durability)
-            raise UsageError(f"Settings(durability={self.durability!r}): it can be {levels}.")
+            *levels, last = [repr(level.value) for level in Durability]
+            raise UsageError(f"Settings(durability={self.durability!r}): it can be {', '.join(levels)} or {last}.")
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        for name in ("cluster", "node"):
+            value: str = getattr(self, name)
+            if (name == "cluster" or value) and not NAME.fullmatch(value):
+                raise UsageError(
+                    f"Settings({name}={value!r}): a name has letters, digits, - and _, and 64 of them at most."
+                )
+        where = {"nats": "nats://one,nats://two", "archive": "s3://bucket/prefix"}
+        for name, example in where.items():
+            if self.durability == Durability.REPLICATED and not getattr(self, name):
+                raise UsageError(
+                    f"Settings(durability='replicated') keeps everything in NATS and in object storage. "
+                    f"Say where: {name}={example!r}."
+                )
+            if self.durability != Durability.REPLICATED and getattr(self, name):
+                raise UsageError(
+                    f"Settings({name}=…) is for a cluster. Say durability='replicated' beside it, or leave it out."
+                )
 
 
 def _is_price(price: Any) -> bool:

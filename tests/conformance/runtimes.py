@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from tests.conformance.replicated import running_replicated
 from tests.conformance.two_nodes import running_on_two_nodes
 
 from sapwood import App
@@ -15,6 +16,7 @@ from sapwood.testing import running as running_here
 RUNTIMES: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
     "local": running_here,
     "workers": running_on_two_nodes,
+    "replicated": running_replicated,
 }
 chosen = "local"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,10 @@ EXAMPLES = {
     "cors": ("yes", True),
     "check_state": ("0", False),
     "prefix": ("api", "api"),
+    "nats": ("nats://a,nats://b", "nats://a,nats://b"),
+    "archive": ("s3://bucket/all", "s3://bucket/all"),
+    "cluster": ("east", "east"),
+    "node": ("n-1", "n-1"),
     "prices": ("my-model=0.5/2, other=1/1", {"my-model": (0.5, 2.0), "other": (1.0, 1.0)}),
 }
 
@@ -29,7 +34,8 @@ def test_every_setting_has_a_variable(name: str) -> None:
     found = changes({f"SAPWOOD_{name.upper()}": text, "PATH": "/bin"}, Settings())
 
     assert found == {name: value}
-    Settings(**found)
+    cluster: dict[str, Any] = {"durability": "replicated", "nats": "nats://a", "archive": "s3://b"}
+    Settings(**(cluster | found if name in cluster and value != "disk" else found))
 
 
 def test_one_limit_replaces_one_limit() -> None:

@@ -88,12 +88,12 @@ async def test_the_state_of_one_that_sleeps_is_what_it_stored() -> None:
         operator = await library(world)
         world.sleep()
 
-        assert operator.state("Library:main/Shelf:one") == {"notes": 1}
-        assert operator.state("Library:main") is None
+        assert await operator.state("Library:main/Shelf:one") == {"notes": 1}
+        assert await operator.state("Library:main") is None
         with pytest.raises(NotFound):
-            operator.state("Library:main/Shelf:three")
+            await operator.state("Library:main/Shelf:three")
         with pytest.raises(NotFound):
-            operator.state("Library:other")
+            await operator.state("Library:other")
 
 
 async def test_who_does_not_exist_yet_is_said_in_words() -> None:
@@ -117,7 +117,7 @@ async def test_who_does_not_exist_yet_is_said_in_words() -> None:
             ("Library:main/Shelf:one/Shelf:a", "Library:main/Shelf:one has not made Shelf:a"),
         ]:
             with pytest.raises(NotFound, match=words):
-                operator.state(address)
+                await operator.state(address)
         assert not (await operator.tree("Library:empty"))["roots"][0]["children"]
 
 
@@ -193,14 +193,14 @@ async def test_a_public_method_can_be_called_and_no_other() -> None:
 async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_woken() -> None:
     async with running(App(agents=[Library])) as world:
         main = await world.get_agent(Library, "main")
-        none = Operator(world.node).runs("Library:main")
+        none = await Operator(world.node).runs("Library:main")
         await main.lend("r1", "Walden")
         await main.lend("r2", "")
         world.sleep()
         operator = Operator(world.node)
 
-        found = operator.runs("Library:main")["runs"]
-        failed = operator.runs("Library:main", "error")["runs"]
+        found = (await operator.runs("Library:main"))["runs"]
+        failed = (await operator.runs("Library:main", "error"))["runs"]
 
         assert none == {"runs": [], "more": False}
         assert [(run["id"], run["agent"], run["status"], run["pinned"]) for run in found] == [
@@ -226,7 +226,7 @@ async def test_a_tree_in_quarantine_can_be_looked_at_and_does_not_run() -> None:
         assert (held["status"], held["bytes"], held["below"]) == ("quarantined", before["bytes"], before["below"])
         assert held["bytes"] > 0
         assert "`sapwood release Library:main`" in held["last_error"]
-        assert operator.state("Library:main/Shelf:one") == {"notes": 1}
+        assert await operator.state("Library:main/Shelf:one") == {"notes": 1}
         assert (await operator.sql("Library:main/Shelf:one", "SELECT text FROM notes", []))["rows"] == [["a"]]
         with pytest.raises(Quarantined):
             await operator.sql("Library:main/Shelf:one", DELETE, [], write=True)

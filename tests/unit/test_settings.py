@@ -78,18 +78,36 @@ def test_settings_cannot_be_changed_once_made() -> None:
         Settings().threads = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
+REPLICATED_NEEDS = (
+    "Settings(durability='replicated') keeps everything in NATS and in object storage. "
+    "Say where: nats='nats://one,nats://two'."
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
         ("data", None, "Settings(data=None): it takes a path."),
         ("durability", 2, "Settings(durability=2): it takes a Durability or its text."),
-        ("durability", "disc", "Settings(durability='disc'): it can be 'process' or 'disk'."),
+        ("durability", "disc", "Settings(durability='disc'): it can be 'process', 'disk' or 'replicated'."),
         ("limits", 5, "Settings(limits=5): it takes Limits(…)."),
         ("sleep_after", "5", "Settings(sleep_after='5'): it takes a number."),
         ("threads", 1.5, "Settings(threads=1.5): it takes a whole number."),
         ("threads", True, "Settings(threads=True): it takes a whole number."),
         ("open_databases", "9", "Settings(open_databases='9'): it takes a whole number, or None."),
         ("check_state", 1, "Settings(check_state=1): it takes True or False."),
+        (
+            "durability",
+            "replicated",
+            REPLICATED_NEEDS,
+        ),
+        (
+            "nats",
+            "nats://a",
+            "Settings(nats=…) is for a cluster. Say durability='replicated' beside it, or leave it out.",
+        ),
+        ("cluster", "a.b", "Settings(cluster='a.b'): a name has letters, digits, - and _, and 64 of them at most."),
+        ("node", "a b", "Settings(node='a b'): a name has letters, digits, - and _, and 64 of them at most."),
     ],
 )
 def test_a_setting_of_the_wrong_type_is_refused_when_it_is_made(name: str, value: Any, sentence: str) -> None:

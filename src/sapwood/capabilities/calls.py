@@ -320,9 +320,9 @@ class StoredCalls:
 
         Returns what to await before they are begun.
         """
-        host = self._actor.host
-        old = {row.number for row in rows if row.due_at is not None and row.due_at <= host.born}
-        if not old or not host.after_crash:
+        taken = self._actor.host.crashed_before(self._actor.address.root)
+        old = {row.number for row in rows if taken is not None and row.due_at is not None and row.due_at <= taken}
+        if not old:
             return rows, None
         self._db.begin()
         self._db.execute(

@@ -398,8 +398,11 @@ class Fibers:
         wait = min(2.0**row.recoveries, LONGEST_BACK_OFF)
         due = self._actor.host.clock.now() + random.uniform(wait / 2, wait)
         # If the process was ended in good order, it did not die of this.
-        self._rows.recovers(row.number, due, died=self._actor.host.after_crash)
+        self._rows.recovers(row.number, due, died=self._crashed())
         return due
+
+    def _crashed(self) -> bool:
+        return self._actor.host.crashed_before(self._actor.address.root) is not None
 
     async def _told(self, row: Row, call: Call) -> bool:
         """Tell the agent that a fiber was interrupted; return whether its method is to be called again."""

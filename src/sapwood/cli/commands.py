@@ -95,11 +95,18 @@ def serve(
     pool: Annotated[
         list[str] | None, Parameter(negative="", help="Processes beside those for one pool of classes: `name=number`.")
     ] = None,
+    nats: Annotated[
+        str | None, Parameter(help="The NATS servers of a cluster that this is a node of, with commas between them.")
+    ] = None,
+    archive: Annotated[str | None, Parameter(help="Its object storage, as `s3://bucket/prefix`.")] = None,
+    cluster: Annotated[str | None, Parameter(help="Its name; `sapwood` if not given.")] = None,
+    node: Annotated[str | None, Parameter(help="The name of this node, which no other has.")] = None,
     grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
 ) -> None:
     """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
     from sapwood.cli import serving  # here, because no other command needs a server
 
+    told = {"nats": nats, "archive": archive, "cluster": cluster, "node": node}
     serving.serve(
         serving.Options(
             target,
@@ -112,6 +119,7 @@ def serve(
             grace=grace,
             workers=workers,
             pools=_pools(pool or ()),
+            cluster={name: value for name, value in told.items() if value is not None},
         )
     )
 
@@ -268,7 +276,7 @@ def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
     """Print the state of an agent as JSON. It is not woken by it."""
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return {"state": operator.state(address)}
+        return {"state": await operator.state(address)}
 
     answer = remote.ask_or_open(data, "state", here, address=address)
     print(json.dumps(answer["state"], indent=2, ensure_ascii=False))
@@ -378,7 +386,7 @@ def runs(
     """Show the runs that an agent has given and keeps: how each stands, how large it is, and whether it is pinned."""
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return operator.runs(address, status)
+        return await operator.runs(address, status)
 
     answer = remote.ask_or_open(data, "runs", here, address=address, status=status)
     if as_json:

@@ -14,6 +14,7 @@ from typing import Any
 from sapwood.app import App
 from sapwood.cli.environment import changes
 from sapwood.errors import UsageError
+from sapwood.settings import Durability
 
 USUAL = ("app.py", "main.py")
 EXTRA_OF = {
@@ -63,8 +64,11 @@ def _assigns_app(path: Path) -> bool:
     return "app" in names
 
 
-def load(target: str, data: str | None = None) -> Loaded:
-    """Import the app, and give it the settings of the environment; `data` is stronger than those."""
+def load(target: str, data: str | None = None, **given: str) -> Loaded:
+    """Import the app, and give it the settings of the environment; `data` and what else is given are stronger.
+
+    Whoever is told of NATS servers is a node of a cluster, unless something says otherwise.
+    """
     where, _, name = target.partition(":")
     name = name or "app"
     module = _import(where)
@@ -78,6 +82,9 @@ def load(target: str, data: str | None = None) -> Loaded:
     wanted = changes(os.environ, app.settings)
     if data is not None:
         wanted["data"] = data
+    wanted |= given
+    if wanted.get("nats"):
+        wanted.setdefault("durability", Durability.REPLICATED)
     if wanted:
         app.configure(**wanted)
     return Loaded(found, app)

@@ -38,6 +38,7 @@ from sapwood.runtimes.arranging import arrange, tidy
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.placement import Sharing, shared_by
 from sapwood.runtimes.workers.supervisor import CLOSED, WHERE, Seat, Supervisor
+from sapwood.settings import Durability
 from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
@@ -75,6 +76,8 @@ class Options:
     grace: float = 10.0
     workers: int | None = None
     pools: Mapping[str, int] = field(default_factory=dict[str, int])
+    cluster: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings of a node of a cluster."""
 
 
 def serve(options: Options) -> None:
@@ -94,7 +97,12 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             f"--workers takes a number from 1 on; together with those of all pools there may be {MOST_WORKERS} at most."
         )
     _log_to_stderr(options)
-    app = load(options.target, options.data).app
+    app = load(options.target, options.data, **options.cluster).app
+    if app.settings.durability == Durability.REPLICATED:
+        raise UsageError(
+            "A node of a cluster is one process, and --workers is for one server without a cluster. Start several "
+            "nodes on the machine instead, each with a --data and --port of its own."
+        )
     sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
     _check_safe(options, app)
     listening.listen(BACKLOG)  # so that nobody is refused while a worker starts
@@ -202,7 +210,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     assert sockets is not None
     _log_to_stderr(options)
     try:
-        loaded = load(options.target, options.data)
+        loaded = load(options.target, options.data, **options.cluster)
         app = loaded.app
         if options.dev:
             app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))

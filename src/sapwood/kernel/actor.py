@@ -76,10 +76,6 @@ class Host(Protocol):
     deps: object
     sockets: Sockets
     alarms: Alarms
-    after_crash: bool
-    """Whether the node before this one did not end in good order."""
-    born: float
-    """When the node began, by the wall clock."""
     calls_done: int
     """How many calls have ended on it."""
 
@@ -94,6 +90,10 @@ class Host(Protocol):
         ...
 
     def stub_of(self, actor: Actor) -> object: ...
+
+    def crashed_before(self, root: Address) -> float | None:
+        """Return when the node took over a tree from one that did not end in good order; None: that one did."""
+        ...
 
     def when_started(self, actor: Actor) -> None:
         """Told when an agent has started, before anything is delivered to it."""

@@ -31,6 +31,7 @@ NODE = Schema("sapwood.kernel", "node")
 FILE = "alarms.db"
 AT_ONCE = 16
 """How many trees to look at before everybody else has a turn: each may have to be opened."""
+LET_GO_AT_ONCE = 500
 BEGINNING = (float("-inf"), "")
 LOOK_AGAIN = 1.0
 """Seconds after which to look again at an agent that ended, or could not end what it did, while something was due."""
@@ -43,6 +44,12 @@ FOREVER = float("inf")
 def alarms_file(part: str) -> str:
     """Return the name of the file that a node keeps its index in, by the part of the trees it runs; "": all."""
     return FILE.replace(".", f"{part}.")
+
+
+def remove_index(path: Path, files: Files) -> None:
+    """Remove a node's index."""
+    for one in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"), path):
+        files.remove(one)
 
 
 class Alarms:
@@ -102,6 +109,34 @@ class Alarms:
             self._mark_whole()
         self.commit()
 
+    def gained(self, rows: Iterable[tuple[Address, float | None, int]]) -> None:
+        """Trees are this node's now; ring for them too."""
+        for root, due, dead in rows:
+            self._held.pop(root, None)
+            self._store(root, due, dead)
+        self.commit()
+        self._set_timer()
+
+    async def let_go(self, is_gone: Callable[[Address], bool]) -> None:
+        """Trees are another node's now: ring for none of them any more, without saying that they have nothing to do."""
+        last = ""
+        while self._look is not None and self.database.has(NODE):
+            rows = self.database.execute(
+                "SELECT root FROM sapwood_node_alarms WHERE root > ? ORDER BY root LIMIT ?", last, LET_GO_AT_ONCE
+            )
+            if not rows:
+                break
+            for (text,) in rows:
+                if is_gone(root := Address.parse(text)):
+                    self.lose(root)
+            ((last,),) = rows[-1:]
+            await asyncio.sleep(0)
+
+    def lose(self, root: Address) -> None:
+        """The tree is another node's."""
+        self._held.pop(root, None)
+        self.database.execute("DELETE FROM sapwood_node_alarms WHERE root = ?", str(root))
+
     def start(self, look: Callable[[Address], None]) -> None:
         """Call `look` with every tree that is due, from now on."""
         self._look = look
@@ -159,6 +194,14 @@ class Alarms:
             known = due
         elif found is not None and dead <= count:
             return
+        dead = max(dead, count)
+        self._store(root, known, dead)
+        self.commit()
+        self._gate.alarmed(root, known, dead)
+        if due is not None:
+            self.look_by(root, due)
+
+    def _store(self, root: Address, due: float | None, dead: int) -> None:
         if not self.database.has(NODE):
             self.database.ensure(NODE)
             if self._whole:
@@ -167,18 +210,17 @@ class Alarms:
             "INSERT INTO sapwood_node_alarms VALUES (?, ?, ?)"
             " ON CONFLICT (root) DO UPDATE SET due_at = excluded.due_at, dead = excluded.dead",
             str(root),
-            known,
-            max(dead, count),
+            due,
+            dead,
         )
-        self._moved_to(known)
-        self.commit()
-        if due is not None:
-            self.look_by(root, due)
+        self._moved_to(due)
 
     def exactly(self, root: Address, due: float | None, dead: int) -> None:
         """The tree has nothing to do before then; what said otherwise is kept as done."""
         self._held.pop(root, None)
         if self.database.has(NODE):
+            if self.stored(root) not in (None, (due, dead)):
+                self._gate.alarmed(root, due, dead)
             if due is None and not dead:
                 self.database.execute("DELETE FROM sapwood_node_alarms WHERE root = ?", str(root))
             else:

@@ -39,7 +39,7 @@ from sapwood.kernel.parcels import (
     value_from,
     value_of,
 )
-from sapwood.kernel.ports import Exchange
+from sapwood.kernel.ports import Exchange, Moved, NotBegun
 from sapwood.kernel.streams import Channel
 from sapwood.kernel.tree import Tree
 
@@ -59,11 +59,12 @@ def _nobody() -> None:
 class Called:
     """A method that other nodes call."""
 
-    __slots__ = ("actor", "address", "method", "module", "qualname", "result", "root")
+    __slots__ = ("actor", "address", "method", "module", "moves", "qualname", "result", "root")
 
-    def __init__(self, address: Address, module: str, qualname: str, method: str) -> None:
+    def __init__(self, address: Address, module: str, qualname: str, method: str, far: Far) -> None:
         self.address = address
         self.root = address.root
+        self.moves = far.moves(self.root)
         self.module = module
         self.qualname = qualname
         self.method = method
@@ -102,6 +103,10 @@ class Answering:
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:
         sought = read_sought(message)
+        root = Address.root_of(*sought.path[0][:2])
+        if not self._far.directory.is_here(root):
+            exchange.fail(Moved(root))
+            return
 
         async def work() -> None:
             path = [
@@ -111,7 +116,7 @@ class Answering:
             await self._node.stub(path, self._caller(sought.cause))
             exchange.end(b"")
 
-        self._spawn(exchange, Address.root_of(*sought.path[0][:2]), work())
+        self._spawn(exchange, root, work())
 
     def _kind(self, type_: str, module: str, qualname: str, *, is_root: bool) -> AgentClass:
         if is_root:
@@ -129,6 +134,9 @@ class Answering:
     def _when_awake(self, asked: Asked, exchange: Exchange, act: Act, *, stops: bool) -> None:
         """Have the agent do what it is asked; without a task of its own if it is awake."""
         called = self._called.get(asked.target) or self._recognize(asked.target)
+        if called.moves and not self._far.directory.is_here(called.root):
+            exchange.fail(Moved(called.root))
+            return
         actor = called.actor()
         if actor is None or not actor.ready or actor.detached:
             actor = called.awake(self._node.trees)
@@ -153,7 +161,7 @@ class Answering:
     def _recognize(self, packed: bytes) -> Called:
         target = read_target(packed)
         address = address_of(target.steps)
-        called = Called(address, target.module, target.qualname, target.method)
+        called = Called(address, target.module, target.qualname, target.method, self._far)
         if len(self._called) >= MOST_RECOGNIZED:
             self._called.clear()
         self._called[packed] = called
@@ -333,7 +341,7 @@ class Answered:
     def set_exception(self, exception: BaseException, /) -> None:
         self._is_done = True
         self._error = exception
-        self._exchange.fail(exception if isinstance(exception, Exception) else Unavailable(str(exception)))
+        self._exchange.fail(_begun(exception))
         if self._then is not None:
             self._tell()
 
@@ -383,9 +391,14 @@ def _answer(exchange: Exchange, reply: Future[Any]) -> None:
     if reply.cancelled():
         exchange.fail(Unavailable(CANCELLED_INSIDE))
     elif (error := reply.exception()) is not None:
-        exchange.fail(error if isinstance(error, Exception) else Unavailable(str(error)))
+        exchange.fail(_begun(error))
     else:
         exchange.end(reply.result())
+
+
+def _begun(error: BaseException) -> Exception:
+    """Return an error of something that was begun: nobody may take it for one that was not."""
+    return error if isinstance(error, Exception) and not isinstance(error, NotBegun) else Unavailable(str(error))
 
 
 def _told(error: Exception, address: Address, limit: int) -> Exception:

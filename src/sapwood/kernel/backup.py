@@ -44,7 +44,7 @@ read_copying = msgspec.msgpack.Decoder(Copying).decode
 
 async def back_up_tree(node: Node, root: Address, target: Path) -> int:
     """Copy one tree into the data folder `target`, which may hold other trees; return how many bytes that were."""
-    tree = node.tree(root, only_files=True)
+    tree = await node.brought(root, only_files=True)
     if not tree.folder.exists():
         raise NotFound(f"{root} has no data.", path=root.steps)
     final = tree_folder(target, root)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import secrets
 from asyncio import AbstractEventLoop, CancelledError, Future, Task
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -41,7 +42,8 @@ from sapwood.kernel.parcels import (
     value_from,
     value_of,
 )
-from sapwood.kernel.ports import Directory, Exchange, Transport
+from sapwood.kernel.ports import Directory, Exchange, NotBegun, Transport
+from sapwood.kernel.shards import shard_of
 from sapwood.kernel.streams import BUFFER, Stream
 from sapwood.kernel.stub import Stub
 from sapwood.settings import Limits
@@ -60,6 +62,12 @@ GRACE = 1.0
 FIRST_ID = 60
 """Bits of the number that the first callback is lent by: no two processes lend two by the same."""
 NOTHING = msgspec.Raw(b"\xc0")
+HOPE = 30.0
+"""Seconds that a tree is looked for which nobody runs."""
+FIRST_PAUSE = 0.005
+LONGEST_PAUSE = 0.25
+
+T = TypeVar("T")
 
 _read_value = msgspec.msgpack.Decoder(Value).decode
 
@@ -77,11 +85,24 @@ class Far:
         # A call that another node goes on with may outlive this one, and call back whoever comes after it.
         self._ids = itertools.count(secrets.randbits(FIRST_ID))
 
+    def moves(self, root: Address) -> bool:
+        """Return whether another node may run the tree at any time."""
+        return self.directory.fixed_owner(root) is None
+
     async def stub(self, path: Sequence[tuple[AgentClass, str]], address: Address, caller: Call | None) -> Stub:
         """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
+        await self.reach(path, address, caller)
+        return Stub(self.line(path, address))
+
+    def line(self, path: Sequence[tuple[AgentClass, str]], address: Address) -> FarLine:
+        """Return the way to the agent at the end of this path."""
         limits = self._limits
         for kind, _ in path:
             limits = limits if kind.limits is None else kind.limits.within(limits)
+        return FarLine(self, address, path[-1][0], limits.payload_bytes)
+
+    async def reach(self, path: Sequence[tuple[AgentClass, str]], address: Address, caller: Call | None) -> None:
+        """Return when the agent at the end of this path has started; below the root it has to exist."""
         deadline = deadline_of(caller)
         async with in_time(deadline, address):
             sought = [(kind.type, name, *kind_named(kind)) for kind, name in path]
@@ -91,7 +112,6 @@ class Far:
             except CancelledError:
                 exchange.drop()  # or it would be taken for one that still waits
                 raise
-        return Stub(FarLine(self, address, path[-1][0], limits.payload_bytes))
 
     async def open(self, verb: str, address: Address, message: bytes, *, items: int = 0) -> Exchange:
         """Begin an exchange with whoever runs an agent."""
@@ -118,7 +138,40 @@ class Far:
 
     async def ask_owner(self, root: Address, verb: str, message: bytes) -> bytes:
         """Ask whoever runs a tree something that takes one message, and return the answer."""
-        return await self.ask(await self.directory.owner(root), verb, message)
+
+        async def ask() -> bytes:
+            return await self.ask(await self.directory.owner(root), verb, message)
+
+        return await self.follow(root, ask)
+
+    async def follow(
+        self, root: Address, ask: Callable[[], Coroutine[Any, Any, T]], deadline: float | None = None
+    ) -> T:
+        """Return what whoever runs a tree answers; ask again while whoever was asked did not begin.
+
+        Until the deadline, or as long as it makes sense to hope.
+        """
+        pause = FIRST_PAUSE
+        end: float | None = None
+        while True:
+            try:
+                return await ask()
+            except NotBegun as error:
+                now = self.loop.time()
+                end = end or (now + HOPE if deadline is None else deadline)
+                if not self.moves(root) or (deadline is None and now + pause > end):
+                    raise Unavailable(str(error)) from None
+                if now + pause > end:
+                    raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.steps) from None
+            self.heard_wrong(root)
+            await asyncio.sleep(pause * (0.5 + random.random()))  # not all at once
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def heard_wrong(self, root: Address) -> None:
+        """Tell the directory that whoever it names for a tree does not run it."""
+        wrong: Callable[[int], object] | None = getattr(self.directory, "heard_wrong", None)
+        if wrong is not None:
+            wrong(shard_of(root))
 
     async def ask(self, node: str, verb: str, message: bytes) -> bytes:
         """Ask a node something that takes one message, and return the answer."""
@@ -160,7 +213,7 @@ class Lending:
 class FarLine:
     """The line from a stub to an agent of another node."""
 
-    __slots__ = ("_far", "_here", "_limit", "_node", "_someone", "_targets", "_transport", "address", "kind")
+    __slots__ = ("_far", "_here", "_node", "_targets", "_transport", "address", "kind", "limit", "someone")
 
     def __init__(self, far: Far, address: Address, kind: AgentClass, limit: int) -> None:
         self.address = address
@@ -169,20 +222,22 @@ class FarLine:
         self._here = far.directory.here
         self._node = far.directory.fixed_owner(address.root)
         self._transport = far.transport
-        self._limit = limit
-        self._someone = FarAgent(address)
+        self.limit = limit
+        self.someone = FarAgent(address)
+        """Whom it is told to, in the chain of calls."""
         self._targets: dict[str, bytes] = {}
         """Each method that was called, as it is told to the other node."""
 
     def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         # Packed now, not when it is awaited: what the caller changes in between must not show.
-        call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending, Copier.parcel)
-        work = self._call(call, method, arguments, named)
+        call = Call(self.someone, method.name, current.get())
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self.limit, Lending, Copier.parcel)
+        work = self.perform(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
         return work
 
-    async def _call(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+    async def perform(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """Have the agent do what it is asked, with arguments that are packed already."""
         if until.get() is not None:
             call.tighten()
         loans: list[Loan] = []
@@ -259,24 +314,34 @@ class FarLine:
         return target
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
-        call = Call(self._someone, method.name, current.get())
-        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending, Copier.parcel)
+        call = Call(self.someone, method.name, current.get())
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self.limit, Lending, Copier.parcel)
 
         async def begin(channel: FarChannel) -> None:
-            call.tighten()
-            loans: list[Loan] = []
+            await self.pour(channel, call, method, arguments, named)
 
-            def ended(_: object) -> None:
-                call.ended = True
-                self._far.take_back(loans)
+        return Stream(self.channel(method), begin)
 
-            channel.end.add_done_callback(ended)
-            if call.caller is not None:
-                await _leave(call.caller)
-            message = self._message(call, method, arguments, named, loans)
-            channel.exchange = await self._open(STREAM, call, message, items=BUFFER)
+    def channel(self, method: Method) -> FarChannel:
+        """Return what a stream of this method is read from."""
+        return FarChannel(self._far.loop, method.signature.result)
 
-        return Stream(FarChannel(self._far.loop, method.signature.result), begin)
+    async def pour(
+        self, channel: FarChannel, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]
+    ) -> None:
+        """Have the agent fill a channel, with arguments that are packed already."""
+        call.tighten()
+        loans: list[Loan] = []
+
+        def ended(_: object) -> None:
+            call.ended = True
+            self._far.take_back(loans)
+
+        channel.end.add_done_callback(ended)
+        if call.caller is not None:
+            await _leave(call.caller)
+        message = self._message(call, method, arguments, named, loans)
+        channel.exchange = await self._open(STREAM, call, message, items=BUFFER)
 
 
 async def _leave(caller: Call) -> None:
@@ -356,8 +421,11 @@ class FarFunction(CallbackFunction):
         )
         if caller is not None and isinstance(caller.actor, Actor):
             await caller.actor.leave()
-        exchange = await self._far.transport.open(self._node, CALL_BACK, message)
-        answer = await exchange.receive()
+        try:
+            exchange = await self._far.transport.open(self._node, CALL_BACK, message)
+            answer = await exchange.receive()
+        except NotBegun as error:
+            raise Unavailable(str(error)) from None
         assert answer is not None
         return value_from(_read_value(answer))
 

@@ -50,7 +50,16 @@ class ProcessGate:
     async def sync_folder(self, path: Path) -> None:
         pass
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        pass
+
     async def bury(self, root: Address, folder: Path | None) -> None:
+        pass
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
         pass
 
     def forget(self, database: Database) -> None:
@@ -241,9 +250,18 @@ class DiskGate:
         if (error := await done) is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        pass
+
     async def bury(self, root: Address, folder: Path | None) -> None:
         if folder is not None:
             await self.sync_folder(folder)
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
+        pass
 
     def _tell(self, news: Callable[..., object], *what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited

@@ -8,9 +8,9 @@ import logging
 import os
 import threading
 import time
-from asyncio import Task
+from asyncio import CancelledError, Task
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
@@ -29,13 +29,16 @@ from sapwood.errors import (
     WrongThread,
 )
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.alarms import Alarms, alarms_file
+from sapwood.kernel.alarms import Alarms, alarms_file, remove_index
 from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
+from sapwood.kernel.following import MovingLine, find
+from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.offload import Offload
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Gate, Moved
+from sapwood.kernel.shards import shard_of
 from sapwood.kernel.sockets import GOING_AWAY, RESTARTING, Sockets
 from sapwood.kernel.stub import Line, Stub
 from sapwood.kernel.tree import DESTROYED, LABEL, Tree
@@ -57,6 +60,8 @@ RESTORED = ".restored"
 STOPPED = "stopped"
 """A file of this name in the data folder says that the last node ended in good order."""
 CLOSING = 0.002
+ABOUT_TO = 0.01
+MOVED = "Another node runs this tree now."
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
 
@@ -78,6 +83,7 @@ class Node:
         part: str = "",
         pool: str = "",
         restarts: int = 0,
+        keeper: Keeper | None = None,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -91,6 +97,16 @@ class Node:
         """The pool that it runs the trees of; "": of all classes that name none."""
         self.restarts = restarts
         """How often its process was started again."""
+        self.keeper = keeper
+        """Brings the files of trees; None: they lie in the folder, which is all there is of them."""
+        self.held: set[int] = set()
+        """The shards whose trees it runs, or is about to run, if they come and go."""
+        self.crashes: dict[int, float] = {}
+        """The shards whose owner before did not end in good order, with when this node took them."""
+        self.leave: Callable[[], Awaitable[None]] | None = None
+        """Hands all that this node runs to others."""
+        self.may_answer: Callable[[], bool] = lambda: True
+        """Whether its trees are its own for certain now."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -105,8 +121,10 @@ class Node:
         self.calls_done = 0
         """How many calls have ended here."""
         self._stopped_mark = folder / f"{STOPPED}{part}"
-        self.after_crash = not self._stopped_mark.exists()
+        self._after_crash = not self._stopped_mark.exists()
         files.remove(self._stopped_mark)
+        if keeper is not None:
+            remove_index(folder / alarms_file(part), files)  # it is made from what the shards bring
         self.alarms = Alarms(folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop)
         """When its trees have something to do."""
         self.waking = Waking(self)
@@ -127,13 +145,18 @@ class Node:
         self._background: set[Task[None]] = set()
         self._dying: set[Task[Any]] = set()
         self._stopped: Unavailable | None = None
+        self._has_died = False
+        self._bringing: dict[Address, Task[None]] = {}
+        """The trees whose files are on their way here."""
+        self._putting_away: dict[Address, Task[None]] = {}
+        """Those that were closed and whose files are being noted."""
         files.make_folder(folder / TREES)
         if gate.synced:
             files.sync_folder(folder)
         for one in unfinished(folder):
             if not self._left_by_me(one):
                 continue
-            if one.suffix == RESTORED and not one.with_suffix("").exists():
+            if one.suffix == RESTORED and not one.with_suffix("").exists() and keeper is None:
                 files.rename(one, one.with_suffix(""))
             else:
                 self._in_background(self._remove(one))
@@ -141,7 +164,7 @@ class Node:
 
     def _left_by_me(self, folder: Path) -> bool:
         """Return whether what lies about is from a life of this node before; others may be at work on theirs."""
-        if self.far is None:
+        if self.far is None or self.keeper is not None:
             return True
         root = _labelled(folder)
         return root is not None and self.owns(root)
@@ -157,7 +180,9 @@ class Node:
         self.roots = roots
         self.begin_due = begin_due
         self._woke = when_started
-        if not self.alarms.is_whole:
+        if self.keeper is not None:
+            self.alarms.complete()
+        elif not self.alarms.is_whole:
             known = [root for root in roots_in(self.folder) if self.owns(root)]
             if known:
                 self._in_background(self._index(known))
@@ -193,9 +218,20 @@ class Node:
         return threading.get_ident() != self.thread
 
     @property
+    def has_died(self) -> bool:
+        """Whether it ended as a killed process does."""
+        return self._has_died
+
+    @property
     def is_ready(self) -> bool:
         """Whether it should be sent work: running, and no agent stops all others."""
-        return self._stopped is None and self.watchdog.ready
+        return self._stopped is None and self.watchdog.ready and self.may_answer()
+
+    def crashed_before(self, root: Address) -> float | None:
+        """Return when this node took over a tree from one that did not end in good order; None: that one did."""
+        if self.keeper is not None:
+            return self.crashes.get(shard_of(root))
+        return self.born if self._after_crash else None
 
     def check_deps(self, kind: AgentClass) -> None:
         """Refuse a class that asks for other dependencies than the app has."""
@@ -226,7 +262,9 @@ class Node:
         """Return the live, started agent at this address."""
         given: dict[str, AgentClass] = {}
         while True:
-            tree = self.tree(address, kind)
+            tree = await self.brought(address, kind)
+            if self.far is not None and not self._may_reach(address.root, caller):
+                raise Moved(address.root)
             # What the classes are called outlives the tree that was told.
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
@@ -242,6 +280,105 @@ class Node:
             if actor is not None:
                 return actor
 
+    def _may_reach(self, root: Address, caller: Call | None) -> bool:
+        """Return whether a tree may be asked for something: while it is handed over only what runs in it may go on."""
+        return self.owns(root) or (caller is not None and caller.actor.address.root == root)
+
+    async def brought(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
+        """Return the tree an address belongs to, as `tree` does, once its files are here."""
+        root = address.root
+        while self.keeper is not None and root not in self.trees:
+            self._check_may_open(root, only_files=only_files)
+            bringing = self._bringing.get(root)
+            if bringing is None:
+                aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
+                bringing = self._bringing[root] = self.loop.create_task(
+                    self._bring(self.keeper, root, aliases), context=self.context.copy()
+                )
+                # Whoever wanted it may be gone.
+                bringing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            try:
+                await asyncio.shield(bringing)
+            except CancelledError:
+                if not bringing.cancelled():
+                    raise
+                raise Moved(address.root) from None
+        return self.tree(address, kind, only_files=only_files)
+
+    async def exists(self, root: Address) -> bool:
+        """Return whether a tree has data here, or an agent in memory."""
+        tree = self.trees.get(root)
+        if tree is None and self.keeper is not None and self.owns(root):
+            tree = await self.brought(root, only_files=True)
+        if tree is not None and tree.destroyed is not None:
+            return False
+        folder = tree_folder(self.folder, root)
+        return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
+
+    async def _bring(self, keeper: Keeper, root: Address, aliases: Sequence[str]) -> None:
+        former = [Address.root_of(alias, root.name) for alias in aliases]
+        try:
+            for old in former:  # somebody may have looked at it by its old name
+                await self._until_put_away(old)
+                if (tree := self.trees.get(old)) is not None:
+                    if not tree.is_quiet or not tree.close():
+                        raise Unavailable(f"{root} is still run as {old}.")
+                    self.put_away(tree)
+                    await self._until_put_away(old)
+            await self._until_put_away(root)
+            await keeper.bring(root, tree_folder(self.folder, root), former)
+            self._check_may_open(root, only_files=True)
+            self._make_tree(root, self._folder_of(root, aliases))
+        finally:
+            del self._bringing[root]
+
+    def put_away(self, tree: Tree) -> Task[None] | None:
+        """Forget a tree that is closed; return what is done when its files may be used again."""
+        self.trees.pop(tree.address, None)
+        if self.keeper is None:
+            return None
+        work = self._in_background(self.keeper.put_away(tree.address, tree.folder))
+        self._putting_away[tree.address] = work
+        work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
+        return work
+
+    async def _until_put_away(self, root: Address) -> None:
+        if (work := self._putting_away.get(root)) is not None:
+            await asyncio.wait({work})
+
+    async def close(self, tree: Tree, error: SapwoodError) -> None:
+        """End a tree in good order: what it wrote is durable and its files put away when this returns."""
+        await self._close_tree(tree, error)
+        if (work := self.put_away(tree)) is not None:
+            await asyncio.wait({work})
+
+    def lose(self, tree: Tree) -> None:
+        """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
+        self.trees.pop(tree.address, None)
+        tree.die(Unavailable(MOVED))
+        self.gate.drop(tree.address)
+        if tree.folder.exists():
+            self._move_away(tree.folder)
+
+    def forget_alarms_of_others(self) -> None:
+        """Wake no tree any more whose shard went elsewhere."""
+        self._in_background(self.alarms.let_go(lambda root: shard_of(root) not in self.held))
+
+    def stop_bringing(self, is_meant: Callable[[Address], bool]) -> list[Task[None]]:
+        """Bring none of these trees any more; return what still unwinds."""
+        tasks = [task for root, task in self._bringing.items() if is_meant(root)]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _check_may_open(self, root: Address, *, only_files: bool) -> None:
+        if self._stopped is not None:
+            raise Unavailable(str(self._stopped))
+        if not self.owns(root):
+            raise Moved(root)
+        if not only_files and self.strikes.quarantined(root):
+            raise self._quarantined(root)
+
     def tree(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
         """Return the tree an address belongs to; `only_files`: none of its agents will run, it may be in quarantine."""
         if self.on_other_thread():
@@ -251,22 +388,23 @@ class Node:
         root = address.root
         tree = self.trees.get(root)
         if tree is None:
-            if not self.owns(root):
-                raise Unavailable(f"{root} is run by another process.")
-            is_held = self.strikes.quarantined(root)
-            if is_held and not only_files:
-                raise self._quarantined(root)
+            self._check_may_open(root, only_files=only_files)
+            if self.keeper is not None:
+                raise Unavailable(f"{root} is not here.")  # whoever may wait has it brought
             aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
-            tree = Tree(self, self.files, self._folder_of(root, aliases), root, self._opened)
-            # A root is of one of the app's classes, whichever others have the same type id.
-            own = [known for known in self.roots if known.type == root.steps[0].type]
-            tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
-            tree.is_held = is_held
-            self.trees[root] = tree
+            tree = self._make_tree(root, self._folder_of(root, aliases))
         elif tree.is_held and not only_files:
             tree.is_held = self.strikes.quarantined(root)
             if tree.is_held:
                 raise self._quarantined(root)
+        return tree
+
+    def _make_tree(self, root: Address, folder: Path) -> Tree:
+        tree = self.trees[root] = Tree(self, self.files, folder, root, self._opened)
+        # A root is of one of the app's classes, whichever others have the same type id.
+        own = [known for known in self.roots if known.type == root.steps[0].type]
+        tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
+        tree.is_held = self.strikes.quarantined(root)
         return tree
 
     def held_back(self, root: Address) -> Quarantined | None:
@@ -302,6 +440,14 @@ class Node:
         """Return whether the tree is run here."""
         return self.far is None or self.far.directory.is_here(root)
 
+    async def until_owned(self, root: Address) -> bool:
+        """Return whether the tree is run here; if it is about to be, once it is."""
+        while not self.owns(root):
+            if shard_of(root) not in self.held:
+                return False
+            await asyncio.sleep(ABOUT_TO)
+        return True
+
     async def stub(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
         """Return a stub of the agent at the end of this path, started; below the root it has to exist."""
         (root, name), *below = path
@@ -312,11 +458,20 @@ class Node:
                 f"Roots: {roots}."
             )
         address = Address.root_of(root.type, name)
-        if self.far is not None and not self.far.directory.is_here(address):
-            for kind, child in below:
-                address = address.child(kind.type, child)
-            return await self.far.stub(path, address, caller)
-        kinds = self.tree(address, root).kinds
+        if self.far is not None:
+            if self.far.moves(address):
+                return await find(self, self.far, path, caller)
+            if not self.far.directory.is_here(address):
+                for kind, child in below:
+                    address = address.child(kind.type, child)
+                return await self.far.stub(path, address, caller)
+        return await self.stub_here(path, caller)
+
+    async def stub_here(self, path: Sequence[tuple[AgentClass, str]], caller: Call | None) -> Stub:
+        """Return a stub of the agent at the end of this path, which this node runs."""
+        (root, name), *below = path
+        address = Address.root_of(root.type, name)
+        kinds = (await self.brought(address, root)).kinds
         kinds[root.type] = root
         for kind, child in below:
             address = address.child(kind.type, child)
@@ -324,13 +479,21 @@ class Node:
         async with in_time(deadline_of(caller), address):
             return self.stub_of(await self.reach(address, path[-1][0], caller))
 
+    def awake(self, address: Address) -> Actor | None:
+        """Return the agent at this address if it is in memory."""
+        tree = self.trees.get(address.root)
+        return None if tree is None else tree.actors.get(address)
+
     def _awaited_by(self, agent: Address) -> list[Address]:
         tree = self.trees.get(agent.root)
         actor = tree.actors.get(agent) if tree is not None else None
         return actor.awaited_by if actor is not None and actor.is_starting else []
 
     def stub_of(self, actor: Actor) -> Stub:
-        return Stub(Line(self, actor))
+        line = Line(self, actor)
+        if self.far is not None and self.far.moves(actor.address.root):
+            return Stub(MovingLine(self, self.far, line.address, line.kind, actor.limits.payload_bytes, line))
+        return Stub(line)
 
     def _opened(self, tree: Tree, database: Database) -> None:
         """Close a database nobody used lately, if too many are open."""
@@ -354,14 +517,14 @@ class Node:
     def sleep(self, idle_for: float = 0.0) -> None:
         """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
         before = time.monotonic() - idle_for
-        for root, tree in list(self.trees.items()):
+        for tree in list(self.trees.values()):
             if tree.deletions or tree.stays_awake:
                 continue  # deletions still write to the databases of parents
             for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
             if tree.is_quiet and tree.close():
-                del self.trees[root]
+                self.put_away(tree)
 
     def _running(self, task: Task[Any]) -> tuple[Address, str] | None:
         """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
@@ -394,16 +557,23 @@ class Node:
                 await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
                 if tree.folder.exists():
                     self._move_away(tree.folder)
-                self.alarms.forget(tree.address)
+                if named.exception() is None:
+                    self.alarms.forget(tree.address)
             finally:
                 # Also when it failed: whoever asks for the tree next finds the tombstone, and goes on with it.
                 self.trees.pop(tree.address, None)
                 gone.set_result(None)
 
-        named = self.loop.create_task(self.gate.sync_folder(tree.folder) if tree.folder.exists() else asyncio.sleep(0))
+        named = self.loop.create_task(self._name_destroyed(tree))
         named.add_done_callback(lambda named: named.cancelled() or named.exception())  # the caller may be gone
         self._in_background(tear_down())  # whatever becomes of the call that asked
         await asyncio.shield(named)
+
+    async def _name_destroyed(self, tree: Tree) -> None:
+        """Return when it is durable that a tree is no more."""
+        await self.gate.bury(tree.address, tree.folder if tree.folder.exists() else None)
+        if self.keeper is not None:
+            self._in_background(self.keeper.destroyed(tree.address))
 
     async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
@@ -412,7 +582,7 @@ class Node:
 
     async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken anew.
-        while (tree := self.tree(root, only_files=True)).destroyed is not None:
+        while (tree := await self.brought(root, only_files=True)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self.loop.create_future()
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
@@ -426,8 +596,9 @@ class Node:
             self.files.rename(whole, tree.folder)
             self.gate.moved(tree.folder)
             await self.gate.sync_folder(tree.folder.parent)
+            await self.gate.flushed(root)
         finally:
-            self.trees.pop(tree.address, None)
+            self.put_away(tree)
             done.set_result(None)
         self.alarms.look_by(root, self.clock.now())
 
@@ -481,6 +652,8 @@ class Node:
         try:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)
+            if self.leave is not None:
+                await self.leave()
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")
@@ -519,12 +692,13 @@ class Node:
     def die_now(self) -> None:
         """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
         self._stopped = Unavailable("The process crashed.")
+        self._has_died = True
         for tree in self.trees.values():
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self._stopped)
         self.trees.clear()
         self.alarms.die()
-        self._dying.update(self.waking.stop())
+        self._dying.update(self.waking.stop(), self._bringing.values())
         for task in (*self._dying, *self._background):
             task.cancel()
 

@@ -74,8 +74,23 @@ class Gate(Protocol):
         """Return when names created and removed in a folder are durable."""
         ...
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        """Take note of when a tree has to be woken and of its dead letters; kept before or with its next commit.
+
+        Neither: nobody has to look at it. It may then be kept later.
+        """
+        ...
+
     async def bury(self, root: Address, folder: Path | None) -> None:
         """Return when it is durable that a tree was destroyed; the tombstone lies in its folder; None: it has none."""
+        ...
+
+    async def flushed(self, root: Address) -> None:
+        """Return when nothing of a tree is left to be made durable."""
+        ...
+
+    def drop(self, root: Address) -> None:
+        """A tree is not written to here any more; whoever still waits for something of it is told so."""
         ...
 
     def forget(self, database: Database) -> None:
@@ -197,7 +212,7 @@ class Transport(Protocol):
         """Begin an exchange with a node: say what it is about, and the first message.
 
         `items`: how many messages the other end may send before the first is taken; 0: as many as fit into a number of
-        bytes. `Unavailable` if the node cannot be reached for too long.
+        bytes. `NotBegun` if the node cannot be reached for too long.
         """
         ...
 
@@ -213,6 +228,20 @@ class Transport(Protocol):
     def held_up(self) -> int:
         """How many exchanges may not send more now, until the other end has taken what it was sent."""
         ...
+
+
+class NotBegun(Unavailable):
+    """Nothing of what was asked was begun: whoever was asked is gone, or does not run the tree. Asking again is safe.
+
+    It is never what an agent fails with: then something was begun.
+    """
+
+
+class Moved(NotBegun):
+    """Whoever was asked does not run the tree now."""
+
+    def __init__(self, root: Address | str) -> None:
+        super().__init__(f"{root} is run by another process.")
 
 
 class Fenced(Unavailable):

@@ -92,15 +92,21 @@ class Line:
         self._actor = actor
         self._limit = actor.limits.payload_bytes
 
+    @property
+    def actor(self) -> Actor:
+        """The incarnation that was called last."""
+        return self._actor
+
     def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         # Copied now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._actor, method.name, current.get())
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, lend)
-        work = self._call(call, method, arguments, named)
+        work = self.perform(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
         return work
 
-    async def _call(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+    async def perform(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """Have the agent do what it is asked, with arguments that are copied already."""
         call.tighten()
         caller, actor = call.caller, self._actor
         if not actor.ready or (caller is not None and caller.actor is not actor.parent):
@@ -138,19 +144,25 @@ class Line:
             self._actor = await self._finder.reach(self.address, self.kind, call.caller)
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
-        limit, signature = self._limit, method.signature
         call = Call(self._actor, method.name, current.get())
-        arguments, named = signature.copy_arguments(args, kwargs, call, limit, lend)
+        arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, lend)
 
         async def begin(channel: Channel) -> None:
-            call.tighten()
-            call.actor = actor = await self._reach(call)
-            channel.end.add_done_callback(lambda _: setattr(call, "ended", True))
-            channel.start(
-                actor,
-                call,
-                method.function(actor.agent, *arguments, **named),
-                lambda item: signature.result.copy(item, limit),
-            )
+            await self.pour(channel, call, method, arguments, named)
 
         return Stream(Channel(self._finder.loop), begin)
+
+    async def pour(
+        self, channel: Channel, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]
+    ) -> None:
+        """Have the agent fill a channel, with arguments that are copied already."""
+        limit, signature = self._limit, method.signature
+        call.tighten()
+        call.actor = actor = await self._reach(call)
+        channel.end.add_done_callback(lambda _: setattr(call, "ended", True))
+        channel.start(
+            actor,
+            call,
+            method.function(actor.agent, *arguments, **named),
+            lambda item: signature.result.copy(item, limit),
+        )

@@ -45,7 +45,11 @@ class Woods(Protocol):
     begin_due: Callable[[Actor], float | None]
     """Begins what an agent has to do by now; returns when it has more."""
 
-    def tree(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
+    async def until_owned(self, root: Address) -> bool:
+        """Return whether a tree is this node's; if it is about to be, once it is."""
+        ...
+
+    async def brought(self, address: Address, kind: AgentClass | None = None) -> Tree: ...
 
     async def reach_alone(self, address: Address) -> Actor: ...
 
@@ -152,11 +156,14 @@ class Waking:
         now = self._woods.clock.now()
         if self._unseen.get(root, (0, 0.0))[1] > now:
             return self._unseen[root][1]
+        if not await self._woods.until_owned(root):
+            self._woods.alarms.lose(root)
+            return None
         known, kind = self.root_known_as(root)
-        tree = self._woods.tree(known, kind)
+        tree = await self._woods.brought(known, kind)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
-            tree = self._woods.tree(known, kind)
+            tree = await self._woods.brought(known, kind)
         _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.

@@ -17,7 +17,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError
-from sapwood.kernel.alarms import Alarms, alarms_file
+from sapwood.kernel.alarms import Alarms, alarms_file, remove_index
 from sapwood.kernel.gate import ProcessGate
 from sapwood.kernel.node import RESTORED, STOPPED, TREES, roots_in, unfinished
 from sapwood.runtimes.workers.placement import Sharing
@@ -63,7 +63,7 @@ def arrange(folder: Path, sharing: Sharing, files: Files) -> None:
     ended_well = all((folder / f"{STOPPED}{part}").exists() for part in old)
     for part, own in zip(new, dealt, strict=True):
         path = folder / alarms_file(part)
-        _remove(files, path)  # if it exists, it is from a time before the last
+        remove_index(path, files)  # if it exists, it is from a time before the last
         index = _open(path, files)
         index.take_over(own, is_whole=is_whole)
         index.close()
@@ -77,7 +77,7 @@ def arrange(folder: Path, sharing: Sharing, files: Files) -> None:
             files.close(files.create(folder / f"{STOPPED}{part}", b""))
     _write(folder, sharing, files)
     for part in old:
-        _remove(files, folder / alarms_file(part))
+        remove_index(folder / alarms_file(part), files)
 
 
 def tidy(folder: Path) -> None:
@@ -128,11 +128,6 @@ def _write(folder: Path, sharing: Sharing, files: Files) -> None:
     else:
         files.remove(path)
     files.sync_folder(folder)
-
-
-def _remove(files: Files, path: Path) -> None:
-    for one in (_wal(path), path.with_name(f"{path.name}-shm"), path):
-        files.remove(one)
 
 
 def _wal(path: Path) -> Path:

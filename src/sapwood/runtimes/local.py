@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sapwood.clock import Clock, SystemClock
+from sapwood.errors import UsageError
 from sapwood.kernel.answering import Answering
 from sapwood.kernel.far import Far
 from sapwood.kernel.gate import DiskGate, ProcessGate
@@ -23,6 +24,8 @@ FILES_PER_DATABASE = 2
 FILES_TO_SYNC = 2
 """Descriptors of our own that every open database has under `disk`."""
 OTHER_FILES = 512
+COPIES = "cluster"
+"""A file of this name in a data folder says which cluster has the trees that it has copies of."""
 
 
 class Lock(Protocol):
@@ -88,7 +91,7 @@ class LocalRuntime:
     async def start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
         gate = self.make_gate()
-        fitting = _databases_that_fit(self._settings.connections, synced=gate.synced)
+        fitting = databases_that_fit(self._settings.connections, synced=gate.synced)
         try:
             self._lock = self._hold(folder)
         except BaseException:
@@ -122,6 +125,11 @@ class LocalRuntime:
             return self._share.hold(folder)
         lock = FolderLock(folder)
         try:
+            if (folder / COPIES).exists():
+                raise UsageError(
+                    f"The data folder {str(folder)!r} is a cluster's: it has copies of some trees, and the cluster has "
+                    "them all. Take another folder; `sapwood backup` puts what the cluster has into one."
+                )
             arrange(folder, ALONE, self._files)
         except BaseException:
             lock.release()
@@ -149,7 +157,7 @@ class LocalRuntime:
             self._lock = None
 
 
-def _databases_that_fit(sockets: int, *, synced: bool) -> int:
+def databases_that_fit(sockets: int, *, synced: bool) -> int:
     """Raise the limit on open files as far as it goes, and return how many databases fit below it, beside sockets."""
     try:
         import resource

@@ -175,8 +175,17 @@ class CountingGate:
     async def sync_folder(self, path: Path) -> None:
         await self._below.sync_folder(path)
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        self._below.alarmed(root, due, dead)
+
     async def bury(self, root: Address, folder: Path | None) -> None:
         await self._below.bury(root, folder)
+
+    async def flushed(self, root: Address) -> None:
+        await self._below.flushed(root)
+
+    def drop(self, root: Address) -> None:
+        self._below.drop(root)
 
     def forget(self, database: Database) -> None:
         self._open.discard(database)

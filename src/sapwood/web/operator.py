@@ -38,10 +38,10 @@ from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import Node, roots_in, tree_folder
+from sapwood.kernel.node import Node, roots_in
 from sapwood.kernel.ports import Exchange
 from sapwood.kernel.registry import Registry
-from sapwood.kernel.tree import DESTROYED, ROOT_STEM, Tree
+from sapwood.kernel.tree import ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
@@ -137,7 +137,7 @@ class Operator:
             total = 1
         else:
             everybody = sorted({*roots_in(self._node.folder), *self._node.trees}, key=str)
-            everybody = [root for root in everybody if self._node.owns(root) and self._exists(root)]
+            everybody = [root for root in everybody if self._node.owns(root) and await self._node.exists(root)]
             total = len(everybody)
             found = [await self._root(root, left, children) for root in everybody[:agents]]
         return {
@@ -166,7 +166,7 @@ class Operator:
             return Branch(str(root), "asleep", last_error=str(error))
 
     async def _seen(self, address: Address, left: list[int], children: int) -> Branch:
-        tree, found, stem = self._find(address)
+        tree, found, stem = await self._find(address)
         tree.visitors += 1  # or it may be forgotten meanwhile, and its files opened twice
         try:
             branch = await self._branch(tree, found, stem, left, children)
@@ -176,18 +176,11 @@ class Operator:
             branch.status, branch.last_error = "quarantined", str(error)
         return branch
 
-    def _exists(self, root: Address) -> bool:
-        tree = self._node.trees.get(root)
-        if tree is not None and tree.destroyed is not None:
-            return False
-        folder = tree_folder(self._node.folder, root)
-        return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
-
-    def _find(self, address: Address) -> tuple[Tree, Address, str]:
+    async def _find(self, address: Address) -> tuple[Tree, Address, str]:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
-        if not self._exists(address.root):
+        if not await self._node.exists(address.root):
             raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.steps)
-        tree = self._node.tree(address.root, only_files=True)
+        tree = await self._node.brought(address.root, only_files=True)
         stem, here = ROOT_STEM, address.root
         for step in address.steps[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
@@ -246,9 +239,9 @@ class Operator:
                 continue  # deleted meanwhile
         return branch
 
-    def state(self, address: str) -> Any:
+    async def state(self, address: str) -> Any:
         """Return the state an agent has stored; that of its class if it has not set one yet."""
-        tree, found, stem = self._find(Address.parse(address))
+        tree, found, stem = await self._find(Address.parse(address))
         tree.slices.commit()
         database = self._database(tree, stem)
         if database.exists and _has_table(database, "sapwood_state"):
@@ -264,7 +257,7 @@ class Operator:
 
     async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
         """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
-        tree, found, stem = self._find(Address.parse(address))
+        tree, found, stem = await self._find(Address.parse(address))
         if write:
             rows = await self._as_call(await self._reach(found), sql, arguments)
             columns, values = tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows]
@@ -321,11 +314,11 @@ class Operator:
         unread: list[dict[str, str]] = []
         if address is not None:
             first = Address.parse(address)
-            tree, here, stem = self._find(first)
+            tree, here, stem = await self._find(first)
             found += self._letters(tree, here, stem)
             roots = [here.root] if below else []
         else:
-            first, roots = None, self._with_dead_letters()
+            first, roots = None, await self._with_dead_letters()
         for root in roots:
             try:
                 found += await self._letters_within(root, first)
@@ -361,25 +354,25 @@ class Operator:
             await actor.leave()
         return done
 
-    def _with_dead_letters(self) -> list[Address]:
+    async def _with_dead_letters(self) -> list[Address]:
         alarms = self._node.alarms
         if not alarms.is_whole:  # it is still being made from what the trees hold
             return sorted((root for root in roots_in(self._node.folder) if self._node.owns(root)), key=str)
-        return list(dict.fromkeys(self._known_as(root) for root, _ in alarms.with_dead_letters()))
+        return list(dict.fromkeys([await self._known_as(root) for root, _ in alarms.with_dead_letters()]))
 
-    def _known_as(self, root: Address) -> Address:
+    async def _known_as(self, root: Address) -> Address:
         """Return a root by the type id that its class has now, if its tree has moved there already."""
         try:
             now = Address.root_of(resolve(root.type, self._node.roots).type, root.name)
         except UsageError:
             return root
-        return now if not self._exists(root) else root
+        return now if not await self._node.exists(root) else root
 
     async def _letters_within(self, root: Address, first: Address | None) -> list[Letter]:
         """Return the dead letters of a tree, or of those below an agent of it."""
-        if not self._exists(root):
+        if not await self._node.exists(root):
             return []  # destroyed, and the index does not know it yet
-        tree = self._node.tree(root, only_files=True)
+        tree = await self._node.brought(root, only_files=True)
         found: list[Letter] = []
         tree.visitors += 1
         try:
@@ -391,7 +384,7 @@ class Operator:
                     break
                 if first is None or owner.is_below(first):
                     with contextlib.suppress(NotFound):  # deleted, and the index does not know it yet
-                        _, here, stem = self._find(owner)
+                        _, here, stem = await self._find(owner)
                         found += self._letters(tree, here, stem)
         finally:
             tree.visitors -= 1
@@ -423,9 +416,9 @@ class Operator:
             for number, method, arguments, code, error, attempts, times, failed_at in rows
         ]
 
-    def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
+    async def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
         """Return the runs that an agent has given and keeps, in that order; with `status`, only those."""
-        tree, _, stem = self._find(Address.parse(address))
+        tree, _, stem = await self._find(Address.parse(address))
         tree.slices.commit()
         database = self._database(tree, stem)
         rows: list[Any] = []
@@ -543,7 +536,7 @@ class OperatorDoor:
         if what == "top":
             return JSONResponse(operator.top(trees=int(asked.get("trees", 20))))
         if what == "state":
-            return JSONResponse({"state": operator.state(str(address))})
+            return JSONResponse({"state": await operator.state(str(address))})
         if what == "sql":
             arguments = cast("list[Any]", asked.get("arguments") or [])
             write = asked.get("write") is True
@@ -554,7 +547,7 @@ class OperatorDoor:
         if what == "dead-letters":
             return JSONResponse(await self._letters(operator, address, asked))
         if what == "runs":
-            return JSONResponse(operator.runs(str(address), asked.get("status")))
+            return JSONResponse(await operator.runs(str(address), asked.get("status")))
         if what == "release":
             operator.release(str(address))
             return JSONResponse({})

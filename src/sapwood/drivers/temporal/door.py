@@ -25,7 +25,6 @@ from sapwood.address import Address
 from sapwood.drivers.temporal.workflow import Answer, Asked
 from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.node import tree_folder
 from sapwood.kernel.ports import Transport
 from sapwood.runs.pacing import RUNNING
 from sapwood.runs.registry import HARD
@@ -182,16 +181,16 @@ class Door:
 
     async def _reach(self, address: Address) -> Actor:
         node = self._driver.node
-        if address.root not in node.trees and not tree_folder(node.folder, address.root).exists():
+        if not await node.exists(address.root):
             raise NotFound(f"There is no {address.root}.", path=address.steps)
-        if not node.tree(address).has(address):
+        if not (await node.brought(address)).has(address):
             raise NotFound(f"There is no {address}.", path=address.steps)
         try:
             return await node.reach(address, None, None)
         except (Aborted, Quarantined, Unavailable):
             raise
         except Exception as error:
-            if isinstance(error, NotFound) and not node.tree(address).has(address):
+            if isinstance(error, NotFound) and not (await node.brought(address)).has(address):
                 raise
             # What its code says is for nobody outside: it would be kept in histories.
             raise Unavailable(f"{address} cannot be reached now: {type(error).__name__}.") from None

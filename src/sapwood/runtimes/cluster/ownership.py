@@ -258,6 +258,12 @@ class Ownership:
             self._drop(list(self._mine))
             await self._stop()
 
+    async def die(self) -> None:
+        """Take part no more as the end of the process does: nothing is said or written."""
+        self._state = "left"
+        self._lease.end()
+        await self._stop()
+
     async def _stop(self) -> None:
         tasks = [*self._loops, *self._acts]
         for task in tasks:

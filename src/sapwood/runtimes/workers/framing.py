@@ -38,6 +38,25 @@ class Gap(Exception):
     """A frame is missing, or what came is no frame."""
 
 
+class Unheard(Exception):
+    """The connection is lost, and these frames, the last that were written, did not get to the other end."""
+
+    def __init__(self, frames: bytes) -> None:
+        super().__init__("The other end is gone.")
+        self._frames = frames
+
+    def opened(self) -> set[int]:
+        """Return the exchanges that were to be begun by them."""
+        found: set[int] = set()
+        at = 0
+        while at + _HEAD <= len(self._frames):
+            length, _, exchange, kind = _read_head(self._frames, at)
+            if kind == Kind.OPEN:
+                found.add(exchange)
+            at += _HEAD + length
+        return found
+
+
 head = HEAD.pack
 """Returns the head of a frame."""
 _read_head = HEAD.unpack_from

@@ -14,17 +14,18 @@ import os
 import struct
 from asyncio import AbstractEventLoop, BaseTransport, Future, Transport
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import cast
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.parcels import pack_error, unpack_error
-from sapwood.kernel.ports import Answer
+from sapwood.kernel.ports import Answer, NotBegun
 from sapwood.runtimes.workers.framing import (
     OPENING,
     Gap,
     Kind,
     Reader,
+    Unheard,
     credit,
     head,
     opening,
@@ -295,7 +296,7 @@ class Link(asyncio.Protocol):
         self._last += 1
         talk = Talk(self, self._last, items, False)
         if self.is_lost:
-            talk.lose(self._gone())
+            talk.lose(self._unheard())
         else:
             self.talks[self._last] = talk
             self.write(self._last, OPEN, opening(verb, items, message))
@@ -371,8 +372,11 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         self._transport = cast("Transport", transport)
-        if self._gathers:
-            self._socket = os.dup(transport.get_extra_info("socket").fileno())
+        socket = transport.get_extra_info("socket")
+        if socket is None:  # no connection of the loop's
+            self._gathers = False
+        elif self._gathers:
+            self._socket = os.dup(socket.fileno())
             self._is_first = True
 
     def data_received(self, data: bytes) -> None:
@@ -423,9 +427,13 @@ class Link(asyncio.Protocol):
         self._leave_to_loop()
         self.resume_writing()
         talks, self.talks = self.talks, {}
-        for talk in talks.values():
-            talk.lose(self._gone())
+        unheard: Collection[int] = exc.opened() if isinstance(exc, Unheard) else ()
+        for number, talk in talks.items():
+            talk.lose(self._unheard() if number in unheard else self._gone())
         self._lost(self)
+
+    def _unheard(self) -> Unavailable:
+        return NotBegun(f"{self.who} ended before it was asked.")
 
     def _gone(self) -> Unavailable:
         return Unavailable(f"{self.who} ended while it was asked; whether it did what it was asked is not known.")

@@ -1,0 +1,102 @@
+"""What a node does when shards come to it and go: it takes up their trees' time, ends their trees, or drops them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from sapwood.address import Address
+from sapwood.errors import Unavailable
+from sapwood.kernel.node import MOVED, Node
+from sapwood.kernel.ports import FencedLog
+from sapwood.kernel.shards import shard_of
+from sapwood.kernel.tree import Tree
+from sapwood.kernel.treelog import alarm_line
+
+if TYPE_CHECKING:
+    from sapwood.kernel.ports import Holder
+
+log = logging.getLogger(__name__)
+
+GRACE = 0.5
+"""Seconds that a call gets to end before its tree moves."""
+LOOK = 0.005
+
+
+class Holding:
+    """Begins and ends the trees of one node, shard by shard."""
+
+    def __init__(self, node: Node, log: FencedLog) -> None:
+        self._node = node
+        self._log = log
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        node = self._node
+        lines = [alarm_line(record.data) for record in await self._log.alarms(shards)]
+        node.held.update(shards)
+        now = node.clock.now()
+        for shard, ended_well in shards.items():
+            if ended_well:
+                node.crashes.pop(shard, None)
+            else:
+                node.crashes[shard] = now
+        node.alarms.gained([(Address.parse(line.root), line.due, line.dead) for line in lines if line is not None])
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        node = self._node
+        gone = frozenset(shards)
+        node.held -= gone
+        for bringing in node.stop_bringing(lambda root: shard_of(root) in gone):
+            await asyncio.wait({bringing})
+        await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
+        node.forget_alarms_of_others()
+
+    async def _end(self, tree: Tree) -> None:
+        node = self._node
+        for actor in tree.actors.values():
+            actor.ready = False  # so that whoever calls it has to ask where it is
+        end = node.loop.time() + GRACE
+        while _is_called(tree) and node.loop.time() < end:  # noqa: ASYNC110 - calls are many, and tell nobody
+            await asyncio.sleep(LOOK)
+        while tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+            if node.trees.get(tree.address) is not tree:
+                return
+        try:
+            await node.close(tree, Unavailable(MOVED))
+        except Exception:
+            log.exception("a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)})
+            node.lose(tree)
+
+    def lost(self, shards: Collection[int]) -> None:
+        node = self._node
+        gone = frozenset(shards)
+        node.held -= gone
+        node.stop_bringing(lambda root: shard_of(root) in gone)
+        for tree in self._trees_of(gone):
+            node.lose(tree)
+        node.forget_alarms_of_others()
+
+    def doubtful(self, roots: Collection[Address]) -> None:
+        """Nobody knows whether what these committed last was stored: they are read again when next asked for."""
+        node = self._node
+        for root in roots:
+            if (tree := node.trees.get(root)) is not None:
+                node.lose(tree)
+            # Perhaps their lines in the index of alarms were not stored either.
+            _, dead = node.alarms.stored(root) or (None, 0)
+            node.alarms.earlier(root, node.clock.now(), dead)
+
+    def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
+        return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]
+
+
+def _is_called(tree: Tree) -> bool:
+    """Return whether somebody waits for a call in the tree. What is done by the clock goes on elsewhere."""
+    return any(call.work is None for actor in tree.actors.values() for call in actor.calls)
+
+
+if TYPE_CHECKING:
+    _: type[Holder] = Holding

@@ -1,0 +1,234 @@
+"""A node of a cluster: what it consists of, and in which order that begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sapwood.address import Address
+from sapwood.clock import Clock, SystemClock
+from sapwood.errors import UsageError
+from sapwood.kernel.answering import Answering
+from sapwood.kernel.far import Far
+from sapwood.kernel.holding import Holding
+from sapwood.kernel.keeping import Keeper
+from sapwood.kernel.node import TREES, Node
+from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
+from sapwood.kernel.replicated import ReplicatedGate
+from sapwood.runtimes.cluster.cells import Layout
+from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.local import COPIES, databases_that_fit
+from sapwood.settings import Settings
+from sapwood.storage.files import Files, FolderLock
+
+HOST_LETTERS = 40
+
+
+class Ways(NamedTuple):
+    """By what a node may write and answer."""
+
+    epoch_of: Callable[[int], Epoch | None]
+    may_answer: Callable[[], bool]
+    fenced: Callable[[Collection[int]], None]
+
+
+class Member(NamedTuple):
+    """A node, and what its trees are kept by."""
+
+    node: Node
+    gate: ReplicatedGate
+    keeper: Keeper
+    holding: Holding
+
+
+def make_member(
+    settings: Settings,
+    *,
+    clock: Clock,
+    files: Files,
+    deps: object,
+    log: FencedLog,
+    archive: Archive,
+    ways: Ways,
+    far: Far | None = None,
+    make_keeper: Callable[..., Keeper] = Keeper,
+    around: Callable[[Gate], Gate] = lambda gate: gate,
+) -> Member:
+    """Make a node whose trees lie in this log and archive. It owns nothing yet."""
+
+    def doubtful(roots: Collection[Address]) -> None:
+        holding.doubtful(roots)  # made last, because it needs all the rest
+
+    gate = ReplicatedGate(
+        log,
+        asyncio.get_running_loop(),
+        clock,
+        epoch_of=ways.epoch_of,
+        may_answer=ways.may_answer,
+        fenced=ways.fenced,
+        doubtful=doubtful,
+        version=version("sapwood"),
+    )
+    keeper = make_keeper(
+        log,
+        archive,
+        gate,
+        files,
+        epoch_of=ways.epoch_of,
+        park_after=settings.park_after,
+        history=settings.history,
+    )
+    node = Node(
+        settings,
+        Path(settings.data),
+        clock=clock,
+        files=files,
+        gate=around(gate),
+        deps=deps,
+        open_databases=settings.open_databases or databases_that_fit(settings.connections, synced=False),
+        far=far,
+        keeper=keeper,
+    )
+    node.may_answer = ways.may_answer
+    holding = Holding(node, log)
+    return Member(node, gate, keeper, holding)
+
+
+class ClusterRuntime:
+    """Joins a cluster, and leaves it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        layout: Layout | None = None,
+        archive: Archive | None = None,
+        around: Callable[[Gate], Gate] = lambda gate: gate,
+        **pace: float,
+    ) -> None:
+        """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
+
+        `pace`: how long leases are, and so on, in place of what `Ownership` has.
+        """
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._files = files or Files()
+        self._layout = layout or Layout()
+        self._archive = archive
+        self._around = around
+        self._pace = pace
+        self._lock: FolderLock | None = None
+        self._stack = AsyncExitStack()
+        self._begin: list[Callable[[], Any]] = []
+
+    async def start(self, deps: object) -> Node:
+        """Connect to the cluster; the node owns nothing before `listen`."""
+        from sapwood.runtimes.cluster.nats_log import NatsLog
+        from sapwood.runtimes.cluster.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.ownership import Ownership
+        from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+        from sapwood.runtimes.cluster.transport import NatsTransport
+
+        settings = self._settings
+        self._lock = hold(Path(settings.data), settings.cluster, self._files)
+        name = settings.node or node_name()
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            archive = self._archive or ObjectArchive(settings.archive)
+            connection = await connect(settings.nats, name)
+            stack.push_async_callback(connection.close)
+            names = await found(connection, settings.cluster, self._layout)
+            owners = Ownership(
+                NatsOwners(connection, names, name),
+                name,
+                version=version("sapwood"),
+                **self._pace,  # pyright: ignore[reportArgumentType]
+            )
+            transport = NatsTransport(name, connection, names)
+            far = Far(owners, transport, loop, settings.limits)
+            member = make_member(
+                settings,
+                clock=self._clock,
+                files=self._files,
+                deps=deps,
+                log=NatsLog(connection, names),
+                archive=archive,
+                ways=Ways(owners.epoch_of, owners.may_answer, owners.fenced),
+                far=far,
+                around=self._around,
+            )
+            node, keeper = member.node, member.keeper
+            Answering(node, far)
+            node.leave = owners.leave
+
+            async def listen() -> None:
+                await transport.listen()
+                await owners.join(member.holding)
+                keeper.look_after(lambda: list(node.trees.values()), owners.shards, names.layout.streams)
+
+            async def hang_up() -> None:
+                if node.has_died:
+                    await owners.die()
+                    await transport.die()
+                else:
+                    await owners.leave()  # if it joined, and did not begin
+                    await transport.close()
+
+            stack.push_async_callback(hang_up)
+            stack.push_async_callback(keeper.close)
+            self._begin = [listen]
+            self._stack = stack.pop_all()
+        return node
+
+    async def listen(self) -> None:
+        """Take part: answer other nodes, and own what this one should."""
+        for begin in self._begin:
+            await begin()
+
+    async def hang_up(self) -> None:
+        """Take part no more. The node has ended."""
+        await self._stack.aclose()
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
+    """Hold a data folder for a node: what lies in it is only a copy, so it must not be the only one of anything."""
+    lock = FolderLock(folder)
+    try:
+        mark = folder / COPIES
+        if mark.exists():
+            before = mark.read_text()
+            if before != cluster:
+                raise UsageError(
+                    f"The data folder {str(folder)!r} is of a node of the cluster {before!r}. Take another folder."
+                )
+        elif (folder / TREES).exists() and any((folder / TREES).iterdir()):
+            raise UsageError(
+                f"The data folder {str(folder)!r} has trees of its own, and a node of a cluster has only copies in its "
+                "folder. Take another, and put these trees into the cluster with `sapwood restore`."
+            )
+        else:
+            files.close(files.create(mark, cluster.encode()))
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def node_name() -> str:
+    """Return a name that no other node has."""
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:HOST_LETTERS]
+    return f"{host or 'node'}-{secrets.token_hex(3)}"

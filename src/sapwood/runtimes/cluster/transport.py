@@ -1,0 +1,271 @@
+"""Exchanges with the other nodes of a cluster, over NATS.
+
+Each life of a node has an id of its own, and each connection a subject below it: what was
+meant for a process that is gone reaches nobody, whoever has its name now.
+"""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import types
+from asyncio import CancelledError, Task
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import Any
+
+import msgspec
+
+from sapwood.kernel.ports import Answer, Exchange, NotBegun
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.pipe import Pipe, farewell
+from sapwood.runtimes.workers.link import Link
+
+log = logging.getLogger(__name__)
+
+VERSION = "sapwood nodes 1"
+PATIENCE = 3.0
+"""Seconds that a node is given to answer the first word."""
+LAST_WORDS = 1.0
+"""Seconds that the other nodes are given to read what was said last."""
+SLACK = 1024
+"""Bytes that a message may need beside its content."""
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """The first word, and the answer to it."""
+
+    version: str
+    node: str
+    subject: str
+    """Where whoever says it listens for this connection."""
+
+
+_read_hello = msgspec.msgpack.Decoder(Hello).decode
+
+
+class NatsTransport:
+    """Speaks with the other nodes, and listens to them."""
+
+    def __init__(self, here: str, connection: Any, names: Names) -> None:
+        self._here = here
+        self._nats = connection
+        self._names = names
+        self._mine = f"{names.speech(here)}.{secrets.token_hex(8)}"
+        """Where this life of the node listens; each connection at a number below it."""
+        self._numbers = itertools.count(1)
+        self._answers: dict[bytes, Answer] = {}
+        self._links: dict[str, Link] = {}
+        self._connecting: dict[str, Task[Link]] = {}
+        self._incoming: set[Link] = set()
+        self._pipes: dict[str, Pipe] = {}
+        """By the number of the connection."""
+        self._subscriptions: list[Any] = []
+        self._listening: asyncio.Lock | None = None
+        self._writing: Task[None] | None = None
+        self._unwritten: list[tuple[str, bytes, str]] = []
+        self._closed = self._dead = False
+
+    def answer(self, verb: str, answer: Answer) -> None:
+        self._answers[verb.encode()] = answer
+
+    @property
+    def held_up(self) -> int:
+        return sum(link.held_up for link in (*self._links.values(), *self._incoming))
+
+    async def listen(self) -> None:
+        """Answer the other nodes from now on."""
+        await self._hear()
+        hello = await self._nats.subscribe(f"{self._names.speech(self._here)}.hello", cb=self._greeted)
+        self._subscriptions.append(hello)
+        await self._nats.flush()
+
+    async def _hear(self) -> None:
+        """Hear what is said over connections."""
+        if self._listening is None:
+            self._listening = asyncio.Lock()
+        async with self._listening:
+            if not self._subscriptions:
+                self._subscriptions.append(await self._nats.subscribe(f"{self._mine}.>", cb=self._heard))
+
+    def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
+        link = self._links.get(node)
+        if link is None or link.is_lost or link.room is not None:
+            return None
+        return link.open(verb.encode(), message, 0)
+
+    async def open(self, node: str, verb: str, message: bytes, *, items: int = 0) -> Exchange:
+        link = self._links.get(node)
+        if link is not None and (waiting := link.until_room()) is not None:
+            await waiting
+        if link is None or link.is_lost:
+            link = await self._link(node)
+        return link.open(verb.encode(), message, items)
+
+    async def _link(self, node: str) -> Link:
+        if self._closed:
+            raise NotBegun("The app is not running.")
+        connecting = self._connecting.get(node)
+        if connecting is None:
+            # In a context of its own: whoever needs it first is not whoever it is for.
+            connecting = asyncio.get_running_loop().create_task(self._connect(node), context=Context())
+            self._connecting[node] = connecting
+            connecting.add_done_callback(lambda done: self._connected(node, done))
+        try:
+            return await asyncio.shield(connecting)
+        except CancelledError:
+            if connecting.cancelled():
+                raise NotBegun("The app is not running.") from None
+            raise
+
+    def _connected(self, node: str, done: Task[Link]) -> None:
+        self._connecting.pop(node, None)
+        if not done.cancelled() and done.exception() is None:
+            self._links[node] = done.result()
+
+    async def _connect(self, node: str) -> Link:
+        import nats.errors
+
+        await self._hear()
+        number = str(next(self._numbers))
+        hello = Hello(VERSION, self._here, f"{self._mine}.{number}")
+        try:
+            answer = await self._nats.request(
+                f"{self._names.speech(node)}.hello", msgspec.msgpack.encode(hello), timeout=PATIENCE
+            )
+        except nats.errors.NoRespondersError:
+            raise NotBegun(f"{_shown(node)} is not there.") from None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise NotBegun(f"{_shown(node)} does not answer: {error or type(error).__name__}") from None
+        told = _read_hello(answer.data)
+        if told.version != VERSION:
+            raise NotBegun(f"{_shown(node)} is of another version.")
+        link = Link(asyncio.get_running_loop(), _shown(node), None, lambda _: None)
+        self._pipe(number, link, told.subject)
+        return link
+
+    async def _greeted(self, message: Any) -> None:
+        """Another node wants to speak with this one."""
+        number = str(next(self._numbers))
+        try:
+            hello = _read_hello(message.data)
+        except msgspec.DecodeError:
+            log.warning("somebody greeted this node who is none of the cluster's")
+            return
+        answer = Hello(VERSION, self._here, f"{self._mine}.{number}")
+        if hello.version == VERSION:
+            link = Link(asyncio.get_running_loop(), _shown(hello.node), self._answers, self._incoming.discard)
+            link.is_greeted = True
+            self._incoming.add(link)
+            self._pipe(number, link, hello.subject)
+        self._publish(message.reply, msgspec.msgpack.encode(answer), "")
+
+    def _pipe(self, number: str, link: Link, there: str) -> None:
+        here = f"{self._mine}.{number}"
+
+        def publish(packet: bytes, which: int) -> None:
+            self._publish(there, packet, f"{here}.{which}" if which else "")
+
+        def forget() -> None:
+            self._pipes.pop(number, None)
+
+        largest = self._nats.max_payload - SLACK
+        self._pipes[number] = Pipe(asyncio.get_running_loop(), link, publish, largest, forget)
+
+    async def _heard(self, message: Any) -> None:
+        number, _, which = message.subject[len(self._mine) + 1 :].partition(".")
+        pipe = self._pipes.get(number)
+        if which:  # where an answer to one packet comes to: nobody answers but the server, that nobody listens
+            if pipe is not None:
+                if message.data:
+                    pipe.hear(message.data)
+                else:
+                    pipe.nobody(int(which))
+        elif pipe is not None:
+            pipe.hear(message.data)
+        elif message.reply and not self._dead:
+            self._publish(message.reply, farewell(), "")
+
+    def _publish(self, subject: str, packet: bytes, reply: str) -> None:
+        """Send a message without waiting; after those before it."""
+        if self._dead:
+            return
+        if self._writing is not None:
+            self._unwritten.append((subject, packet, reply))
+            return
+        writing: Coroutine[Any, Any, None] = self._nats.publish(subject, packet, reply)
+        try:
+            waits_for: Any = writing.send(None)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001 - what did not leave is sent again, or the other end is gone
+            log.debug("a packet did not leave: %s", error)
+            return
+        self._writing = asyncio.get_running_loop().create_task(self._write_on(writing, waits_for))
+
+    async def _write_on(self, writing: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        try:
+            await _rest_of(writing, waits_for)
+            while self._unwritten:
+                waiting, self._unwritten = self._unwritten, []
+                for one in waiting:
+                    await self._nats.publish(*one)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.debug("a packet did not leave: %s", error)
+        finally:
+            self._writing = None
+            rest, self._unwritten = self._unwritten, []
+            for one in rest:
+                self._publish(*one)
+
+    async def close(self) -> None:
+        """Say what is being said, and end all connections."""
+        await self._end(Link.close)
+
+    async def die(self) -> None:
+        """End all connections as the end of the process does."""
+        self._dead = True
+        for pipe in list(self._pipes.values()):
+            pipe.cut()
+        await self._end(Link.cut)
+
+    async def _end(self, end: Callable[[Link], Any]) -> None:
+        self._closed = True
+        for connecting in list(self._connecting.values()):
+            connecting.cancel()
+        links = [*self._links.values(), *self._incoming]
+        for link in links:
+            end(link)
+        self._links.clear()
+        until = asyncio.get_running_loop().time() + LAST_WORDS
+        while any(not link.is_lost for link in links):
+            if asyncio.get_running_loop().time() > until:
+                for link in links:
+                    link.cut()
+            await asyncio.sleep(0.001)
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            try:
+                await subscription.unsubscribe()
+            except Exception as error:  # noqa: BLE001 - the way to the servers may be closed already
+                log.debug("a node goes on listening: %s", error)
+
+
+@types.coroutine
+def _rest_of(work: Any, waits_for: Any) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that was begun by hand and now waits for something."""
+    while True:
+        given = yield waits_for
+        try:
+            waits_for = work.send(given)
+        except StopIteration:
+            return
+
+
+def _shown(node: str) -> str:
+    return f"Node {node}"

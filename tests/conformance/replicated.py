@@ -1,0 +1,142 @@
+"""A world of one node whose trees lie in a replicated log and an archive, both in memory, which outlive it.
+
+After every second crash nothing is left of its data folder, as if another machine went on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sapwood import App
+from sapwood.kernel.keeping import Keeper
+from sapwood.kernel.node import TREES, Node
+from sapwood.kernel.ports import Epoch
+from sapwood.kernel.shards import SHARDS
+from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+from sapwood.runtimes.cluster.runtime import Member, Ways, hold, make_member
+from sapwood.settings import Settings
+from sapwood.storage.files import Files, FolderLock
+from sapwood.testing.clock import FakeClock
+from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
+from sapwood.testing.world import World, lived
+
+CLUSTER = {"durability": "replicated", "nats": "memory", "archive": "memory"}
+
+
+class Alive(CrashPoints):
+    """Counts nothing: what restores a tree is none of the places that a test may want to crash at."""
+
+    def __init__(self, points: CrashPoints) -> None:
+        super().__init__()
+        self._points = points
+
+    def passing(self, point: str) -> None:
+        self._points.check_alive()
+
+    def check_alive(self) -> None:
+        self._points.check_alive()
+
+
+class Storage:
+    """What outlives every node."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog(2)
+        self.archive = MemoryArchive()
+        self.lives = 0
+        self.ended_well = True
+
+
+class MemoryRuntime:
+    """One node that owns everything."""
+
+    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, storage: Storage) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._points = points
+        self._storage = storage
+        self._lock: FolderLock | None = None
+        self._member: Member | None = None
+
+    async def start(self, deps: object) -> Node:
+        storage = self._storage
+        self._lock = hold(Path(self._settings.data), self._settings.cluster, Files())
+        storage.lives += 1
+        epochs = {shard: Epoch(storage.lives, storage.log.own(shard)) for shard in range(SHARDS)}
+        alive = CountingFiles(Alive(self._points), Files())
+
+        def keeper(log: Any, archive: Any, gate: Any, files: Files, **options: Any) -> Keeper:
+            return Keeper(log, archive, gate, alive, **options)
+
+        self._member = make_member(
+            self._settings,
+            clock=self._clock,
+            files=CountingFiles(self._points, Files()),
+            deps=deps,
+            log=storage.log,
+            archive=storage.archive,
+            ways=Ways(epochs.get, lambda: True, lambda shards: None),
+            make_keeper=keeper,
+            around=lambda gate: CountingGate(self._points, gate),
+        )
+        return self._member.node
+
+    async def listen(self) -> None:
+        assert self._member is not None
+        await self._member.holding.gained(dict.fromkeys(range(SHARDS), self._storage.ended_well))
+
+    async def hang_up(self) -> None:
+        if self._member is not None:
+            await self._member.keeper.close()
+            self._storage.ended_well = not self._member.node.has_died
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class Replicated(World):
+    """A running app whose data outlives its machine."""
+
+    _storage: Storage | None = None
+    _crashes = 0
+
+    async def start(self) -> None:
+        self.points = CrashPoints()
+        self._storage = self._storage or Storage()
+        given = self._given
+        self.app = App(
+            agents=given.agents,
+            deps=given.deps,
+            authenticate=given.authenticate,
+            authorize=given.authorize,
+            pages=given.pages,
+            settings=self.settings,
+            runtime=MemoryRuntime(self.settings, self.clock, self.points, self._storage),
+            driver=given.driver,
+        )
+        await self.app.__aenter__()
+        if self._slow_slices == "fail":
+            self.node.watchdog.on_slow.append(self.slow.append)
+
+    async def crash(self) -> None:
+        self.points.ended = True
+        await self.node.die()
+        await self.app.__aexit__()
+        self._crashes += 1
+        if self._crashes % 2:
+            await asyncio.to_thread(shutil.rmtree, self.data / TREES, ignore_errors=True)
+        await self.start()
+
+
+@asynccontextmanager
+async def running_replicated(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+    """Run an app for a test, as `sapwood.testing.running` does."""
+    async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}) as world:
+        yield world
