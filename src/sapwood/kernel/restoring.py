@@ -285,10 +285,20 @@ def clear(folder: Path, files: Files) -> None:
         shutil.rmtree(away, ignore_errors=True)
 
 
-async def heal(reads: Iterable[Read], archive: Archive, tree: str) -> tuple[State, list[Record]] | None:
+class Healed(NamedTuple):
+    """A tree that was put together from several copies."""
+
+    state: State
+    records: list[Record]
+    """Its messages, in order."""
+    seen: int
+    """The highest place that a message was found at, also one that does not count."""
+
+
+async def heal(reads: Iterable[Read], archive: Archive, tree: str) -> Healed | None:
     """Put a tree together from all places that have its messages, where no single one has them all.
 
-    Returns it and its messages, in order; None: nobody has anything of it. `ChainBroken` if they are not whole even
+    None: nobody has anything of it. `ChainBroken` if they are not whole even
     together. A message counts wherever it was found, as its digest tells that it was not changed; whether it belongs
     to the tree, those after it tell.
     """
@@ -310,7 +320,7 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str) -> tuple[Stat
                 links[link.digest], found[link.digest] = link, record
     if not links:
         state = await read_tree([], archive, tree)
-        return None if state is None else (state, [])
+        return None if state is None else Healed(state, [], 0)
     archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
     best = _longest(links, archived)
     if best is None:
@@ -322,7 +332,7 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str) -> tuple[Stat
     whole = [found[link.digest] for link in best]
     state = await read_tree(whole, archive, tree)
     assert state is not None
-    return state, whole
+    return Healed(state, whole, max(link.sequence for link in links.values()))
 
 
 def _longest(links: dict[bytes, Link], archived: Collection[bytes]) -> list[Link] | None:
