@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -18,24 +20,39 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds that servers which are being elected or restarted are waited for: an election takes 4 to 9."""
+TELL_AGAIN = 10.0
+"""Seconds after which the same trouble is told once more."""
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
 WRONG_SEQUENCE = 10071
 
 
 async def connect(servers: str, name: str) -> Any:
-    """Return a connection to any of these servers, which comes back by itself however long they are gone."""
+    """Return a connection to any of these servers, which comes back by itself however long they are gone.
+
+    The first of them that names a user and a password names them for all: servers tell of each other without.
+    """
     import nats
     import nats.errors
 
+    urls = [server.strip() for server in servers.split(",")]
+    user, password = _user_of(urls)
+
+    told: dict[str, float] = {}
+
     async def trouble(error: Exception) -> None:
-        log.warning("NATS: %s", error or type(error).__name__)
+        text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        if now - told.get(text, -inf) > TELL_AGAIN:  # it is tried again twenty times a second
+            told[text] = now
+            log.warning("NATS: %s", text)
 
     try:
         async with asyncio.timeout(PATIENCE):
             return await nats.connect(
-                [server.strip() for server in servers.split(",")],
+                urls,
                 name=name,
+                user=user,
+                password=password,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.05,
                 ping_interval=5,
@@ -44,7 +61,21 @@ async def connect(servers: str, name: str) -> Any:
                 pending_size=64 * 1024 * 1024,
             )
     except (OSError, nats.errors.NoServersError, TimeoutError) as error:
-        raise Unavailable(f"No NATS server answers at {servers}: {error}") from None
+        raise Unavailable(f"No NATS server answers at {', '.join(map(_without_user, urls))}: {error}") from None
+
+
+def _user_of(urls: list[str]) -> tuple[str | None, str | None]:
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.username and parts.password:
+            return unquote(parts.username), unquote(parts.password)
+    return None, None
+
+
+def _without_user(url: str) -> str:
+    """Return where a server is, and not how to get in: it is read in logs."""
+    head, _, rest = url.rpartition("@")
+    return f"{head.partition('://')[0]}://{rest}" if head else url
 
 
 async def found(connection: Any, cluster: str, wished: Layout) -> Names:
@@ -113,14 +144,23 @@ async def _make(streams: Any, config: Any) -> None:
 
 
 async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
+    """Say how the cluster is cut unless somebody has; return what was said first."""
+    import nats.errors
     import nats.js.errors
 
-    try:
-        await streams.publish(
-            names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
-        )
-    except nats.js.errors.APIError as error:
-        if error.err_code != WRONG_SEQUENCE:
-            raise
-    message = await streams.get_last_msg(names.members, names.setup)
-    return msgspec.json.decode(message.data, type=Layout)
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        try:
+            try:
+                await streams.publish(
+                    names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
+                )
+            except nats.js.errors.APIError as error:
+                if error.err_code != WRONG_SEQUENCE:
+                    raise
+            message = await streams.get_last_msg(names.members, names.setup)
+            return msgspec.json.decode(message.data, type=Layout)
+        except (nats.errors.Error, TimeoutError) as error:  # a stream that was just made has nobody to lead it yet
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable(f"Nobody could be told how the cluster is cut: {error}") from None
+            await asyncio.sleep(0.2)

@@ -1,0 +1,141 @@
+"""What agents of a cluster do while nodes and servers are broken, and what they remember of it.
+
+Everything has a name that is used once, and says who wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import UTC, datetime
+from random import random
+from typing import Any
+from uuid import uuid4
+
+from sapwood import Agent, App, Settings, expose
+
+STEPS = 3
+PAGE = 2000
+"""How many items are read at once."""
+
+
+def writer() -> str:
+    """Return which process this is."""
+    return f"{os.environ.get('SAPWOOD_NODE', 'alone')}/{os.getpid()}"
+
+
+class Lines(Agent):
+    """A list at any depth."""
+
+    made_by_url = True
+    migrations = (
+        "CREATE TABLE items (number INTEGER PRIMARY KEY, item TEXT NOT NULL, writer TEXT NOT NULL) STRICT",
+        "CREATE TABLE due (item TEXT NOT NULL, due REAL NOT NULL) STRICT",
+        "CREATE TABLE rung (item TEXT NOT NULL, at REAL NOT NULL, writer TEXT NOT NULL) STRICT",
+        "CREATE TABLE dug (fiber TEXT NOT NULL, step INTEGER NOT NULL, found TEXT NOT NULL) STRICT",
+    )
+
+    @expose
+    async def append(self, item: str) -> int:
+        """Write an item at the end; return how long the list is with it."""
+        self.sql("INSERT INTO items (item, writer) VALUES (?, ?)", item, writer())
+        return self._length()
+
+    @expose
+    async def append_slowly(self, item: str, seconds: float) -> int:
+        """Write an item, and say so later: who dies meanwhile has done it, and has not said so."""
+        self.sql("INSERT INTO items (item, writer) VALUES (?, ?)", item, writer())
+        length = self._length()
+        await asyncio.sleep(seconds)
+        return length
+
+    def _length(self) -> int:
+        return self.sql("SELECT count(*) FROM items").scalar(int)
+
+    @expose
+    async def read(self) -> tuple[int, str]:
+        """Return how long the list is, and its last item."""
+        row = self.sql("SELECT item FROM items ORDER BY number DESC LIMIT 1").first()
+        return self._length(), "" if row is None else str(row["item"])
+
+    @expose
+    async def plan(self, item: str, delay: float) -> float:
+        """Have an item ring later; return when."""
+        due = time.time() + delay
+        self.sql("INSERT INTO due VALUES (?, ?)", item, due)
+        self.schedule(datetime.fromtimestamp(due, UTC), self.ring, item)
+        return due
+
+    async def ring(self, item: str) -> None:
+        self.sql("INSERT INTO rung VALUES (?, ?, ?)", item, time.time(), writer())
+
+    @expose
+    async def dig(self, fiber: str) -> None:
+        """Begin work of several steps."""
+        self.start_fiber(fiber, self.digging, fiber)
+
+    async def digging(self, fiber: str) -> None:
+        for step in range(STEPS):
+            found = await self.step(str(step), self.find)
+            self.sql("INSERT INTO dug VALUES (?, ?, ?)", fiber, step, found)
+            await asyncio.sleep(random() * 0.5)
+
+    async def find(self) -> str:
+        return uuid4().hex
+
+    @expose
+    async def items(self, after: int) -> list[tuple[str, str]]:
+        """Return the items from a place on, and who wrote them; no more than a page of them."""
+        rows = self.sql("SELECT item, writer FROM items ORDER BY number LIMIT ? OFFSET ?", PAGE, after)
+        return [(str(row["item"]), str(row["writer"])) for row in rows]
+
+    @expose
+    async def rest(self) -> dict[str, Any]:
+        """Return what else is remembered here."""
+        return {
+            "due": [[*row.values()] for row in self.sql("SELECT item, due FROM due")],
+            "rung": [[*row.values()] for row in self.sql("SELECT item, at FROM rung")],
+            "dug": [[*row.values()] for row in self.sql("SELECT fiber, step, found FROM dug")],
+            "fibers": {one.key: str(one.status) for one in self.list_fibers() if one.key is not None},
+        }
+
+
+class Line(Lines):
+    """A list two levels down."""
+
+
+class Page(Lines):
+    """A list one level down."""
+
+
+class Carter(Agent):
+    """Does one run, and remembers how often its end was reached."""
+
+    migrations = ("CREATE TABLE done (token TEXT NOT NULL) STRICT",)
+
+    async def on_run(self, input: str) -> str:
+        first = await self.step("first", self.token)
+        await asyncio.sleep(random() * 0.5)
+        times = await self.step("last", self.finish, first)
+        return f"{input} {first} {times}"
+
+    async def token(self) -> str:
+        return uuid4().hex
+
+    async def finish(self, token: str) -> int:
+        self.sql("INSERT INTO done VALUES (?)", token)
+        return self.sql("SELECT count(*) FROM done").scalar(int)
+
+
+class Ledger(Lines):
+    """A root."""
+
+    @expose
+    async def carry(self, run: str) -> str:
+        """Have a sub-agent do a run, or hear how it ended."""
+        done = await self.run_agent(Carter, run, run_id=run)
+        return str(done.output) if done.error is None else f"failed: {done.error}"
+
+
+app = App(agents=[Ledger], settings=Settings(slow_slice=30.0))
