@@ -86,7 +86,8 @@ async def test_a_damaged_disk_is_found_and_its_server_leads_no_more(stored: Stor
     info = await stored.connection.jetstream().stream_info(stream)
     victim = stored.cell.number_of(info.cluster.replicas[0].name)
     await asyncio.sleep(1)
-    stored.cell.kill(victim)
+    stored.cell.processes[victim].terminate()  # in good order, so that its Raft log does not mend it
+    stored.cell.processes[victim].wait()
     for block in stored.cell.blocks(victim, stream):
         content = bytearray(block.read_bytes())
         for at in (len(content) // 3, len(content) // 2):
