@@ -33,13 +33,11 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6}
 
 Line = dict[str, Any]
 
-COMMIT = "cluster: commit of 4 KiB of rows, one agent, p50"
-COMMITS = "cluster: commits of 64 agents on one node"
-COMMIT_CPU = "cluster: CPU of a node for a commit"
-COMMIT_BYTES = "cluster: bytes in the log for a commit of 4 KiB of rows"
-CALL = "cluster: call to an agent on another node"
-SUBJECT = "cluster: memory of a NATS server for a tree in the log"
-WAKE = "cluster: cold wake of a parked tree"
+COMMIT = "a replicated commit of 4 KiB of rows, beside a bare fenced publish of the same bytes"
+COMMITS = "64 agents committing 4 KiB of rows, beside the bare engine with atomic batches"
+CALL = "call to an agent on another node, beside a bare NATS request and a local call"
+SUBJECT = "memory of a NATS server for a tree in the log"
+WAKE = "the first call to a parked tree"
 LIVE = "memory of a live sub-agent, database open"
 
 
@@ -85,6 +83,11 @@ class Figures:
         line = self._lines.get(name)
         return None if line is None else line["ours"] * SECONDS.get(line["unit"], 1.0)
 
+    def bytes_of(self, name: str) -> float | None:
+        """Return how large a message was, as the note of a line says."""
+        found = re.search(r"(\d+) bytes a message", self._lines.get(name, {}).get("note") or "")
+        return None if found is None else float(found[1])
+
     def shown(self, name: str) -> str:
         line = self._lines.get(name)
         return NONE if line is None else f"{number(line['ours'])} {line['unit'].replace('us', 'µs')}"
@@ -110,19 +113,18 @@ def need(agents: int, figures: Figures, assumed: Assumed) -> Need:
     """Return what so many agents need."""
     awake = agents * assumed.awake
     commits = awake * assumed.commits
-    memory, processor, engine, size = figures[LIVE], figures[COMMIT_CPU], figures[COMMITS], figures[COMMIT_BYTES]
+    memory, rate, size = figures[LIVE], figures[COMMITS], figures.bytes_of(COMMITS)
     nodes = cells = stored = written = dollars = None
-    if memory is not None and processor is not None:
+    if memory is not None and rate is not None:
         by_memory = awake * memory * 1024 / (assumed.node_memory * 1e9)
         # One more than is needed, and never fewer than three: one may be lost, or be restarted.
-        nodes = max(3, 1 + math.ceil(max(by_memory, commits * processor) / assumed.full))
-    if engine is not None:
-        cells = max(1, math.ceil(commits / (engine * assumed.full)))
+        nodes = max(3, 1 + math.ceil(max(by_memory, commits / rate) / assumed.full))
+        cells = max(1, math.ceil(commits / (rate * assumed.full)))
     # To be parked takes a snapshot and a mark; to be woken, both.
     parked = agents * assumed.wakes * 30
     read = 2 * parked
     if size is not None and cells is not None:
-        bytes_a_second = commits * assumed.mean * size * 1024
+        bytes_a_second = commits * assumed.mean * size
         stored = (agents * assumed.size * 1e3 + bytes_a_second * assumed.kept * 86400) / 1e9
         segments = max(cells * STREAMS * MONTH / SEGMENT_SECONDS, bytes_a_second * MONTH / SEGMENT)
         written = 2 * parked + segments + bytes_a_second * MONTH / SNAPSHOT
@@ -157,15 +159,15 @@ def costs(figures: Figures) -> str:
     """Return what the parts of a cluster cost, as a table."""
     rows = [
         ("a commit of 4 KiB of rows, until it is acknowledged", COMMIT),
-        ("commits of one node, of 64 agents at once", COMMITS),
-        ("processor of a node for a commit", COMMIT_CPU),
-        ("room in the log for a commit of 4 KiB of rows", COMMIT_BYTES),
+        ("commits of one node and one cell, of 64 agents at once", COMMITS),
         ("a call to an agent on another node", CALL),
         ("memory of a node for an agent in use", LIVE),
         ("memory of a NATS server for a tree that is not parked", SUBJECT),
         ("the first call to a parked tree", WAKE),
     ]
-    return rows_of(("what", "measured"), [(what, figures.shown(name)) for what, name in rows])
+    size = figures.bytes_of(COMMITS)
+    room = ("room in the log for a commit of 4 KiB of rows", NONE if size is None else f"{number(size)} bytes")
+    return rows_of(("what", "measured"), [*((what, figures.shown(name)) for what, name in rows), room])
 
 
 def assumptions(assumed: Assumed) -> str:

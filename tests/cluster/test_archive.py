@@ -84,13 +84,14 @@ async def cluster(
     made = Cluster(tmp_path, connection, names, ObjectArchive(f"{s3.url}/{name}"))
     yield made
     made.log.close()
-    await made.replicas.close()
     await made.js.delete_stream(names.stream(0))
     await made.js.delete_stream(names.members)
     await connection.close()
 
 
 ROOT = a_root("archived")
+ROUNDS = 20
+"""So many that a stream has several files: damage in the last one is mended by the server itself."""
 
 
 async def test_a_snapshot_while_commits_go_on(cluster: Cluster) -> None:
@@ -276,7 +277,6 @@ async def test_one_replica_rots_and_nothing_acknowledged_is_lost(
         names = await found(connection, "rot", Layout(streams=1))
         cluster = Cluster(tmp_path, connection, names, ObjectArchive(f"{s3.url}/rot"))
         await _rot(cell, cluster)
-        await cluster.replicas.close()
         await connection.close()
     finally:
         cell.remove()
@@ -288,9 +288,9 @@ async def _rot(cell: Nats, cluster: Cluster) -> None:
     place = await cluster.node("a", *roots)
     states: dict[Any, dict[str, bytes]] = {}
     trees = [await place.open(root) for root in roots]
-    for _ in range(12):
+    for _ in range(ROUNDS):
         for tree in trees:
-            tree.write("root", 4000, randomly)
+            tree.write("root", 12_000, randomly)
         await asyncio.gather(*(tree.durable() for tree in trees))
     for tree in trees:
         await place.close(tree)
@@ -301,7 +301,7 @@ async def _rot(cell: Nats, cluster: Cluster) -> None:
     await asyncio.sleep(1.0)
     cell.kill(victim)
     blocks = cell.blocks(victim, stream)
-    assert blocks
+    assert len(blocks) > 1
     for block in blocks:
         with block.open("r+b") as file:
             size = file.seek(0, 2)
@@ -324,7 +324,7 @@ async def _rot(cell: Nats, cluster: Cluster) -> None:
     assert cell.number_of((await cluster.js.stream_info(stream)).cluster.leader) == victim
     hidden = 0
     for root in roots:
-        hidden += len(await cluster.replicas.read_leader(shard_of(root), tree_id(root))) < 12
+        hidden += len(await cluster.replicas.read_leader(shard_of(root), tree_id(root))) < ROUNDS
     print(f"the rotten leader hides messages of {hidden} of {len(roots)} trees")
     assert hidden
     other = await cluster.node("b", *roots, epoch=2)

@@ -125,6 +125,8 @@ class Keeper:
         """Held while a tree is brought, put away or parked."""
         self._live: set[str] = set()
         """Trees of which the archive knows that the log has messages."""
+        self._adopted: dict[str, int] = {}
+        """The last message that a tree had when it was opened here."""
         self._begun: dict[str, float] = {}
         """When what the log holds of an open tree began."""
         self._moved: dict[str, Address] = {}
@@ -162,6 +164,7 @@ class Keeper:
                         self._moved[tree] = alias
                         break
                 tail = Tail()
+            self._adopted[tree] = tail.sequence
             self._gate.adopt(root, tail)
 
     async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
@@ -243,7 +246,7 @@ class Keeper:
         if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
             raise found
         newest = await self._replicas.newest(shard, tree)
-        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree)
+        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree, newest)
         if healed is None or healed.seen < newest:
             # Not all that was stored was read: the next try may have more.
             raise found
@@ -290,7 +293,8 @@ class Keeper:
                 tail = self._gate.tail(root)
             self._gate.drop(root)
             self._live.discard(tree)
-            self._again.pop(tree, None)
+            for known in (self._again, self._adopted, self._begun):
+                known.pop(tree, None)
             if tail is None or not tail.files:
                 await asyncio.to_thread(clear, folder, self._files)
             else:
@@ -299,7 +303,11 @@ class Keeper:
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
-        await forget_tree(self._archive, tree_id(root))
+        tree = tree_id(root)
+        async with self._lock(tree):
+            records = await self._stored.read(shard_of(root), tree)
+            if records and (end := unseal(records[-1])).message.is_end:
+                await forget_tree(self._archive, tree, end.message.epoch, end.sequence)
 
     def look_after(
         self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
@@ -357,7 +365,7 @@ class Keeper:
         tree = tree_id(root)
         if tree in self._busy or len(self._busy) >= AT_ONCE or self._again.get(tree, 0.0) > time.monotonic():
             return
-        if tree not in self._live:
+        if tree not in self._live and tail.sequence != self._adopted.get(tree):
             self._do(tree, self._mark(root, tree, tail))
         elif tail.stored_bytes > SMALLEST:
             if tail.stored_bytes > _size(one.folder):
@@ -371,8 +379,9 @@ class Keeper:
             try:
                 await work
             except SapwoodError as error:
-                self._again[tree] = time.monotonic() + AGAIN_AFTER
-                log.warning("tree %s could not be archived: %s", tree, error)
+                if tree in self._adopted:  # else it was closed meanwhile
+                    self._again[tree] = time.monotonic() + AGAIN_AFTER
+                    log.warning("tree %s could not be archived: %s", tree, error)
             except Exception:
                 self._again[tree] = time.monotonic() + AGAIN_AFTER
                 log.exception("tree %s could not be archived", tree)
@@ -437,7 +446,8 @@ class Keeper:
 
             return some
 
-        healed = await heal([up_to(read) for read in self._replicas.reads(shard, tree)], self._archive, tree)
+        reads = [up_to(read) for read in self._replicas.reads(shard, tree)]
+        healed = await heal(reads, self._archive, tree, tail.sequence)
         if healed is None or healed.state.tail.digest != tail.digest:
             raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
         await self._replicas.distrust(shard)

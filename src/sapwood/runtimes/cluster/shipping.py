@@ -1,7 +1,7 @@
 """Has the archive take a second copy of what a stream got, within seconds.
 
-Read from a replica, in order. Where it has nothing, because the stream forgot it or because the replica lost it,
-whoever leads the stream is asked: what one of them has is in the copy.
+Read from whichever replica answers, in order. Where it has a gap, because the stream forgot something or because the
+replica lost it, others are asked: what one of them has is in the copy.
 """
 
 # nats-py says of little what it is.
@@ -41,6 +41,9 @@ LOOK_EVERY = 1.0
 BATCH, BATCH_BYTES = 512, 4 * 1024 * 1024
 ATTEMPT = 5.0
 AGAIN_AFTER = 2.0
+COMPLAIN_EVERY = 60.0
+LOOKS = 3
+"""How many replicas are asked where one has a gap."""
 ONE_BY_ONE = 256
 """How many messages are asked of the leader one by one before the replica is asked again."""
 SWEEP_EVERY = 3600.0
@@ -160,6 +163,7 @@ class Shipper:
         self._since: float | None = None
         """Since when there is something that is in no segment."""
         self._swept = time.monotonic()
+        self._complained = -COMPLAIN_EVERY
 
     def lag(self) -> Lag:
         """Return how many messages the archive does not have, and for how long it has been behind."""
@@ -176,11 +180,16 @@ class Shipper:
                     await self.sweep()
                 await asyncio.sleep(min(LOOK_EVERY, self._every / 4))
             except Unavailable as error:
-                log.warning("stream %d is not copied now: %s", self._stream, error)
+                self._complain(error)
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception:
                 log.exception("stream %d is not copied now", self._stream)
                 await asyncio.sleep(AGAIN_AFTER)
+
+    def _complain(self, error: Unavailable) -> None:
+        if time.monotonic() - self._complained > COMPLAIN_EVERY:
+            self._complained = time.monotonic()
+            log.warning("stream %d is not copied now: %s", self._stream, error)
 
     async def look(self) -> None:
         """Ship if it is time to."""
@@ -230,23 +239,29 @@ class Shipper:
         lines: list[Line] = []
         size = 0
         while begin <= end and size < self._largest:
-            question = {"seq": begin, "batch": BATCH, "max_bytes": BATCH_BYTES}
+            some = await self._some(begin, end)
+            if not some:  # nothing, or the replica is behind
+                some = await self._of_leader(begin, end)
+            lines += some
+            size += sum(len(line.data) + 64 for line in some)
+            begin = some[-1].sequence + 1 if some else end + 1
+        return lines, begin - 1
+
+    async def _some(self, begin: int, end: int) -> list[Line]:
+        """Return what comes next, as one replica has it, or several where it has gaps."""
+        question = {"seq": begin, "batch": BATCH, "max_bytes": BATCH_BYTES}
+        found: dict[int, Line] = {}
+        last = end
+        for _ in range(LOOKS):
             some, _ = await read_batch(self._connection, self._name, question)
-            for line in some:
-                if line.sequence > end:
-                    break
-                if line.sequence > begin:  # a gap: perhaps only this replica has it
-                    lost = await self._of_leader(begin, line.sequence - 1)
-                    lines += lost
-                    size += sum(len(one.data) for one in lost)
-                lines.append(line)
-                size += len(line.data) + 64
-                begin = line.sequence + 1
-            if not some or some[-1].sequence > end:
-                lost = await self._of_leader(begin, end)
-                lines += lost
-                begin = lost[-1].sequence + 1 if len(lost) >= ONE_BY_ONE else end + 1
-        return lines, min(begin - 1, end)
+            if not some:
+                continue
+            last = min(last, some[-1].sequence)
+            found.update((line.sequence, line) for line in some)
+            if all(place in found for place in range(begin, last + 1)):
+                break
+        # One that has more than another comes less far in a batch.
+        return [found[place] for place in sorted(found) if place <= last]
 
     async def _of_leader(self, begin: int, end: int) -> list[Line]:
         """Return what the leader has between these places."""
