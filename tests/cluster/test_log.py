@@ -7,13 +7,17 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Generator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.servers import Nats
+from tests.unit.test_replicated import Node
 
+from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Entry, Epoch, Fenced
+from sapwood.kernel.shards import shard_of
 from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect, found
@@ -270,6 +274,60 @@ async def test_a_killed_leader_loses_nothing_and_doubles_nothing(cell: Cell, ser
     assert places == sorted(places)
     for shard, data in sent.items():
         assert await cell.read(shard, "a") == data
+
+
+async def test_trees_that_commit_at_once_go_together_and_are_whole(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, stored=cell.log)
+    roots = [Address.root_of("Tree", f"n{number}") for number in range(16)]
+    for root in roots:
+        node.adopt(root, epoch=await cell.take(shard_of(root)))
+    appends: list[int] = []
+    append = cell.log.append
+
+    async def counted(entries: Any, epochs: Any) -> list[int]:
+        appends.append(len(entries))
+        return await append(entries, epochs)
+
+    monkeypatch.setattr(cell.log, "append", counted)
+
+    for number in range(20):
+        for root in roots:
+            node.commit(root, number, "child" if number % 3 else "root")
+        await asyncio.sleep(0)
+    node.commit(roots[0], random.Random(1).randbytes(20_000_000), "large")
+    for root in roots:
+        await node.kept(root)
+
+    assert len(appends) < 20
+    for root in roots:
+        assert await node.restored(root) == node.images(root)
+    assert node.lost == node.doubted == []
+    node.close()
+
+
+async def test_a_gate_whose_shard_was_taken_fails_its_waiters_and_keeps_the_others(cell: Cell, tmp_path: Path) -> None:
+    node = Node(tmp_path, stored=cell.log)
+    roots = [Address.root_of("Tree", f"n{number}") for number in range(9)]
+    one, two = [root for root in roots if cell.log.stream_of(shard_of(root)) == 0][:2]
+    for root in (one, two):
+        node.adopt(root, epoch=await cell.take(shard_of(root)))
+        node.commit(root)
+        await node.kept(root)
+    await cell.take(shard_of(one))
+
+    lost, kept = (node.gate.wait(node.commit(root, "more")) for root in (one, two))
+
+    assert lost is not None
+    assert kept is not None
+    with pytest.raises(Unavailable):
+        await lost
+    await kept
+    assert node.lost == [shard_of(one)]
+    assert len(await node.read(one)) == 1
+    assert await node.restored(two) == node.images(two)
+    node.close()
 
 
 async def test_an_answer_that_was_lost_is_asked_for_again(cell: Cell) -> None:

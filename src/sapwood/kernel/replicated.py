@@ -14,16 +14,17 @@ from asyncio import Future
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import OverLimit, StoredDataError, Unavailable
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
 from sapwood.kernel.ports import Commit, Entry, Epoch, Fenced, FencedLog, settle
 from sapwood.kernel.shards import shard_of
-from sapwood.kernel.treelog import MOST_PARTS, PART, AlarmLine, Cut, Sending, Tail, TreeLog
+from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
-from sapwood.storage.image import PAGE_SIZE, empty_image
+from sapwood.storage.image import empty_image
 from sapwood.storage.walframes import WalFrames, whole_image
 
 log = logging.getLogger(__name__)
@@ -267,18 +268,23 @@ class ReplicatedGate:
         self._send(self._own(root))
         return cut
 
+    def uncut(self, root: Address, cut: Cut) -> None:
+        """No snapshot will be made at this cut: nothing has to be kept for it."""
+        tree = self._tree(root)
+        if tree is not None and tree.last_cut is cut and tree.rebasing is None:
+            tree.since = tree.last_cut = None
+
     async def rebase(self, root: Address, base: Base, cut: Cut) -> None:
         """Have the tree's log begin with this base, which was made at the cut, and all that was committed since.
 
-        Returns when it is stored. `OverLimit` if that is too much by now: then everything stays as it is.
+        Returns when it is stored. `Unavailable` if another snapshot was begun since, or so much was written that it
+        was not kept: then everything stays as it is.
         """
         tree = self._own(root)
-        if tree.since is None or not cut.known.done() or cut is not tree.last_cut:
-            raise Unavailable(f"Another snapshot of {root} was begun since.")
-        pages = tree.since.pages + sum(gathered.pages for gathered in tree.closed)
-        if pages > MOST_PARTS * PART // PAGE_SIZE // 2:
-            tree.since = None
-            raise OverLimit(f"Too much was written in {root} while it was copied.", limit="database_bytes")
+        if tree.since is None or cut is not tree.last_cut or not cut.known.done():
+            raise Unavailable(
+                f"This snapshot of {root} cannot be used: too much was written since, or there is another."
+            )
         done: Future[Tail] = self._loop.create_future()
         tree.rebasing = (base, done)
         self._send(tree)
@@ -345,7 +351,11 @@ class ReplicatedGate:
             if epoch is None:
                 tree.fail(Fenced([tree.shard]))
                 continue
-            sending = tree.send(epoch, now, self._version, next(self._ids))
+            try:
+                sending = tree.send(epoch, now, self._version, next(self._ids))
+            except Exception as error:  # noqa: BLE001 - the others go on, whatever it was
+                self._doubt([tree], error)
+                continue
             if sending is not None:
                 taken[tree] = sending
                 entries += len(sending.entries)
@@ -406,7 +416,7 @@ class ReplicatedGate:
             if tree.shard in error.shards and tree.error is None:
                 tree.fail(error)
                 self._stream(tree).waiting.pop(tree, None)
-        self._fenced(error.shards)
+        self._tell(self._fenced, error.shards)
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
         trees = [tree for tree in taken if tree.error is None]
@@ -416,4 +426,10 @@ class ReplicatedGate:
         for tree in trees:
             tree.fail(Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
             self._stream(tree).waiting.pop(tree, None)
-        self._doubtful([tree.root for tree in trees])
+        self._tell(self._doubtful, [tree.root for tree in trees])
+
+    def _tell(self, whom: Callable[[Any], None], what: object) -> None:
+        try:
+            whom(what)
+        except Exception:
+            log.exception("trees that are not ours any more could not be dropped: %s", what)

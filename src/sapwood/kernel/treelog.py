@@ -25,6 +25,8 @@ from sapwood.storage.walframes import Frames
 
 PART = 900_000
 """Bytes of pages in one message; NATS takes a megabyte unless it is told otherwise."""
+KEPT = 32768
+"""Pages that are kept beside for a snapshot: 64 MB. If more change before it is done, it was for nothing."""
 MOST_PARTS = 900
 """How many messages are stored at once; the log takes a thousand."""
 
@@ -106,6 +108,11 @@ class Gathered:
         """What gathers since the last cut, if they came after one."""
         self.told: list[Future[Tail]] = []
         """Whoever wants to know where they are stored."""
+
+    def count(self) -> int:
+        """Count the pages."""
+        self.pages = sum(len(file.pages) for file in self.files.values())
+        return self.pages
 
     def begin(self, stem: str, image: bytes) -> None:
         """A file begins, as this image."""
@@ -283,6 +290,9 @@ class TreeLog:
     def cut(self, loop: asyncio.AbstractEventLoop) -> Cut:
         """Keep what is committed from now on beside, until it is stored with a new base."""
         cut = self.last_cut = Cut(loop)
+        if self.rebasing is not None:
+            _refuse([self.rebasing[1]], Unavailable(f"Another snapshot of {self.root} was begun."))
+            self.rebasing = None
         if self.open is not None:
             self.closed.append(self.open)
             self.open = None
@@ -360,6 +370,8 @@ class TreeLog:
             gathered.up_to = max(gathered.up_to, self.stored)
             if self.since is not None and gathered.after is self.since:
                 self.since.merge(gathered)
+                if self.since.pages > KEPT and self.since.count() > KEPT:
+                    self.since = None
         return gathered, None, False
 
     def _all(self, gathered: Gathered) -> Gathered:
@@ -429,7 +441,11 @@ class TreeLog:
         self.closed.clear()
         self.waiters, self.flushing = [], []
         settle(waiting, error)
-        for one in told:
-            if not one.done():
-                one.set_exception(Unavailable(str(error)))
-                one.exception()  # perhaps nobody looks any more
+        _refuse(told, error)
+
+
+def _refuse(told: Sequence[Future[Tail]], error: Unavailable) -> None:
+    for one in told:
+        if not one.done():
+            one.set_exception(Unavailable(str(error)))
+            one.exception()  # perhaps nobody looks any more
