@@ -110,6 +110,10 @@ class Nats:
         """Return which server has this name."""
         return int(server.rsplit("-", 1)[1])
 
+    def blocks(self, n: int, stream: str) -> list[Path]:
+        """Return the files in which a server has the messages of a stream."""
+        return sorted((self.folder / f"n{n}" / "jetstream").glob(f"*/streams/{stream}/msgs/*.blk"))
+
     def kill(self, n: int) -> None:
         self.processes[n].kill()
         self.processes[n].wait()

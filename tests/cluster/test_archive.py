@@ -327,7 +327,7 @@ async def _rot(cell: Nats, cluster: Cluster) -> None:
     victim = cell.number_of(info.cluster.replicas[0].name)
     await asyncio.sleep(1.0)
     cell.kill(victim)
-    blocks = [*(cell.folder / f"n{victim}" / "jetstream" / "$G" / "streams" / stream / "msgs").glob("*.blk")]
+    blocks = cell.blocks(victim, stream)
     assert len(blocks) > 1
     for block in blocks:
         with block.open("r+b") as file:

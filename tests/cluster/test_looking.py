@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -17,28 +18,9 @@ from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect, found
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.looking import look
+from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.owners import Owner, encode
-
-
-class Shelf:
-    """An archive of nothing but names."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = keys
-
-    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
-        raise AssertionError("A look changes nothing.")
-
-    async def get(self, key: str) -> bytes | None:
-        return b""
-
-    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
-        for key in sorted(self._keys):
-            if key.startswith(prefix) and key > after:
-                yield key
-
-    async def remove(self, keys: Sequence[str]) -> None:
-        raise AssertionError("A look changes nothing.")
+from sapwood.runtimes.cluster.segments import Line, pack_segment, segment_key
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +96,15 @@ async def test_what_the_archive_does_not_have_yet_is_counted(cell: Nats, node: A
     names = await found(node, "sapwood", Layout())
     await own(node, names, [0, 8], "anna")
 
-    seen = await look(watch, "sapwood", archive=Shelf(["segments/0/00000000000000000001", "segments/10/9"]))
+    archive = MemoryArchive()
+    await archive.put(segment_key(0, 1), pack_segment(0, 1, 2, [Line(2, time.time() - 100, names.owner(0), b"")]))
 
-    assert seen.streams[0].archived == 1
-    assert seen.streams[0].unarchived == seen.streams[0].last - 1
+    seen = await look(watch, "sapwood", archive=archive)
+
+    assert seen.streams[0].archived == 2
+    assert seen.streams[0].unarchived == seen.streams[0].last - 2
     assert seen.streams[1].archived is None
-    assert seen.streams[1].unarchived == seen.streams[1].last
+    assert seen.streams[1].unarchived == seen.streams[1].last - seen.streams[1].first + 1
 
 
 async def test_a_server_that_is_gone_is_told_of(tmp_path: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +17,7 @@ from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
 from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
+from sapwood.runtimes.cluster.verifying import SERVER, Verified
 
 cluster = App(name="cluster", help="Look at a whole cluster, check what it stores, or try one on this machine.")
 
@@ -65,6 +66,70 @@ def status(
 
 
 @cluster.command
+def verify(
+    *,
+    nats: Nats,
+    archive: Annotated[str, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")],
+    cluster: Name = "sapwood",
+    repair: Annotated[
+        bool, Parameter(negative="", help="Have a server that lacks messages lead no more where it does.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check everything that is stored: walk all chains, and compare the copies of the log and the archive.
+
+    Exits with 1 if something is not whole. Nodes may run meanwhile.
+    """
+    console = Console(stderr=True)
+
+    async def check() -> Verified:
+        from sapwood.runtimes.cluster import verifying
+        from sapwood.runtimes.cluster.connecting import connect
+        from sapwood.runtimes.cluster.looking import names_of
+
+        connection = await connect(nats, "sapwood cluster verify")
+        try:
+            with console.status("Looking") as said:
+                return await verifying.verify(
+                    connection,
+                    await names_of(connection, cluster),
+                    _archive(archive),
+                    repair=repair,
+                    progress=lambda so_far: said.update(f"Looked at {counted(so_far.trees + so_far.parked, 'trees')}"),
+                )
+        finally:
+            await connection.close()
+
+    found = _ask(check())
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        for line in told(found):
+            Console(soft_wrap=True, highlight=False).print(line)
+    return 0 if found.is_whole else 1
+
+
+def told(found: Verified) -> Iterator[Text]:
+    """Return what was found, in lines."""
+    yield Text(
+        f"Looked at {counted(found.trees, 'trees')} with {counted(found.messages, 'messages')} in the log, and "
+        f"{counted(found.parked, 'parked trees')} in the archive."
+    )
+    for one in found.damaged:
+        who = one.root or one.tree
+        cure = "It is mended when a node opens it." if one.can_be_mended else "No copy has what is missing."
+        yield Text(f"{who}: {one.what} {cure}" if who else one.what, "red")
+    for copy, trees in found.lacking.items():
+        yield Text(f"{counted(trees, 'trees')} of which {copy} lacks something.", "red")
+    if SERVER in found.lacking:
+        yield Text("`sapwood cluster status --monitor …` tells which server holds something else than the others.")
+    for stream in found.mistrusted:
+        yield Text(f"Stream {stream} was given another leader.", "yellow")
+    if found.is_whole:
+        yield Text("Everything is whole.", "green")
+
+
+@cluster.command
 def dev(
     target: Annotated[str | None, Parameter(help="As for `serve`; app.py or main.py here, if not given.")] = None,
     /,
@@ -88,11 +153,11 @@ def shown(seen: Seen) -> RenderableType:
     nodes = _table("node", "last heard of", "shards")
     for node in seen.nodes:
         nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), style="" if node.is_alive else "red")
-    streams = _table("stream", "messages", "size", "last", "not in the archive", "copies")
+    streams = _table("stream", "messages", "size", "not in the archive", "leads", "not well")
     for stream in seen.streams:
         waits = "" if stream.unarchived is None else str(stream.unarchived)
-        row = [stream.name, str(stream.messages), size(stream.bytes), str(stream.last), waits, _copies(stream)]
-        streams.add_row(*row)
+        leads = next((copy.server for copy in stream.copies if copy.is_leader), "")
+        streams.add_row(stream.name, str(stream.messages), size(stream.bytes), waits, leads, _not_well(stream))
     parts += [nodes, "", streams]
     if seen.troubles:
         parts += ["", *(Text(trouble, "bold red") for trouble in seen.troubles)]
@@ -105,23 +170,21 @@ def _ownership(seen: Seen) -> str:
     return "every shard has an owner"
 
 
-def _copies(stream: Stream) -> str:
-    return ", ".join(f"{copy.server}{_state(copy)}" for copy in sorted(stream.copies, key=lambda copy: copy.server))
+def _not_well(stream: Stream) -> str:
+    return ", ".join(f"{copy.server} {_state(copy)}" for copy in stream.copies if _state(copy))
 
 
 def _state(copy: Copy) -> str:
     if copy.is_offline:
-        return " (offline)"
-    if not copy.is_current:
-        return f" ({copy.behind} behind)"
-    return " (leads)" if copy.is_leader else ""
+        return "is offline"
+    return "" if copy.is_current else f"is {copy.behind} behind"
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        is_text = column in ("node", "stream", "copies")
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "copies")
+        is_text = column in ("node", "stream", "leads", "not well")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "not well")
     return table
 
 

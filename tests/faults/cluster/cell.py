@@ -138,22 +138,23 @@ class Cell:
     async def start_node(self, name: str) -> None:
         """Start a node; return when it answers."""
         node = self.nodes[name]
-        node.seen = node.log.stat().st_size if node.log.exists() else 0
-        node.pid = self.stem.serve(
-            network=self.network.file(name),
-            log=str(node.log),
-            environ=self._environ(name),
-            data=str(node.disk.folder / "data"),
-            grace=GRACE,
-        )
+        self._launch(node)
         node.is_wanted = True
-        pid, until = node.pid, time.monotonic() + PATIENCE
-        while not RUNNING.search(node.said()):
-            if node.pid != pid or not node.is_wanted:
-                return  # it ended by itself, or was made to, and somebody else sees to it
+        until = time.monotonic() + PATIENCE
+        while node.is_wanted and not RUNNING.search(node.said()):
             if time.monotonic() > until:
                 raise TimeoutError(f"{name} does not start: {node.said()[-2000:]}")
             await asyncio.sleep(0.05)
+
+    def _launch(self, node: Node) -> None:
+        node.seen = node.log.stat().st_size if node.log.exists() else 0
+        node.pid = self.stem.serve(
+            network=self.network.file(node.name),
+            log=str(node.log),
+            environ=self._environ(node.name),
+            data=str(node.disk.folder / "data"),
+            grace=GRACE,
+        )
 
     def _environ(self, name: str) -> dict[str, str]:
         environ = {"SAPWOOD_NODE": name, "SAPWOOD_DURABILITY": self.level}
@@ -200,8 +201,8 @@ class Cell:
                     last = node.said().strip().splitlines()[-1:]
                     self.notes.append(f"{name} ended by itself with {code}: {last}")
                     await asyncio.sleep(0.5)
-                    if node.is_wanted:
-                        await self.start_node(name)
+                    if node.is_wanted and self.stem.code(node.pid) is not None:
+                        self._launch(node)
             await asyncio.sleep(0.25)
 
     # NATS servers

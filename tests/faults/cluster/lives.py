@@ -58,10 +58,10 @@ class Run:
         self.faults = Faults(self.cell, self.random, only, least=min(2, self.options.nodes - 1))
 
     async def live(self) -> None:
-        await self.cell.start(self.options.nodes)
         keeping = asyncio.create_task(self.cell.keep_up())
         until = time.monotonic() + self.options.minutes * 60
         try:
+            await self.cell.start(self.options.nodes)
             while True:
                 left = self.options.faults - len(self.faults.blows)
                 await self._round(max(min(left, self.options.per_round), 1))

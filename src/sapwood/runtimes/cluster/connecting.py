@@ -144,14 +144,23 @@ async def _make(streams: Any, config: Any) -> None:
 
 
 async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
+    """Say how the cluster is cut unless somebody has; return what was said first."""
+    import nats.errors
     import nats.js.errors
 
-    try:
-        await streams.publish(
-            names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
-        )
-    except nats.js.errors.APIError as error:
-        if error.err_code != WRONG_SEQUENCE:
-            raise
-    message = await streams.get_last_msg(names.members, names.setup)
-    return msgspec.json.decode(message.data, type=Layout)
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        try:
+            try:
+                await streams.publish(
+                    names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
+                )
+            except nats.js.errors.APIError as error:
+                if error.err_code != WRONG_SEQUENCE:
+                    raise
+            message = await streams.get_last_msg(names.members, names.setup)
+            return msgspec.json.decode(message.data, type=Layout)
+        except (nats.errors.Error, TimeoutError) as error:  # a stream that was just made has nobody to lead it yet
+            if asyncio.get_running_loop().time() > end:
+                raise Unavailable(f"Nobody could be told how the cluster is cut: {error}") from None
+            await asyncio.sleep(0.2)

@@ -25,6 +25,7 @@ from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode
+from sapwood.runtimes.cluster.segments import Segment, get_segment, segment_key
 
 PATIENCE = 12.0
 """Seconds that servers have for an answer: an election takes 4 to 9."""
@@ -34,6 +35,8 @@ MONITOR = 3.0
 AT_ONCE = 1000
 """Subjects that one question may name; servers refuse more than 1024."""
 NO_STREAM = 10059
+LATE = 60.0
+"""Seconds after which something that is stored should be in the archive: it is sent every ten."""
 SILENT = 5_000_000_000
 """Nanoseconds without a word of a copy, after which it is gone: its leader hears of it every second."""
 LOOKS = 3
@@ -80,6 +83,11 @@ class Stream(msgspec.Struct, frozen=True):
     """The last place that the archive has; None: nobody asked, or it has none."""
     unarchived: int | None = None
     """How many places come after it."""
+    late: float | None = None
+    """Seconds between what the archive has last and what was written last."""
+    begun: float = 0.0
+    written: float = 0.0
+    """When the oldest and the newest of its messages were written."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -99,7 +107,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 async def look(connection: Any, cluster: str, *, archive: Archive | None = None, monitors: Sequence[str] = ()) -> Seen:
     """Look at a cluster; `monitors`: where its servers tell about themselves, if that may be asked."""
-    names = await _names(connection, cluster)
+    names = await names_of(connection, cluster)
     every = range(names.layout.streams * names.layout.cells)
     owners = {
         shard: owner
@@ -125,7 +133,8 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     return msgspec.structs.replace(seen, troubles=list(_troubles(seen)))
 
 
-async def _names(connection: Any, cluster: str) -> Names:
+async def names_of(connection: Any, cluster: str) -> Names:
+    """Return how a cluster is cut, which somebody has founded."""
     first = Names(cluster, Layout())
     try:
         setup = await last_of(connection, first.members, [first.setup])
@@ -198,7 +207,16 @@ async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Map
                 last=own.get("last_seq"),
             )
         )
-    return Stream(name, state["messages"], state["bytes"], state["first_seq"], state["last_seq"], copies)
+    return Stream(
+        name,
+        state["messages"],
+        state["bytes"],
+        state["first_seq"],
+        state["last_seq"],
+        copies,
+        begun=_time(state["first_ts"]) if state["messages"] else 0.0,
+        written=_time(state["last_ts"]) if state["messages"] else 0.0,
+    )
 
 
 def differing(stream: Stream) -> list[Copy]:
@@ -233,20 +251,22 @@ def _told(url: str) -> dict[str, Any]:
 
 
 async def _archived(archive: Archive, number: int, stream: Stream) -> Stream:
-    last = await last_archived(archive, number, stream.last)
-    begun = stream.first - 1 if last is None else last
-    return msgspec.structs.replace(stream, archived=last, unarchived=max(0, stream.last - begun))
+    newest = await _newest_segment(archive, number, stream.last)
+    last = stream.first - 1 if newest is None else newest.last
+    waiting = max(0, stream.last - last)
+    late = stream.written - (stream.begun if newest is None else max(newest.ended, stream.begun)) if waiting else 0.0
+    archived = None if newest is None else last
+    return msgspec.structs.replace(stream, archived=archived, unarchived=waiting, late=round(max(late, 0.0), 1))
 
 
-async def last_archived(archive: Archive, stream: int, last: int) -> int | None:
-    """Return the last place of a stream that is in the archive; None: it has nothing of it."""
-    prefix = f"segments/{stream}/"
+async def _newest_segment(archive: Archive, stream: int, last: int) -> Segment | None:
+    prefix = segment_key(stream, 0).rpartition("/")[0]
     for back in (10_000, 1_000_000, last):  # there are thousands of segments, and the last one is wanted
         newest = ""
-        async for key in archive.keys(prefix, f"{prefix}{max(0, last - back):020}"):
+        async for key in archive.keys(f"{prefix}/", segment_key(stream, max(0, last - back))):
             newest = key
         if newest:
-            return int(newest.rpartition("/")[2].partition("-")[0])
+            return await get_segment(archive, newest)
     return None
 
 
@@ -266,6 +286,8 @@ def _troubles(seen: Seen) -> Iterable[str]:
                 yield f"Stream {stream.name}: server {copy.server} is offline."
             elif not copy.is_current:
                 yield f"Stream {stream.name}: server {copy.server} is {copy.behind} entries behind."
+        if (stream.late or 0.0) > LATE:
+            yield f"Stream {stream.name}: the archive is {stream.late:.0f} seconds behind."
         for copy in differing(stream):
             yield (
                 f"Stream {stream.name}: server {copy.server} holds {copy.messages} messages, "

@@ -1,0 +1,248 @@
+"""Is everything that a cluster stores whole? All chains are walked, and all copies compared with each other.
+
+Copies are the servers of NATS and the second copy of the log in the archive. No server can be asked by name, only
+whoever leads and whoever happens to answer, so each tree is asked for several times: all answers have to be the same.
+A tree whose log is damaged is mended by the node that opens it, from what all copies have together; here it is tried
+whether they have enough. Nothing is changed, but that a leader that lacks something can be asked to lead no more.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import SapwoodError, Unavailable
+from sapwood.kernel.chain import ChainBroken, unseal
+from sapwood.kernel.kept import MARKS, is_parked
+from sapwood.kernel.ports import Archive, Record
+from sapwood.kernel.restoring import heal, read_tree
+from sapwood.kernel.shards import SHARDS
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.runtimes.cluster.replicas import NatsReplicas
+from sapwood.runtimes.cluster.segments import get_segment, lines_of, segment_key
+from sapwood.runtimes.cluster.shipping import read_batch
+
+AT_ONCE = 8
+LOOKS = 3
+"""How often a tree is looked at whose copies differ: while somebody writes to it, they may."""
+PAUSE = 0.3
+READS = 12
+"""How often a tree is asked for: that one of three servers is never the one that answers happens once in 130 times."""
+BATCH, BATCH_BYTES = 256, 16 * 1024 * 1024
+ARCHIVE = "the archive"
+LEADER = "the server that leads"
+SERVER = "a server"
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A tree that is not whole in one of the places that should have it."""
+
+    tree: str
+    root: str
+    """Its address; empty: nobody knows."""
+    what: str
+    can_be_mended: bool
+    """Whether all copies together have what is missing."""
+
+
+class Verified(msgspec.Struct):
+    """What was found."""
+
+    trees: int = 0
+    """Those with messages in the log."""
+    parked: int = 0
+    """Those that only the archive has."""
+    messages: int = 0
+    damaged: list[Damage] = msgspec.field(default_factory=list[Damage])
+    lacking: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    """By copy, how many trees it does not have as the others do."""
+    mistrusted: list[int] = msgspec.field(default_factory=list[int])
+    """Streams whose leader was asked to lead no more."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damaged and not self.lacking
+
+
+async def verify(
+    connection: Any,
+    names: Names,
+    archive: Archive,
+    *,
+    repair: bool = False,
+    progress: Callable[[Verified], object] = lambda so_far: None,
+) -> Verified:
+    """Check everything; with `repair`, have a server that lacks messages lead no stream in which it does."""
+    return await _Verifying(connection, names, archive, repair, progress).run()
+
+
+class _Verifying:
+    def __init__(
+        self,
+        connection: Any,
+        names: Names,
+        archive: Archive,
+        repair: bool,
+        progress: Callable[[Verified], object],
+    ) -> None:
+        self._connection = connection
+        self._names = names
+        self._archive = archive
+        self._repair = repair
+        self._progress = progress
+        self._log = NatsLog(connection, names)
+        self._replicas = NatsReplicas(connection, names, archive)
+        self._found = Verified()
+        self._lacking: Counter[str] = Counter()
+        self._seen: set[str] = set()
+
+    async def run(self) -> Verified:
+        layout = self._names.layout
+        try:
+            for stream in range(layout.streams * layout.cells):
+                await self._stream(stream)
+            await self._parked()
+        finally:
+            self._log.close()
+        self._found.lacking = dict(self._lacking)
+        return self._found
+
+    async def _stream(self, stream: int) -> None:
+        shards = [shard for shard in range(SHARDS) if self._names.layout.stream_of(shard) == stream]
+        before = Counter(self._lacking)
+        second, up_to = await self._second_copy(stream)
+        trees = [(shard, tree) for shard, some in (await self._log.trees(shards)).items() for tree in some]
+        for at in range(0, len(trees), AT_ONCE):
+            await asyncio.gather(*(self._tree(shard, tree, second, up_to) for shard, tree in trees[at : at + AT_ONCE]))
+            self._progress(self._found)
+        if self._repair and self._lacking[LEADER] > before[LEADER]:
+            await self._replicas.distrust(stream)
+            self._found.mistrusted.append(stream)
+
+    async def _second_copy(self, stream: int) -> tuple[dict[int, bytes], int]:
+        """Return the digests of what the archive has of a stream, by place, and up to where it goes."""
+        digests: dict[int, bytes] = {}
+        up_to = 0
+        prefix = segment_key(stream, 0).rpartition("/")[0]
+        async for key in self._archive.keys(f"{prefix}/"):
+            try:
+                if (segment := await get_segment(self._archive, key)) is None:
+                    continue  # swept meanwhile
+                for line in await asyncio.to_thread(lines_of, segment):
+                    digests[line.sequence] = _digest(line.data)
+                up_to = max(up_to, segment.last)
+            except ChainBroken as error:
+                self._found.damaged.append(Damage("", "", str(error), can_be_mended=False))
+        return digests, up_to
+
+    async def _tree(self, shard: int, tree: str, second: dict[int, bytes], up_to: int) -> None:
+        self._seen.add(tree)
+        lacking: set[str] = set()
+        trouble: SapwoodError | None = None
+        records: Sequence[Record] = ()
+        for look in range(LOOKS):
+            await asyncio.sleep(look * PAUSE)
+            trouble, lacking = None, set()
+            try:
+                records = await self._log.read(shard, tree)
+                await read_tree(records, self._archive, tree)
+            except (ChainBroken, Unavailable) as error:
+                trouble = error
+            lacking = await self._compare(shard, tree, records, second, up_to)
+            if trouble is None and not lacking:
+                break
+        self._found.trees += 1
+        self._found.messages += len(records)
+        self._lacking.update(lacking)
+        if trouble is None and not lacking:
+            return
+        what = str(trouble) if trouble is not None else f"Not all of it is at: {', '.join(sorted(lacking))}."
+        mended = trouble is None or await self._can_be_mended(shard, tree)
+        self._found.damaged.append(Damage(tree, _root(records), what, mended))
+
+    async def _compare(
+        self, shard: int, tree: str, records: Sequence[Record], second: dict[int, bytes], up_to: int
+    ) -> set[str]:
+        """Return which copies do not have what all of them together have."""
+        answers = [_digests(records)]
+        for answer in await asyncio.gather(*(self._answer(shard, tree) for _ in range(READS)), return_exceptions=True):
+            if isinstance(answer, Unavailable):
+                continue  # while servers elect; others answer
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.append(_digests(answer))
+        every: dict[int, Counter[bytes]] = {}
+        for digests in answers:
+            for place, digest in digests.items():
+                every.setdefault(place, Counter())[digest] += 1
+        right = {place: counted.most_common(1)[0][0] for place, counted in every.items()}
+        lacking: set[str] = set()
+        if any(digests != right for digests in answers):
+            lacking.add(SERVER)
+            if _digests(await self._replicas.read_leader(shard, tree)) != right:
+                lacking.add(LEADER)
+        # What the stream forgot since is none of its business.
+        if any(place <= up_to and second.get(place) != digest for place, digest in right.items()):
+            lacking.add(ARCHIVE)
+        return lacking
+
+    async def _answer(self, shard: int, tree: str) -> list[Record]:
+        """Return what some server has of a tree."""
+        stream = self._names.stream(self._names.layout.stream_of(shard))
+        question = {"next_by_subj": self._names.tree(shard, tree), "batch": BATCH, "max_bytes": BATCH_BYTES}
+        lines, _ = await read_batch(self._connection, stream, {**question, "seq": 1})
+        records = [Record(tree, line.sequence, line.data) for line in lines]
+        # The rest comes from another server, perhaps: it is compared by its own turn.
+        while lines:
+            lines, _ = await read_batch(self._connection, stream, {**question, "seq": lines[-1].sequence + 1})
+            records += [Record(tree, line.sequence, line.data) for line in lines]
+        return records
+
+    async def _can_be_mended(self, shard: int, tree: str) -> bool:
+        try:
+            return await heal(self._replicas.reads(shard, tree), self._archive, tree) is not None
+        except (ChainBroken, Unavailable):
+            return False
+
+    async def _parked(self) -> None:
+        """Check the trees that only the archive has."""
+        marks: dict[str, str] = {}
+        async for key in self._archive.keys(f"{MARKS}/"):
+            tree = key.split("/")[-2]
+            marks[tree] = max(marks.get(tree, ""), key)
+        resting = [tree for tree, key in marks.items() if tree not in self._seen and is_parked(key)]
+        for at in range(0, len(resting), AT_ONCE):
+            await asyncio.gather(*(self._resting(tree) for tree in resting[at : at + AT_ONCE]))
+            self._progress(self._found)
+
+    async def _resting(self, tree: str) -> None:
+        self._found.parked += 1
+        try:
+            await read_tree([], self._archive, tree)
+        except ChainBroken as error:
+            self._found.damaged.append(Damage(tree, "", str(error), can_be_mended=False))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _digests(records: Iterable[Record]) -> dict[int, bytes]:
+    return {record.sequence: _digest(record.data) for record in records}
+
+
+def _root(records: Collection[Record]) -> str:
+    for record in records:
+        try:
+            return unseal(record).message.root
+        except ChainBroken:
+            continue
+    return ""

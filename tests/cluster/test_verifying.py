@@ -1,0 +1,141 @@
+"""All that a cluster stores can be checked, and what is damaged is found: on one server, in the archive, in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.servers import Nats
+from tests.unit.logged_trees import Place, a_root
+
+from sapwood.kernel.chain import tree_id
+from sapwood.kernel.ports import Entry, Epoch
+from sapwood.kernel.shards import shard_of
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.segments import SEGMENTS
+from sapwood.runtimes.cluster.shipping import Shipper
+from sapwood.runtimes.cluster.verifying import SERVER, Verified, verify
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Nats]:
+    cell = Nats(tmp_path / "cell").start().wait()
+    yield cell
+    cell.remove()
+
+
+class Stored:
+    """Some trees in a cluster, all of them shipped to the archive, one of them parked."""
+
+    def __init__(self, cell: Nats, connection: Any, names: Names, folder: Path) -> None:
+        self.cell = cell
+        self.connection = connection
+        self.names = names
+        self.folder = folder
+        self.archive = ObjectArchive((folder / "archive").as_uri())
+        self.log = NatsLog(connection, names)
+        self.roots = [a_root(f"verified-{number}") for number in range(20)]
+        self.owned: dict[int, Epoch] = {}
+
+    async def write(self) -> None:
+        for shard in {shard_of(root) for root in self.roots}:
+            answer = await self.connection.jetstream().publish(self.names.owner(shard), b"owner")
+            self.owned[shard] = Epoch(1, answer.seq)
+        place = Place(self.folder / "node", self.log, self.archive, self.owned, park_after=0.0)
+        for number, root in enumerate(self.roots):
+            tree = await place.open(root)
+            for _ in range(6):
+                tree.write("root", 4000, random.Random(number))
+                await tree.durable()
+            await place.close(tree)
+        await Shipper(self.connection, self.names, 0, self.archive).ship()
+
+    async def verify(self, *, repair: bool = False) -> Verified:
+        return await verify(self.connection, self.names, self.archive, repair=repair)
+
+
+@pytest.fixture
+async def stored(cell: Nats, tmp_path: Path) -> AsyncIterator[Stored]:
+    connection = await connect(cell.urls, "test")
+    stored = Stored(cell, connection, await found(connection, "sapwood", Layout(streams=1)), tmp_path)
+    await stored.write()
+    yield stored
+    stored.log.close()
+    await connection.close()
+
+
+async def test_what_is_whole_is_found_whole_at_every_copy(stored: Stored) -> None:
+    seen = await stored.verify()
+
+    assert seen.is_whole, seen
+    assert seen.trees == 20
+    assert seen.messages >= 20 * 6
+
+
+async def test_a_damaged_disk_is_found_and_its_server_leads_no_more(stored: Stored) -> None:
+    stream = stored.names.stream(0)
+    info = await stored.connection.jetstream().stream_info(stream)
+    victim = stored.cell.number_of(info.cluster.replicas[0].name)
+    await asyncio.sleep(1)
+    stored.cell.processes[victim].terminate()  # in good order, so that its Raft log does not mend it
+    stored.cell.processes[victim].wait()
+    for block in stored.cell.blocks(victim, stream):
+        content = bytearray(block.read_bytes())
+        for at in (len(content) // 3, len(content) // 2):
+            content[at] ^= 4
+        block.write_bytes(content)
+    stored.cell.start([victim]).wait()
+    await asyncio.sleep(3)
+
+    seen = await stored.verify(repair=True)
+
+    assert SERVER in seen.lacking
+    assert seen.damaged
+    assert all(one.can_be_mended and one.root.startswith("Kept:verified-") for one in seen.damaged)
+    info = await stored.connection.jetstream().stream_info(stream)
+    assert stored.cell.number_of(info.cluster.leader) != victim
+
+
+async def test_a_message_of_somebody_who_is_not_the_owner_is_found(stored: Stored) -> None:
+    root = stored.roots[3]
+    entry = Entry(shard_of(root), tree_id(root), b"not a message of anybody's", "strange")
+    await stored.log.append([entry], stored.owned)
+
+    (damage,) = (await stored.verify()).damaged
+
+    assert damage.root == str(root)
+    assert "was changed since it was written" in damage.what
+    assert damage.can_be_mended
+
+
+async def test_an_archive_that_lost_something_is_found(stored: Stored) -> None:
+    keys = [key async for key in stored.archive.keys(f"{SEGMENTS}/")]
+    data = await stored.archive.get(keys[0])
+    assert data is not None
+    await stored.archive.put(keys[0], data[:-10] + b"0123456789")
+
+    seen = await stored.verify()
+
+    assert not seen.is_whole
+    assert any("archive" in one.what for one in seen.damaged)
+
+
+async def test_the_command_says_what_it_found(stored: Stored, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sapwood", "cluster", "verify", "--json"),
+        *("--nats", stored.cell.urls, "--archive", (tmp_path / "archive").as_uri()),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+
+    assert process.returncode == 0
+    assert msgspec.json.decode(said)["trees"] == 20
