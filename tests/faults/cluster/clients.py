@@ -188,7 +188,7 @@ class Round:
 async def _kept(stub: Any) -> Kept:
     items: list[Written] = []
     while page := await stub.items(len(items)):
-        items += [Written(item, writer) for item, writer in page]
+        items += [Written(item, writer, epoch) for item, writer, epoch in page]
     rest = await stub.rest()
     return Kept(
         items,

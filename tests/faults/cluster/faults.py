@@ -17,8 +17,8 @@ SOME = (1.0, 3.0, 6.0)
 """Seconds that something is out of order for, which is shorter than a lease."""
 PAUSES = (5.0, 6.0, 8.0, 13.0, 16.0, 20.0)
 """Seconds that a process stands still or is cut off: shorter than a lease, about as long, and longer."""
-REST = 2.0
-"""Seconds between two things that are done in one lane, at most."""
+RESTS = (4.0, 8.0, 10.0, 15.0)
+"""Seconds between two things that are done in each lane, at most: somebody has to get something done, too."""
 
 Fault = Callable[[], Awaitable[str]]
 
@@ -59,15 +59,16 @@ class Faults:
         """Do so many things, and undo them."""
         goal = len(self.blows) + count
 
-        async def lane(faults: Mapping[Fault, float], rest: float = REST) -> None:
+        async def lane(faults: Mapping[Fault, float], rest: float) -> None:
             chosen = {fault: weight for fault, weight in faults.items() if not self.only or fault.__name__ in self.only}
             while chosen and len(self.blows) < goal:
                 (fault,) = self.random.choices([*chosen], [*chosen.values()])
                 await self.do(fault)
-                await asyncio.sleep(self.random.random() * rest)
+                if len(self.blows) < goal:
+                    await asyncio.sleep(self.random.random() * rest)
 
         nodes, servers, store = self._on_nodes(), self._on_servers(), self._on_store()
-        await asyncio.gather(lane(nodes), lane(nodes), lane(servers), lane(store, 10 * REST))
+        await asyncio.gather(*map(lane, (nodes, nodes, servers, store), RESTS))
 
     async def do(self, fault: Fault) -> None:
         """Do one thing, and undo it."""

@@ -152,6 +152,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults to do, by name, with commas")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break sapwood in this way")
     parser.add_argument("--until", default="", help="stop when something with this in it was found")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
     if not network.is_possible():
@@ -171,7 +172,9 @@ def main() -> int:
         cell.remove()
         stem.end()
     result = run.result(time.monotonic() - began)
-    if run.violations and not options.forget:
+    (home / "faults").write_text("".join(f"{blow}\n" for blow in run.faults.blows))
+    (home / "acts").write_text("".join(f"{act}\n" for one in run.rounds for act in one.history.acts))
+    if options.keep or (run.violations and not options.forget):
         result["kept"] = str(home)
         print(f"  the logs are kept: {home}", file=sys.stderr)
     else:

@@ -102,6 +102,7 @@ def _start(
             (command,) = about
             os.execvp(command[0], command)
         mutants.apply(mutant)
+        _tell_epochs()
         _serve(*about)
         code = 0
     except SystemExit as end:
@@ -117,6 +118,21 @@ def _serve(data: str, grace: float) -> None:
     from sapwood.cli.serving import Options, serve
 
     serve(Options(APP, "0.0.0.0", PORT, insecure=True, data=data, grace=grace))
+
+
+def _tell_epochs() -> None:
+    """Have agents know by which ownership they write."""
+    from tests.faults.cluster.app import epochs
+
+    from sapwood.runtimes.cluster.ownership import Ownership
+
+    make = Ownership.__init__
+
+    def made(self: Ownership, *args: Any, **named: Any) -> None:
+        make(self, *args, **named)
+        epochs.append(self.epoch_of)
+
+    Ownership.__init__ = made
 
 
 def _die_with_parent() -> None:
