@@ -118,7 +118,7 @@ class Cluster:
 
     def holding(self, name: str) -> Holding:
         nothing: Any = None
-        return Holding(self.node(name), nothing, nothing)
+        return Holding(self.node(name), nothing)
 
     async def die(self, name: str, heir: str) -> None:
         """End a node as the end of its process does; another takes what it had."""

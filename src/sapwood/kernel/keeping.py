@@ -165,20 +165,20 @@ class Keeper:
         if clean is None:
             return None
         records = await self._stored.read(shard_of(root), tree, max(clean.sequence - 1, 0))
-        if self._replicas is not None and records:
-            if await self._replicas.newest(shard_of(root), tree) > records[-1].sequence:
-                return None
+        newest = 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
+        if newest > (records[-1].sequence if records else 0):
+            return None
         files = frozenset(name.removesuffix(".db") for name in clean.files if name.endswith(".db"))
         try:
             if records and records[-1].sequence == clean.sequence and unseal(records[-1]).digest == clean.digest:
                 return Tail(clean.sequence, clean.digest, clean.epoch, clean.messages, clean.stored_bytes, files)
         except ChainBroken:
             return None
-        if not records:
-            marked = await last_mark(self._archive, tree)
-            if marked is not None and is_parked(marked[0]) and (parked := marked[1].parked) is not None:
-                if parked.chain == clean.digest:
-                    return Tail(0, clean.digest, clean.epoch, 0, 0, files)
+        marked = None if records else await last_mark(self._archive, tree)
+        if marked is None or not is_parked(marked[0]) or marked[1].parked is None:
+            return None
+        if marked[1].parked.chain == clean.digest:
+            return Tail(0, clean.digest, clean.epoch, 0, 0, files)
         return None
 
     async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
@@ -186,7 +186,7 @@ class Keeper:
             state = await self._read(root, tree)
         except ChainBroken as error:
             log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
-            state = await self._heal(root, tree)
+            state = await self._heal(root, tree, error)
         if state is None:
             await asyncio.to_thread(clear, folder, self._files)
             return None
@@ -210,11 +210,11 @@ class Keeper:
             # A copy may be ahead for a moment of whoever leads.
         raise ChainBroken(f"The server that leads the log of {root} lacks messages that another one has.")
 
-    async def _heal(self, root: Address, tree: str) -> State | None:
+    async def _heal(self, root: Address, tree: str, found: ChainBroken) -> State | None:
         """Put a tree together from all copies, and have the log begin with it anew; `ChainBroken` if that fails."""
         shard = shard_of(root)
         if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
-            raise ChainBroken(f"The log of {root} is not whole, and there is no other copy of it to ask.")
+            raise found
         healed = await heal(self._replicas.reads(shard, tree), self._archive, tree)
         if healed is None:
             return None
@@ -238,7 +238,13 @@ class Keeper:
         (sequence,) = await self._stored.append([entry], {shard: epoch})
         log.warning("the log of %s is whole again", root, extra={"root": str(root)})
         healed_tail = tail._replace(
-            sequence=sequence, digest=digest, epoch=epoch.number, base=base, log_bytes=len(data), messages=1, in_log=True
+            sequence=sequence,
+            digest=digest,
+            epoch=epoch.number,
+            base=base,
+            log_bytes=len(data),
+            messages=1,
+            in_log=True,
         )
         return state._replace(tail=healed_tail)
 
@@ -408,9 +414,7 @@ class Keeper:
         await self._replicas.distrust(shard)
         return await archive_state(self._archive, root, healed[0])
 
-    async def _sweep(
-        self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]
-    ) -> None:
+    async def _sweep(self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]) -> None:
         while True:
             await asyncio.sleep(min(max(self._park_after / 4, LOOK_EVERY / 4), 60.0))
             try:

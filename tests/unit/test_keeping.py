@@ -1,0 +1,414 @@
+"""A tree is read back from the log and the archive as it was, byte for byte, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.logged_trees import Place, a_root, contents, shard
+
+from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
+from sapwood.kernel.kept import MARKS, SNAPSHOTS
+from sapwood.kernel.ports import Entry, Epoch, Record
+from sapwood.kernel.restoring import CLEAN, Read
+from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+
+ROOT = a_root("one")
+TREE = tree_id(ROOT)
+SHARD = shard(ROOT)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = MemoryLog()
+        self.archive = MemoryArchive()
+        self.epoch = 0
+        self.replicas: Copies | None = None
+
+    def node(self, name: str, *, park_after: float = 0.0) -> Place:
+        """A node that takes the shard; whoever had it is fenced."""
+        self.epoch += 1
+        owned = {SHARD: Epoch(self.epoch, self.log.own(SHARD))}
+        return Place(self.folder / name, self.log, self.archive, owned, park_after=park_after, replicas=self.replicas)
+
+    def records(self) -> list[Record]:
+        return [one.record for one in self.log._stored[0] if one.record.tree == TREE]
+
+
+class Copies:
+    """Other copies of the log."""
+
+    def __init__(self, *copies: list[Record]) -> None:
+        self.copies = copies
+        self.distrusted: list[int] = []
+
+    async def newest(self, shard: int, tree: str) -> int:
+        return max((record.sequence for copy in self.copies for record in copy), default=0)
+
+    def reads(self, shard: int, tree: str) -> list[Read]:
+        async def read(copy: list[Record]) -> list[Record]:
+            return copy
+
+        return [lambda copy=copy: read(copy) for copy in self.copies]
+
+    async def distrust(self, shard: int) -> None:
+        self.distrusted.append(shard)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_tree_is_restored_by_the_next_owner_byte_for_byte(world: World) -> None:
+    randomly = random.Random(1)
+    first = world.node("a")
+    tree = await first.open(ROOT)
+    for at in range(20):
+        tree.write("root" if at % 3 else "child", 5000, randomly)
+    tree.write("gone", 100, randomly)
+    tree.remove("gone")
+    tree.write("root", 1, randomly)
+    await first.close(tree)
+    second = world.node("b")
+    again = await second.open(ROOT)
+    assert contents(second.folder_of(ROOT)) == contents(first.folder_of(ROOT))
+    assert set(contents(second.folder_of(ROOT))) == {"root", "child"}
+    assert (second.folder_of(ROOT) / "address").read_text() == str(ROOT)
+    again.write("root", 5000, randomly)
+    await again.durable()
+
+
+async def test_there_is_no_such_tree(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    assert not tree.folder.exists()
+    tail = place.gate.tail(ROOT)
+    assert tail is not None
+    assert tail.sequence == 0
+
+
+async def test_files_that_were_closed_cleanly_are_used_again(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 3000, random.Random(1))
+    await place.close(tree)
+    inode = (tree.folder / "root.db").stat().st_ino
+    tree = await place.open(ROOT)
+    assert (tree.folder / "root.db").stat().st_ino == inode
+    assert not (tree.folder / CLEAN).exists()
+    tree.write("root", 3000, random.Random(2))
+    await place.close(tree)
+    assert [len(chain) for chain in [world.records()]] == [2]
+
+
+async def test_files_that_were_changed_or_are_old_are_not_used(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 3000, random.Random(1))
+    rows = tree.rows()
+    await place.close(tree)
+    kept = world.folder / "copy"
+    shutil.copytree(tree.folder, kept)
+    with (tree.folder / "root.db").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damage")
+    tree = await place.open(ROOT)
+    assert tree.rows() == rows
+    tree.write("root", 3000, random.Random(2))
+    rows = tree.rows()
+    await place.close(tree)
+    shutil.rmtree(tree.folder)
+    kept.rename(tree.folder)  # clean, but from before the last commit
+    tree = await place.open(ROOT)
+    assert tree.rows() == rows
+
+
+async def test_files_of_a_tree_that_was_not_closed_are_not_used(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 3000, random.Random(1))
+    rows = tree.rows()
+    await tree.durable()
+    world.log.is_reachable.clear()
+    tree.write("root", 3000, random.Random(2))  # never stored
+    tree.close()
+    world.log.is_reachable.set()
+    world.log.own(SHARD)
+    again = await world.node("a").open(ROOT)
+    assert again.rows() == rows
+
+
+async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_files(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 3000, random.Random(1))
+    rows = tree.rows()
+    await tree.durable()
+    world.log.own(SHARD)  # somebody else's now
+    tree.write("root", 3000, random.Random(2))
+    with pytest.raises(Exception, match="Another node"):
+        await tree.durable()
+    tree.close()
+    await place.keeper.put_away(ROOT, tree.folder)
+    assert not tree.folder.exists()
+    again = await world.node("a").open(ROOT)
+    assert again.rows() == rows
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 10**6), steps=st.lists(st.sampled_from("wwwwwwncspg"), min_size=3, max_size=25))
+def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: str) -> None:
+    """w: write, n: another node, c: close and open, s: snapshot while commits go on, p: park, g: a child goes."""
+
+    async def run() -> None:
+        randomly = random.Random(seed)
+        world = World(tmp_path_factory.mktemp("steps"))
+        place = world.node("n0")
+        tree = await place.open(ROOT)
+        expected: dict[str, list[tuple[object, ...]]] = {}
+
+        def write() -> None:
+            stem = randomly.choice(["root", "a", "b"])
+            tree.write(stem, randomly.choice([10, 3000, 60_000]), randomly)
+            expected[stem] = tree.rows(stem)
+
+        for number, step in enumerate(steps):
+            if step == "w":
+                write()
+            elif step == "g" and "a" in tree.databases:
+                tree.remove("a")
+                expected.pop("a", None)
+            elif step == "s":
+                working = asyncio.create_task(place.keeper.snapshot(ROOT))
+                while not working.done():
+                    if randomly.random() < 0.5:
+                        write()
+                    await asyncio.sleep(0.0005)
+                await working
+            else:
+                await place.close(tree)
+                before = contents(tree.folder)
+                if step == "p":
+                    await asyncio.sleep(0)
+                    place.keeper._park_after = 0
+                    await place.keeper.sweep((), [SHARD])
+                    await place.keeper.sweep((), [SHARD])
+                    assert not world.records()
+                    if randomly.random() < 0.5:
+                        shutil.rmtree(tree.folder, ignore_errors=True)
+                if step != "c":
+                    place = world.node(f"n{number}")
+                tree = await place.open(ROOT)
+                assert contents(tree.folder) == before
+            if randomly.random() < 0.2:
+                await tree.durable()
+        await place.close(tree)
+        place = world.node("last")
+        tree = await place.open(ROOT)
+        assert {stem: tree.rows(stem) for stem in contents(tree.folder)} == expected
+
+    asyncio.run(run())
+
+
+async def _some(world: World, count: int = 5) -> list[tuple[object, ...]]:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    for at in range(count):
+        tree.write("root", 3000, random.Random(at))
+        await tree.durable()
+    rows = tree.rows()
+    await place.close(tree)
+    return rows
+
+
+@pytest.mark.parametrize("which", [0, 2])
+async def test_a_missing_message_is_found(world: World, which: int) -> None:
+    await _some(world)
+    del world.log._stored[0][which]
+    with pytest.raises(ChainBroken):
+        await world.node("b").open(ROOT)
+
+
+async def test_a_changed_message_is_found(world: World) -> None:
+    await _some(world)
+    one = world.log._stored[0][2]
+    data = bytearray(one.record.data)
+    data[700] ^= 1
+    world.log._stored[0][2] = one._replace(record=one.record._replace(data=bytes(data)))
+    with pytest.raises(ChainBroken):
+        await world.node("b").open(ROOT)
+
+
+async def test_an_impostor_is_found(world: World) -> None:
+    await _some(world)
+    message = Message(root=str(ROOT), epoch=7, previous=0, before=b"", at=0.0, version="")
+    data, digest = seal(message)
+    place = world.node("b")
+    await world.log.append([Entry(SHARD, TREE, data, digest.hex())], place.owned)
+    with pytest.raises(ChainBroken):
+        await place.open(ROOT)
+
+
+async def test_a_log_that_is_empty_though_the_tree_lives_is_damage(world: World) -> None:
+    await _some(world)
+    place = world.node("b")
+    tree = await place.open(ROOT)
+    tree.write("root", 100, random.Random(9))
+    await tree.durable()
+    place.keeper._look_at(tree)
+    await asyncio.gather(*place.keeper._tasks)
+    assert [key.rsplit("-", 1)[1] for key in world.archive.objects if key.startswith(MARKS)] == ["live"]
+    world.log._stored[0].clear()
+    with pytest.raises(ChainBroken):
+        await world.node("c").open(ROOT)
+
+
+async def test_an_archive_that_was_changed_is_found(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 30_000, random.Random(1))
+    await place.keeper.snapshot(ROOT)
+    await place.close(tree)
+    (key,) = [key for key in world.archive.objects if key.startswith(SNAPSHOTS)]
+    whole = world.archive.objects[key]
+    world.archive.objects[key] = whole[:-20] + b"x" + whole[-19:]
+    with pytest.raises(ChainBroken, match="changed"):
+        await world.node("b").open(ROOT)
+    del world.archive.objects[key]
+    with pytest.raises(ChainBroken, match="missing"):
+        await world.node("b").open(ROOT)
+
+
+async def test_a_tree_is_put_together_from_copies_none_of_which_is_whole(world: World) -> None:
+    rows = await _some(world, 8)
+    whole = world.records()
+    del world.log._stored[0][4]
+    world.replicas = Copies(world.records(), [one for one in whole if one is not whole[1]])
+    place = world.node("b")
+    tree = await place.open(ROOT)
+    assert tree.rows() == rows
+    assert world.replicas.distrusted == [SHARD]
+    assert len(world.records()) == 1  # the log is whole again, by a message with a snapshot
+    world.replicas = None
+    assert (await world.node("c").open(ROOT)).rows() == rows
+
+
+async def test_a_leader_without_the_newest_messages_is_found_out(world: World) -> None:
+    rows = await _some(world, 8)
+    whole = world.records()
+    del world.log._stored[0][5:]
+    world.replicas = Copies(world.records(), whole)
+    tree = await world.node("b").open(ROOT)
+    assert tree.rows() == rows
+
+
+async def test_copies_that_are_not_whole_together_are_refused(world: World) -> None:
+    await _some(world, 8)
+    del world.log._stored[0][0]
+    world.replicas = Copies(world.records(), world.records()[3:])
+    with pytest.raises(ChainBroken):
+        await world.node("b").open(ROOT)
+
+
+async def test_a_parked_tree_costs_the_log_nothing_and_writes_on(world: World) -> None:
+    rows = await _some(world)
+    place = world.node("b")
+    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert world.records() == []
+    tree = await place.open(ROOT)
+    assert tree.rows() == rows
+    tree.write("root", 10, random.Random(5))
+    rows = tree.rows()
+    await place.close(tree)
+    assert len(world.records()) == 1
+    place = world.node("c")
+    tree = await place.open(ROOT)
+    assert tree.rows() == rows
+
+
+async def test_a_crash_before_the_messages_are_dropped_loses_nothing(world: World) -> None:
+    await _some(world)
+    place = world.node("b")
+
+    async def die(*what: object) -> None:
+        raise RuntimeError
+
+    drop, world.log.drop = world.log.drop, die  # type: ignore[method-assign,assignment]
+    with pytest.raises(RuntimeError):
+        await place.keeper.sweep((), [SHARD])
+    world.log.drop = drop  # type: ignore[method-assign]
+    place = world.node("c")
+    tree = await place.open(ROOT)
+    tree.write("root", 10, random.Random(5))
+    rows = tree.rows()
+    await place.close(tree)
+    # The one who was parking is late, and goes on.
+    (mark,) = [key for key in world.archive.objects if key.startswith(MARKS)]
+    await world.log.drop(SHARD, TREE, int(mark.split("-")[1]))
+    assert len(world.records()) == 1
+    assert (await world.node("d").open(ROOT)).rows() == rows
+
+
+async def test_a_tree_that_was_destroyed_leaves_nothing(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 30_000, random.Random(1))
+    await place.keeper.snapshot(ROOT)
+    tree.close()
+    await place.gate.bury(ROOT, tree.folder)
+    await place.keeper.put_away(ROOT, tree.folder)
+    tree = await world.node("b").open(ROOT)
+    assert not tree.folder.exists()
+    place = world.node("c")
+    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert world.records() == []
+    assert world.archive.objects == {}
+    tree = await place.open(ROOT)
+    tree.write("root", 10, random.Random(5))
+    rows = tree.rows()
+    await place.close(tree)
+    assert (await world.node("d").open(ROOT)).rows() == rows
+
+
+async def test_a_tree_made_anew_after_it_was_destroyed(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    tree.write("root", 30_000, random.Random(1))
+    tree.close()
+    await place.gate.bury(ROOT, tree.folder)
+    await place.keeper.put_away(ROOT, tree.folder)
+    tree = await place.open(ROOT)
+    tree.write("root", 10, random.Random(5))
+    rows = tree.rows()
+    await place.close(tree)
+    place = world.node("b")
+    assert (await place.open(ROOT)).rows() == rows
+    place = world.node("c")
+    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert (await place.open(ROOT)).rows() == rows
+
+
+async def test_ten_megabytes_are_restored_in_well_under_a_fifth_of_a_second(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    for at in range(10):
+        tree.write("root", 1_000_000, random.Random(at))
+    await place.keeper.snapshot(ROOT)
+    tree.write("root", 100_000, random.Random(11))
+    await place.close(tree)
+    place = world.node("b")
+    took: list[float] = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        await place.keeper.bring(ROOT, place.folder_of(ROOT))
+        took.append(time.perf_counter() - begun)
+    assert min(took) < 0.2
+    assert contents(place.folder_of(ROOT)) == contents(tree.folder)
