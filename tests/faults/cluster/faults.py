@@ -255,6 +255,7 @@ class Faults:
             self.slow_server_down: 1,
             self.fill_server_s_disk: 1,
             self.restart_server: 1,
+            self.pause_log_and_kill_node: 1,
         }
 
     async def kill_server(self) -> str:
@@ -294,6 +295,19 @@ class Faults:
         seconds = await self._pause(*SERVERS, seconds=self.random.choice((3.0, 5.0, 8.0)))
         await self._all_well()
         return f"{seconds:.0f} s"
+
+    async def pause_log_and_kill_node(self) -> str:
+        """Kill a node while the log takes nothing: whoever was told anything meanwhile was told too much."""
+        async with self._a_node() as name:
+            for server in SERVERS:
+                self.cell.signal(server, signal.SIGSTOP)
+            await asyncio.sleep(1 + self._some() / 3)
+            await self.cell.end_node(name, signal.SIGKILL)
+            for server in SERVERS:
+                self.cell.signal(server, signal.SIGCONT)
+            await self.cell.start_node(name)
+        await self._all_well()
+        return name
 
     async def _all_well(self) -> None:
         await asyncio.gather(*(self.cell.is_well(server) for server in SERVERS))

@@ -67,7 +67,7 @@ class Run:
                 await self._round(max(min(left, self.options.per_round), 1))
                 if self.violations and not self.options.until:
                     break
-                if any(self.options.until in one for one in self.violations if self.options.until):
+                if self.options.until and re.search(self.options.until, "\n".join(self.violations)):
                     break
                 if len(self.faults.blows) >= self.options.faults and time.monotonic() >= until:
                     break
@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--level", default="replicated")
     parser.add_argument("--only", default="", help="faults to do, by name, with commas")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break sapwood in this way")
-    parser.add_argument("--until", default="", help="stop when something with this in it was found")
+    parser.add_argument("--until", default="", help="go on until something like this was found")
     parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
