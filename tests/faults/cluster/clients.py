@@ -165,9 +165,8 @@ class Round:
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(until - time.monotonic(), 1)):
                     return await ask(url)
-            except (SapwoodError, OSError, TimeoutError) as error:
+            except (SapwoodError, OSError, TimeoutError):
                 if time.monotonic() > until:
-                    self.history.acts.append(Act("look", "nobody answered", str(error), time.monotonic()))
                     return None
                 await asyncio.sleep(0.2)
 

@@ -43,6 +43,7 @@ class Faults:
     random: Random
     only: Sequence[str] = ()
     """What is to be done; nothing: everything."""
+    pauses: Sequence[float] = PAUSES
     least: int = 2
     """How many nodes nothing is done to, always."""
     blows: list[Blow] = field(default_factory=list[Blow])
@@ -142,7 +143,7 @@ class Faults:
             return f"{name} {await self._pause(name):.0f} s"
 
     async def _pause(self, *names: str, seconds: float = 0.0) -> float:
-        seconds = seconds or self.random.choice(PAUSES)
+        seconds = seconds or self.random.choice(self.pauses)
         for name in names:
             self.cell.signal(name, signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -176,7 +177,7 @@ class Faults:
     async def _cut(
         self, ones: Sequence[str], others: Sequence[str], *, back: bool = True, seconds: float = 0.0
     ) -> float:
-        seconds = seconds or self.random.choice(PAUSES)
+        seconds = seconds or self.random.choice(self.pauses)
         self.cell.network.cut(ones, others, back=back)
         await asyncio.sleep(seconds)
         self.cell.network.heal(ones, others)
@@ -227,7 +228,7 @@ class Faults:
         self._hurt.add(name)
         try:
             await self.cell.start_node(name)
-            await asyncio.sleep(self.random.choice(PAUSES))
+            await asyncio.sleep(self.random.choice(self.pauses))
             return f"{name} left in {await self._leave(name):.2f} s"
         finally:
             self._hurt.discard(name)

@@ -52,7 +52,7 @@ def test_whatever_is_broken_nothing_acknowledged_is_lost_and_nothing_is_done_twi
     ],
 )
 def test_a_cluster_broken_on_purpose_is_found_out(mutant: str, only: str, sentences: tuple[str, ...]) -> None:
-    result = run(mutant=mutant, only=only, faults=12, per_round=3, seed=mutant, until="|".join(sentences))
+    result = run(mutant=mutant, only=only, pause=18, faults=12, per_round=3, seed=mutant, until="|".join(sentences))
 
     told = "\n".join(result["violations"])
     assert any(sentence in told for sentence in sentences), told[:2000]
