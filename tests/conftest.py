@@ -6,7 +6,11 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runtime", default="local", help="where agents live in tests/conformance: local or workers")
+    parser.addoption(
+        "--runtime",
+        default="local",
+        help="where agents live in tests/conformance: local, workers, movable or replicated",
+    )
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ class Settings:
     archive: str = ""
     """Where in object storage the cluster keeps what is old, such as `s3://bucket/prefix`; for `replicated`."""
     cluster: str = "sapwood"
-    """The name of the cluster: several may share servers and storage."""
+    """The name of the cluster: several may share the NATS servers, each with an archive of its own."""
     node: str = ""
     """The name of this node, which no other has; "": the host's name and something random."""
     park_after: float = 600.0

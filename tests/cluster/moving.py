@@ -15,6 +15,7 @@ from sapwood import App
 from sapwood.address import Address
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.node import Node
+from sapwood.kernel.ports import Epoch
 from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
@@ -29,6 +30,7 @@ class Owners:
 
     def __init__(self, first: str) -> None:
         self.of: dict[int, str | None] = dict.fromkeys(range(SHARDS), first)
+        self.epochs: dict[int, int] = dict.fromkeys(range(SHARDS), 1)
         self.wrong = 0
 
 
@@ -56,6 +58,9 @@ class ByCommand:
                 await asyncio.sleep(0.002)
             self._believed[shard] = owner
         return self._believed[shard]
+
+    def epoch_of(self, shard: int) -> Epoch | None:
+        return Epoch(self._owners.epochs[shard], 0)
 
     def heard_wrong(self, shard: int) -> None:
         self._owners.wrong += 1
@@ -114,7 +119,15 @@ class Cluster:
         self.owners.of[shard] = None
         await self.holding(old).let_go({shard})
         self.node(to).held.add(shard)
+        self.node(to).sockets.gained({shard})
+        self.owners.epochs[shard] += 2
         self.owners.of[shard] = to
+
+    async def until_followed(self, name: str, sockets: int) -> None:
+        """Return when so many sockets have followed their trees to a node."""
+        async with asyncio.timeout(10):
+            while self.node(name).sockets.count < sockets:  # noqa: ASYNC110 - a test's own
+                await asyncio.sleep(0.002)
 
     def holding(self, name: str) -> Holding:
         nothing: Any = None

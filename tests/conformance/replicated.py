@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from sapwood import App
-from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Epoch
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
 from sapwood.runtimes.cluster.runtime import Member, Ways, hold, make_member
+from sapwood.runtimes.local import COPIES
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
-from sapwood.testing.world import World, lived
+from sapwood.testing.world import World, lived, running
 
 CLUSTER = {"durability": "replicated", "nats": "memory", "archive": "memory"}
 
@@ -68,11 +68,6 @@ class MemoryRuntime:
         self._lock = hold(Path(self._settings.data), self._settings.cluster, Files())
         storage.lives += 1
         epochs = {shard: Epoch(storage.lives, storage.log.own(shard)) for shard in range(SHARDS)}
-        alive = CountingFiles(Alive(self._points), Files())
-
-        def keeper(log: Any, archive: Any, gate: Any, files: Files, **options: Any) -> Keeper:
-            return Keeper(log, archive, gate, alive, **options)
-
         self._member = make_member(
             self._settings,
             clock=self._clock,
@@ -81,7 +76,7 @@ class MemoryRuntime:
             log=storage.log,
             archive=storage.archive,
             ways=Ways(epochs.get, lambda: True, lambda shards: None),
-            make_keeper=keeper,
+            keeper_files=CountingFiles(Alive(self._points), Files()),
             around=lambda gate: CountingGate(self._points, gate),
         )
         return self._member.node
@@ -135,8 +130,18 @@ class Replicated(World):
         await self.start()
 
 
+def is_backup(settings: dict[str, Any]) -> bool:
+    """Return whether a test opens a backup as it is: that is no node's of a cluster."""
+    data = settings.get("data")
+    return data is not None and (Path(data) / TREES).exists() and not (Path(data) / COPIES).exists()
+
+
 @asynccontextmanager
 async def running_replicated(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
+    if is_backup(settings):
+        async with running(app, slow_slices=slow_slices, **settings) as world:
+            yield world
+        return
     async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}) as world:
         yield world

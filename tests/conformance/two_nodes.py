@@ -38,12 +38,14 @@ class AllAtTheBack:
     """One node has nothing, and the other all."""
 
     here: str
+    moves: bool = False
+    """Whether nobody knows for how long."""
 
     def is_here(self, root: Address) -> bool:
         return self.here == BACK
 
-    def fixed_owner(self, root: Address) -> str:
-        return BACK
+    def fixed_owner(self, root: Address) -> str | None:
+        return None if self.moves else BACK
 
     async def owner(self, root: Address) -> str:
         return BACK
@@ -64,8 +66,8 @@ class Side:
     part = pool = ""
     restarts = 0
 
-    def __init__(self, here: str, folder: Path) -> None:
-        self.directory = AllAtTheBack(here)
+    def __init__(self, here: str, folder: Path, *, moves: bool = False) -> None:
+        self.directory = AllAtTheBack(here, moves)
         self.transport = UnixTransport(here, {FRONT: folder / FRONT, BACK: folder / BACK}, "secret")
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / here))
@@ -106,10 +108,12 @@ class Front(App):
 class TwoNodes(World):
     """A running app whose agents are run by another node than the one that a test speaks with."""
 
+    moves = False
+
     async def start(self) -> None:
         self.points = CrashPoints()
         folder = Path(tempfile.mkdtemp(prefix="sapwood-"))
-        front, back = Side(FRONT, folder), Side(BACK, folder)
+        front, back = (Side(here, folder, moves=self.moves) for here in (FRONT, BACK))
         given = self._given
         options: dict[str, Any] = {
             "agents": given.agents,
@@ -153,6 +157,21 @@ class TwoNodes(World):
         """The node that runs the agents."""
         assert isinstance(self.app, Front)
         return self.app.back.node
+
+
+class MovableTrees(TwoNodes):
+    """The same where the other node might hand the trees on at any time, as in a cluster."""
+
+    moves = True
+
+
+@asynccontextmanager
+async def running_with_movable_trees(
+    app: App, *, slow_slices: str = "fail", **settings: Any
+) -> AsyncGenerator[World, None]:
+    """Run an app for a test, as `sapwood.testing.running` does."""
+    async with lived(MovableTrees, app, slow_slices, settings) as world:
+        yield world
 
 
 @asynccontextmanager

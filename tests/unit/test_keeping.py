@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.logged_trees import Place, a_root, contents, shard
+from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
+from sapwood.kernel import keeping
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
 from sapwood.kernel.kept import MARKS, SNAPSHOTS
 from sapwood.kernel.ports import Entry, Epoch, Record
@@ -394,6 +395,78 @@ async def test_a_tree_made_anew_after_it_was_destroyed(world: World) -> None:
     place = world.node("c")
     assert await place.keeper.sweep((), [SHARD]) == 1
     assert (await place.open(ROOT)).rows() == rows
+
+
+async def test_a_tree_whose_class_got_another_type_id(world: World) -> None:
+    old = a_root("one", "Before")
+    place = world.node("a")
+    tree = await place.open(old)
+    tree.write("root", 3000, random.Random(1))
+    rows = tree.rows()
+    await place.close(tree)
+    place = world.node("b")
+    await place.keeper.bring(ROOT, place.folder_of(ROOT), [old])
+    place.folder_of(old).rename(place.folder_of(ROOT))  # as the node does
+    place.gate.moved(place.folder_of(ROOT))
+    tree = LoggedTree(ROOT, place.folder_of(ROOT), place.gate)
+    assert tree.rows() == rows
+    await tree.durable()
+    await place.gate.flushed(ROOT)
+    place.keeper._look_at(tree)
+    await asyncio.gather(*place.keeper._tasks)
+    await place.close(tree)
+    place = world.node("c")
+    assert (await place.open(ROOT, [old])).rows() == rows
+    gone = await place.open(old)
+    assert not gone.folder.exists()
+
+
+async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(keeping, "SMALLEST", 50_000)
+    place = world.node("a", park_after=0.05)
+    tree = await place.open(ROOT)
+    trees = [tree]
+    place.keeper.look_after(lambda: trees, lambda: [SHARD], 1)
+    for at in range(60):
+        tree.database().execute("CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, content BLOB)")
+        tree.database().execute("INSERT OR REPLACE INTO rows VALUES (1, ?)", random.Random(at).randbytes(5000))
+        await asyncio.sleep(0.01)
+    rows = tree.rows()
+    assert any(key.startswith(SNAPSHOTS) for key in world.archive.objects)
+    assert len(world.records()) < 40
+    await place.close(tree)
+    trees.clear()
+    async with asyncio.timeout(10):
+        while world.records():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+    assert (await place.open(ROOT)).rows() == rows
+    await place.keeper.close()
+
+
+async def test_old_snapshots_go_when_their_time_has_passed(world: World) -> None:
+    place = world.node("a")
+    tree = await place.open(ROOT)
+    for at in range(4):
+        tree.write("root", 3000, random.Random(at))
+        await place.keeper.snapshot(ROOT)
+    assert sum(key.startswith(SNAPSHOTS) for key in world.archive.objects) == 4
+    place.keeper._history = -2.0  # all are older
+    tree.write("root", 3000, random.Random(9))
+    await place.keeper.snapshot(ROOT)
+    await place.close(tree)
+    assert sum(key.startswith(SNAPSHOTS) for key in world.archive.objects) == 1
+    # Parked as messages: what they follow stays.
+    place = world.node("b")
+    tree = await place.open(ROOT)
+    tree.write("root", 10, random.Random(1))
+    await place.close(tree)
+    place.keeper._history = -2.0
+    await place.keeper.sweep((), [SHARD])
+    assert sum(key.startswith(SNAPSHOTS) for key in world.archive.objects) == 2
+    await world.node("c").open(ROOT)
 
 
 async def test_ten_megabytes_are_restored_in_well_under_a_fifth_of_a_second(world: World) -> None:

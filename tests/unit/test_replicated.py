@@ -17,8 +17,9 @@ from tests.unit.test_slices import SliceOwner, write
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError, Unavailable
+from sapwood.kernel import treelog
 from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id
-from sapwood.kernel.ports import Commit, Epoch, Record
+from sapwood.kernel.ports import Commit, Epoch, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.slices import Slices
@@ -45,16 +46,17 @@ class Gated(SliceOwner):
 class Node:
     """A gate over a log in memory, with some trees."""
 
-    def __init__(self, folder: Path, log: MemoryLog | None = None) -> None:
+    def __init__(self, folder: Path, log: MemoryLog | None = None, stored: FencedLog | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.folder = folder
         self.log = log or MemoryLog()
+        self.stored = stored or self.log
         self.epochs: dict[int, Epoch] = {}
         self.lost: list[int] = []
         self.doubted: list[Address] = []
         self.may_answer = True
         self.gate = ReplicatedGate(
-            self.log,
+            self.stored,
             self.loop,
             SystemClock(),
             epoch_of=self.epochs.get,
@@ -66,9 +68,9 @@ class Node:
         self.slices: dict[Address, Slices] = {}
         self.databases: dict[tuple[Address, str], Database] = {}
 
-    def adopt(self, root: Address, tail: Tail | None = None) -> None:
+    def adopt(self, root: Address, tail: Tail | None = None, epoch: Epoch | None = None) -> None:
         shard = shard_of(root)
-        self.epochs[shard] = Epoch(len(self.epochs) + 1, self.log.own(shard))
+        self.epochs[shard] = epoch or Epoch(len(self.epochs) + 1, self.log.own(shard))
         self.gate.adopt(root, tail or Tail())
         self.slices[root] = Slices(root, self.gate, self.loop)
         (self.folder / tree_id(root)).mkdir(exist_ok=True)
@@ -90,10 +92,10 @@ class Node:
         return database
 
     async def kept(self, root: Address) -> None:
-        await asyncio.wait_for(self.gate.flushed(root), 5)
+        await asyncio.wait_for(self.gate.flushed(root), 30)
 
     async def read(self, root: Address) -> list[Record]:
-        return await self.log.read(shard_of(root), tree_id(root))
+        return await self.stored.read(shard_of(root), tree_id(root))
 
     async def restored(self, root: Address, base: dict[str, bytes] | None = None) -> dict[str, bytes]:
         return restored(chained(await self.read(root)), base)
@@ -500,9 +502,47 @@ async def test_only_the_last_cut_counts(node: Node) -> None:
     old, new = node.gate.cut(ONE), node.gate.cut(ONE)
     await old.known
 
-    with pytest.raises(Unavailable, match="Another snapshot"):
+    with pytest.raises(Unavailable, match="cannot be used"):
         await node.gate.rebase(ONE, Base("key", b"", 1, b""), old)
-    await node.gate.rebase(ONE, Base("key", b"", 1, b""), new)
+    node.log.is_reachable.clear()
+    rebased = asyncio.ensure_future(node.gate.rebase(ONE, Base("key", b"", 1, b""), new))
+    await asyncio.sleep(0)
+    newest = node.gate.cut(ONE)
+    node.log.is_reachable.set()
+    with pytest.raises(Unavailable, match="Another snapshot"):
+        await rebased
+    await newest.known
+    await node.gate.rebase(ONE, Base("key", b"", 1, b""), newest)
+
+
+async def test_too_much_after_a_cut_is_not_kept_for_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(treelog, "KEPT", 20)
+    node.commit(ONE)
+    cut = node.gate.cut(ONE)
+    for _ in range(20):
+        node.commit(ONE)
+        await node.kept(ONE)
+    cut_again = node.gate.cut(ONE)
+    await cut_again.known
+
+    node.commit(ONE, bytes(60 * PAGE_SIZE))
+    await node.kept(ONE)
+
+    for one in (cut, cut_again):
+        with pytest.raises(Unavailable, match="cannot be used"):
+            await node.gate.rebase(ONE, Base("key", b"", 1, b""), one)
+    assert await node.restored(ONE) == node.images(ONE)
+
+
+async def test_an_abandoned_cut_keeps_nothing(node: Node) -> None:
+    node.commit(ONE)
+    await node.kept(ONE)
+    cut = node.gate.cut(ONE)
+
+    node.gate.uncut(ONE, cut)
+
+    with pytest.raises(Unavailable, match="cannot be used"):
+        await node.gate.rebase(ONE, Base("key", b"", 1, b""), cut)
 
 
 async def test_a_large_commit_is_cut_into_parts_that_are_stored_together(node: Node) -> None:

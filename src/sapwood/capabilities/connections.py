@@ -170,7 +170,7 @@ class Connections:
 
     def all(self, tag: str | None = None) -> list[Connection]:
         self._actor.check_use()
-        sockets = self._actor.host.sockets.of(self._actor.address)
+        sockets = self._actor.host.sockets.here(self._actor.address)
         return [self.of(socket) for socket in sockets if tag is None or tag in socket.tags]
 
     def of(self, socket: Socket) -> Connection:

@@ -30,6 +30,7 @@ from sapwood.kernel.kept import (
     name_of,
     pack_mark,
     pack_snapshot,
+    place_of,
     unpack_snapshot,
 )
 from sapwood.kernel.ports import Archive, FencedLog, Record
@@ -98,7 +99,7 @@ async def park(stored: FencedLog, archive: Archive, shard: int, tree: str, *, hi
         return False
     last = whole[-1][-1]
     if last.message.is_end or last.message.moved_to:
-        await forget_tree(archive, tree)
+        await forget_tree(archive, tree, last.message.epoch, last.sequence)
         await stored.drop(shard, tree, last.sequence)
         return True
     now = time.time()
@@ -163,10 +164,14 @@ async def _forget_marks(archive: Archive, tree: str, before: str) -> None:
         await archive.remove(old)
 
 
-async def forget_tree(archive: Archive, tree: str) -> None:
-    """Have the archive forget a tree that was destroyed; the second copy of the log has it until it is swept."""
+async def forget_tree(archive: Archive, tree: str, epoch: int, sequence: int) -> None:
+    """Have the archive forget a tree that ended with this message; the second copy of the log has it until it is swept.
+
+    What was archived later is of a tree of the same name that was made since.
+    """
     for prefix in (MARKS, SNAPSHOTS):
-        if keys := [key async for key in archive.keys(f"{prefix}/{tree}/")]:
+        keys = [key async for key in archive.keys(f"{prefix}/{tree}/") if place_of(key) <= (epoch, sequence)]
+        if keys:
             await archive.remove(keys)
 
 

@@ -42,7 +42,7 @@ from sapwood.kernel.parcels import (
     value_from,
     value_of,
 )
-from sapwood.kernel.ports import Directory, Exchange, NotBegun, Transport
+from sapwood.kernel.ports import Directory, Epoch, Exchange, NotBegun, Transport
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.streams import BUFFER, Stream
 from sapwood.kernel.stub import Stub
@@ -166,6 +166,12 @@ class Far:
             self.heard_wrong(root)
             await asyncio.sleep(pause * (0.5 + random.random()))  # not all at once
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def epoch_of(self, root: Address) -> int:
+        """Return the number of this node's ownership of a tree; 0: nobody counts them."""
+        ask: Callable[[int], Epoch | None] | None = getattr(self.directory, "epoch_of", None)
+        epoch = None if ask is None else ask(shard_of(root))
+        return 0 if epoch is None else epoch.number
 
     def heard_wrong(self, root: Address) -> None:
         """Tell the directory that whoever it names for a tree does not run it."""

@@ -36,6 +36,7 @@ class Holding:
         node = self._node
         lines = [alarm_line(record.data) for record in await self._log.alarms(shards)]
         node.held.update(shards)
+        node.sockets.gained(shards)
         now = node.clock.now()
         for shard, ended_well in shards.items():
             if ended_well:
@@ -48,6 +49,7 @@ class Holding:
         node = self._node
         gone = frozenset(shards)
         node.held -= gone
+        node.sockets.leave(gone)
         for bringing in node.stop_bringing(lambda root: shard_of(root) in gone):
             await asyncio.wait({bringing})
         await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
@@ -75,6 +77,7 @@ class Holding:
         gone = frozenset(shards)
         node.held -= gone
         node.stop_bringing(lambda root: shard_of(root) in gone)
+        node.sockets.lost(gone)
         for tree in self._trees_of(gone):
             node.lose(tree)
         node.forget_alarms_of_others()

@@ -44,6 +44,12 @@ log = logging.getLogger(__name__)
 SMALLEST = 1024 * 1024
 """Bytes of a tree in the log below which no snapshot is made."""
 LOOK_EVERY = 1.0
+PATIENCE = 30.0
+"""Seconds that a log is waited for which nobody leads."""
+STUCK = 4.0
+"""Seconds after which a question may be without an answer because two copies differ."""
+DIFFER = 6
+"""How often copies may differ before that is no accident."""
 AGAIN_AFTER = 30.0
 """Seconds until what failed is tried again."""
 AT_ONCE = 4
@@ -119,6 +125,8 @@ class Keeper:
         """Held while a tree is brought, put away or parked."""
         self._live: set[str] = set()
         """Trees of which the archive knows that the log has messages."""
+        self._adopted: dict[str, int] = {}
+        """The last message that a tree had when it was opened here."""
         self._begun: dict[str, float] = {}
         """When what the log holds of an open tree began."""
         self._moved: dict[str, Address] = {}
@@ -156,6 +164,7 @@ class Keeper:
                         self._moved[tree] = alias
                         break
                 tail = Tail()
+            self._adopted[tree] = tail.sequence
             self._gate.adopt(root, tail)
 
     async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
@@ -200,25 +209,48 @@ class Keeper:
     async def _read(self, root: Address, tree: str) -> State | None:
         """Read a tree as whoever leads the log knows it, unless another copy knows more."""
         shard = shard_of(root)
-        for wait in (0.0, 0.02, 0.1, 0.3, 1.0):
-            await asyncio.sleep(wait)
-            if self._replicas is None:
-                return await read_tree(await self._stored.read(shard, tree), self._archive, tree)
-            records, newest = await asyncio.gather(self._stored.read(shard, tree), self._replicas.newest(shard, tree))
-            if newest <= (records[-1].sequence if records else 0):
-                return await read_tree(records, self._archive, tree)
-            # A copy may be ahead for a moment of whoever leads.
-        raise ChainBroken(f"The server that leads the log of {root} lacks messages that another one has.")
+        if self._replicas is None:
+            return await read_tree(await self._stored.read(shard, tree), self._archive, tree)
+        end = time.monotonic() + PATIENCE
+        differed = 0
+        while differed < DIFFER:
+            try:
+                async with asyncio.timeout(STUCK):
+                    records, newest = await asyncio.gather(
+                        self._stored.read(shard, tree), self._replicas.newest(shard, tree)
+                    )
+                if newest <= (records[-1].sequence if records else 0):
+                    return await read_tree(records, self._archive, tree)
+                differed += 1  # a copy may be ahead for a moment of whoever leads
+                await asyncio.sleep(0.02 * differed**2)
+            except (TimeoutError, Unavailable) as error:
+                # Either nobody leads now, or who does and the replica that was read do not have the same.
+                if time.monotonic() > end:
+                    raise Unavailable(f"The log of {root} cannot be read: {error or 'no answer'}") from None
+                if await self._is_led(shard, tree):
+                    differed += DIFFER // 2
+        raise ChainBroken(f"The copies of the log of {root} differ: one of them lacks messages that another one has.")
+
+    async def _is_led(self, shard: int, tree: str) -> bool:
+        try:
+            assert self._replicas is not None
+            await self._replicas.newest(shard, tree)
+            return True
+        except Unavailable:
+            await asyncio.sleep(0.2)
+            return False
 
     async def _heal(self, root: Address, tree: str, found: ChainBroken) -> State | None:
         """Put a tree together from all copies, and have the log begin with it anew; `ChainBroken` if that fails."""
         shard = shard_of(root)
         if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
             raise found
-        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree)
-        if healed is None:
-            return None
-        state, _ = healed
+        newest = await self._replicas.newest(shard, tree)
+        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree, newest)
+        if healed is None or healed.seen < newest:
+            # Not all that was stored was read: the next try may have more.
+            raise found
+        state = healed.state
         await self._replicas.distrust(shard)
         base = await archive_state(self._archive, root, state)
         tail = state.tail
@@ -261,7 +293,8 @@ class Keeper:
                 tail = self._gate.tail(root)
             self._gate.drop(root)
             self._live.discard(tree)
-            self._again.pop(tree, None)
+            for known in (self._again, self._adopted, self._begun):
+                known.pop(tree, None)
             if tail is None or not tail.files:
                 await asyncio.to_thread(clear, folder, self._files)
             else:
@@ -270,7 +303,11 @@ class Keeper:
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
-        await forget_tree(self._archive, tree_id(root))
+        tree = tree_id(root)
+        async with self._lock(tree):
+            records = await self._stored.read(shard_of(root), tree)
+            if records and (end := unseal(records[-1])).message.is_end:
+                await forget_tree(self._archive, tree, end.message.epoch, end.sequence)
 
     def look_after(
         self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
@@ -328,7 +365,7 @@ class Keeper:
         tree = tree_id(root)
         if tree in self._busy or len(self._busy) >= AT_ONCE or self._again.get(tree, 0.0) > time.monotonic():
             return
-        if tree not in self._live:
+        if tree not in self._live and tail.sequence != self._adopted.get(tree):
             self._do(tree, self._mark(root, tree, tail))
         elif tail.stored_bytes > SMALLEST:
             if tail.stored_bytes > _size(one.folder):
@@ -342,8 +379,9 @@ class Keeper:
             try:
                 await work
             except SapwoodError as error:
-                self._again[tree] = time.monotonic() + AGAIN_AFTER
-                log.warning("tree %s could not be archived: %s", tree, error)
+                if tree in self._adopted:  # else it was closed meanwhile
+                    self._again[tree] = time.monotonic() + AGAIN_AFTER
+                    log.warning("tree %s could not be archived: %s", tree, error)
             except Exception:
                 self._again[tree] = time.monotonic() + AGAIN_AFTER
                 log.exception("tree %s could not be archived", tree)
@@ -408,11 +446,12 @@ class Keeper:
 
             return some
 
-        healed = await heal([up_to(read) for read in self._replicas.reads(shard, tree)], self._archive, tree)
-        if healed is None or healed[0].tail.digest != tail.digest:
+        reads = [up_to(read) for read in self._replicas.reads(shard, tree)]
+        healed = await heal(reads, self._archive, tree, tail.sequence)
+        if healed is None or healed.state.tail.digest != tail.digest:
             raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
         await self._replicas.distrust(shard)
-        return await archive_state(self._archive, root, healed[0])
+        return await archive_state(self._archive, root, healed.state)
 
     async def _sweep(self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]) -> None:
         while True:

@@ -138,3 +138,9 @@ async def last_mark(archive: Archive, tree: str) -> tuple[str, Mark] | None:
 def is_parked(mark: str) -> bool:
     """Return whether a tree with this mark was parked."""
     return mark.endswith(f"-{PARKED}")
+
+
+def place_of(key: str) -> tuple[int, int]:
+    """Return the epoch and the place that the key of a snapshot or a mark names."""
+    epoch, sequence, *_ = key.rsplit("/", 1)[1].split("-")
+    return int(epoch), int(sequence)

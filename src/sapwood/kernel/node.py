@@ -275,6 +275,10 @@ class Node:
             tree.visitors += 1
             try:
                 actor = await tree.reach(address, kind, caller, alone=alone)
+            except Unavailable:
+                if self._may_reach(address.root, caller):
+                    raise
+                raise Moved(address.root) from None  # it was to be woken, and went away; nothing it was asked began
             finally:
                 tree.visitors -= 1
             if actor is not None:
@@ -355,6 +359,8 @@ class Node:
     def lose(self, tree: Tree) -> None:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
         self.trees.pop(tree.address, None)
+        # What its agents said last may have been lost with it.
+        self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         tree.die(Unavailable(MOVED))
         self.gate.drop(tree.address)
         if tree.folder.exists():

@@ -14,21 +14,23 @@ from asyncio import Future
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import OverLimit, StoredDataError, Unavailable
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
 from sapwood.kernel.ports import Commit, Entry, Epoch, Fenced, FencedLog, settle
-from sapwood.kernel.treelog import MOST_PARTS, PART, AlarmLine, Cut, Sending, Tail, TreeLog
+from sapwood.kernel.shards import shard_of
+from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
 from sapwood.storage.image import empty_image
 from sapwood.storage.walframes import WalFrames, whole_image
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 8 * 1024 * 1024
-"""Bytes that are sent at once, unless a single tree has more."""
+TOGETHER = 4096
+"""Pages that are sent at once, unless a single tree has more."""
 TURNS = 3
 """How often the loop may go round before an append leaves, as long as that brings more to send."""
 
@@ -42,6 +44,17 @@ class _Stream:
         self.waiting: dict[TreeLog, None] = {}
         """Trees that have something to send, in the order in which they got it."""
         self.pump: asyncio.Task[None] | None = None
+
+
+class _File:
+    """One file of a tree, as long as it is open."""
+
+    __slots__ = ("frames", "stem", "tree")
+
+    def __init__(self, tree: TreeLog, stem: str) -> None:
+        self.tree = tree
+        self.stem = stem
+        self.frames: WalFrames | None = None
 
 
 class ReplicatedGate:
@@ -76,9 +89,7 @@ class ReplicatedGate:
         self._doubtful = doubtful
         self._version = version
         self._trees: dict[str, TreeLog] = {}
-        self._of: dict[Database, TreeLog] = {}
-        """Whose a database is, as long as it is known here."""
-        self._frames: dict[Database, WalFrames] = {}
+        self._files: dict[Database, _File] = {}
         self._streams: dict[int, _Stream] = {}
         self._ids = (f"{me}-{number}" for me in (uuid.uuid4().hex,) for number in count())
 
@@ -90,8 +101,8 @@ class ReplicatedGate:
         tree = self._trees.get(database.path.parent.name)
         if tree is None:
             return  # the node's own
-        self._of[database] = tree
         stem = database.path.stem
+        self._files[database] = _File(tree, stem)
         if stem in tree.files or tree.ended:
             return
         image = empty_image()
@@ -104,21 +115,22 @@ class ReplicatedGate:
         if commit.root is None:
             return
         database = commit.database
-        tree = self._of.get(database) or self._found(database)
+        file = self._files.get(database) or self._found(database)
+        tree = file.tree
         if tree.error is not None:
             raise Unavailable(str(tree.error))
         if tree.ended or commit.last_frame < commit.first_frame:
             return
-        frames = self._frames.get(database)
+        frames = file.frames
         if frames is None:
-            frames = self._frames[database] = WalFrames(database.wal)
-        tree.commit(database.path.stem, frames.read(commit.first_frame, commit.last_frame))
+            frames = file.frames = WalFrames(database.wal)
+        tree.commit(file.stem, frames.read(commit.first_frame, commit.last_frame))
         self._send(tree)
 
     def wait(self, database: Database) -> Future[None] | None:
         if not self._may_answer():
             raise Unavailable("This node may not answer now: it has lost touch with the cluster.")
-        tree = self._of.get(database) or self._found(database)
+        tree = (self._files.get(database) or self._found(database)).tree
         if tree.error is not None:
             raise Unavailable(str(tree.error))
         if tree.stored >= tree.committed:
@@ -128,7 +140,7 @@ class ReplicatedGate:
         return waiter
 
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
-        tree = self._of.get(database) or self._found(database)
+        tree = (self._files.get(database) or self._found(database)).tree
         if tree.error is not None:
             settle(leaving, tree.error)
         elif tree.stored < tree.committed:
@@ -142,8 +154,8 @@ class ReplicatedGate:
         pass  # a tree has one order anyway, and its line in the index of alarms goes before what it is about
 
     def is_quiet(self, database: Database) -> bool:
-        tree = self._of.get(database)
-        return tree is None or tree.error is not None or tree.is_stored
+        file = self._files.get(database)
+        return file is None or file.tree.error is not None or file.tree.is_stored
 
     async def sync_folder(self, path: Path) -> None:
         pass
@@ -164,11 +176,10 @@ class ReplicatedGate:
         await asyncio.shield(ending)
 
     def forget(self, database: Database) -> None:
-        if (frames := self._frames.pop(database, None)) is not None:
-            frames.close()
-        tree = self._of.pop(database, None)
-        if tree is None:
-            tree = self._trees.get(database.path.parent.name)
+        file = self._files.pop(database, None)
+        if file is not None and file.frames is not None:
+            file.frames.close()
+        tree = self._trees.get(database.path.parent.name) if file is None else file.tree
         stem = database.path.stem
         if database.removed and tree is not None and tree.error is None and stem in tree.files:
             tree.files.discard(stem)
@@ -198,15 +209,15 @@ class ReplicatedGate:
                 stream.pump.cancel()
         for root in [tree.root for tree in self._trees.values()]:
             self.drop(root)
-        for frames in self._frames.values():
-            frames.close()
-        self._frames.clear()
-        self._of.clear()
+        for file in self._files.values():
+            if file.frames is not None:
+                file.frames.close()
+        self._files.clear()
 
     def adopt(self, root: Address, tail: Tail) -> None:
         """A tree was restored, or is new; what is committed in it follows this."""
         self.drop(root)
-        tree = TreeLog(root, tail)
+        tree = TreeLog(root, tail, self._log.stream_of(shard_of(root)))
         self._trees[tree.id] = tree
 
     def tail(self, root: Address) -> Tail | None:
@@ -257,18 +268,23 @@ class ReplicatedGate:
         self._send(self._own(root))
         return cut
 
+    def uncut(self, root: Address, cut: Cut) -> None:
+        """No snapshot will be made at this cut: nothing has to be kept for it."""
+        tree = self._tree(root)
+        if tree is not None and tree.last_cut is cut and tree.rebasing is None:
+            tree.since = tree.last_cut = None
+
     async def rebase(self, root: Address, base: Base, cut: Cut) -> None:
         """Have the tree's log begin with this base, which was made at the cut, and all that was committed since.
 
-        Returns when it is stored. `OverLimit` if that is too much by now: then everything stays as it is.
+        Returns when it is stored. `Unavailable` if another snapshot was begun since, or so much was written that it
+        was not kept: then everything stays as it is.
         """
         tree = self._own(root)
-        if tree.since is None or not cut.known.done() or cut is not tree.last_cut:
-            raise Unavailable(f"Another snapshot of {root} was begun since.")
-        weight = tree.since.weight + sum(gathered.weight for gathered in tree.closed)
-        if weight > MOST_PARTS * PART // 2:
-            tree.since = None
-            raise OverLimit(f"Too much was written in {root} while it was copied.", limit="database_bytes")
+        if tree.since is None or cut is not tree.last_cut or not cut.known.done():
+            raise Unavailable(
+                f"This snapshot of {root} cannot be used: too much was written since, or there is another."
+            )
         done: Future[Tail] = self._loop.create_future()
         tree.rebasing = (base, done)
         self._send(tree)
@@ -283,18 +299,17 @@ class ReplicatedGate:
             raise Unavailable(f"{root} is not run here any more.")
         return tree
 
-    def _found(self, database: Database) -> TreeLog:
+    def _found(self, database: Database) -> _File:
         tree = self._trees.get(database.path.parent.name)
         if tree is None:
             raise Unavailable("This tree is not run here any more.")
-        self._of[database] = tree
-        return tree
+        file = self._files[database] = _File(tree, database.path.stem)
+        return file
 
     def _stream(self, tree: TreeLog) -> _Stream:
-        number = self._log.stream_of(tree.shard)
-        stream = self._streams.get(number)
+        stream = self._streams.get(tree.stream)
         if stream is None:
-            stream = self._streams[number] = _Stream()
+            stream = self._streams[tree.stream] = _Stream()
         return stream
 
     def _send(self, tree: TreeLog) -> None:
@@ -325,18 +340,22 @@ class ReplicatedGate:
     def _take(self, stream: _Stream) -> dict[TreeLog, Sending]:
         """Return what is to be stored next, as much as may go together."""
         taken: dict[TreeLog, Sending] = {}
-        entries = weight = 0
+        entries = pages = 0
         now = self._clock.now()
         for tree in list(stream.waiting):
-            weight += tree.weight
-            if taken and weight > TOGETHER:
+            pages += tree.pages
+            if taken and pages > TOGETHER:
                 break
             del stream.waiting[tree]
             epoch = self._epoch_of(tree.shard)
             if epoch is None:
                 tree.fail(Fenced([tree.shard]))
                 continue
-            sending = tree.send(epoch, now, self._version, next(self._ids))
+            try:
+                sending = tree.send(epoch, now, self._version, next(self._ids))
+            except Exception as error:  # noqa: BLE001 - the others go on, whatever it was
+                self._doubt([tree], error)
+                continue
             if sending is not None:
                 taken[tree] = sending
                 entries += len(sending.entries)
@@ -397,7 +416,7 @@ class ReplicatedGate:
             if tree.shard in error.shards and tree.error is None:
                 tree.fail(error)
                 self._stream(tree).waiting.pop(tree, None)
-        self._fenced(error.shards)
+        self._tell(self._fenced, error.shards)
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
         trees = [tree for tree in taken if tree.error is None]
@@ -407,4 +426,10 @@ class ReplicatedGate:
         for tree in trees:
             tree.fail(Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
             self._stream(tree).waiting.pop(tree, None)
-        self._doubtful([tree.root for tree in trees])
+        self._tell(self._doubtful, [tree.root for tree in trees])
+
+    def _tell(self, whom: Callable[[Any], None], what: object) -> None:
+        try:
+            whom(what)
+        except Exception:
+            log.exception("trees that are not ours any more could not be dropped: %s", what)

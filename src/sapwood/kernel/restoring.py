@@ -285,44 +285,78 @@ def clear(folder: Path, files: Files) -> None:
         shutil.rmtree(away, ignore_errors=True)
 
 
-async def heal(reads: Iterable[Read], archive: Archive, tree: str) -> tuple[State, list[Record]] | None:
+class Healed(NamedTuple):
+    """A tree that was put together from several copies."""
+
+    state: State
+    records: list[Record]
+    """Its messages, in order."""
+    seen: int
+    """The highest place that a message was found at, also one that does not count."""
+
+
+async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int = 0) -> Healed | None:
     """Put a tree together from all places that have its messages, where no single one has them all.
 
-    Returns it and its messages, in order; None: nobody has anything of it. `ChainBroken` if they are not whole even
-    together. A message counts wherever it was found, as its digest tells that it was not changed; whether it belongs
-    to the tree, those after it tell.
+    They are asked one after the other until nothing is missing up to `newest`, 0: all of them. None: nobody has
+    anything of it. `ChainBroken` if they are not whole even together. A message counts wherever it was found, as its
+    digest tells that it was not changed; whether it belongs to the tree, those after it tell.
     """
+    archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
     found: dict[bytes, Record] = {}
     links: dict[bytes, Link] = {}
+    best: list[Link] | None = None
     for read in reads:
+        if newest and best is not None and best[-1].sequence >= newest:
+            break
         try:
             records = await read()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this place, others may have it
             log.warning("a copy of tree %s cannot be read: %s", tree, error)
             continue
-        for record in records:
-            try:
-                link = unseal(record)
-            except ChainBroken as error:
-                log.warning("%s", error)
-                continue
-            if link.digest not in links or record.sequence < links[link.digest].sequence:
-                links[link.digest], found[link.digest] = link, record
+        if _add(records, links, found):
+            best = _longest(links, archived)
     if not links:
         state = await read_tree([], archive, tree)
-        return None if state is None else (state, [])
-    archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
-    best = _longest(links, archived)
+        return None if state is None else Healed(state, [], 0)
     if best is None:
         (some, *_) = links.values()
         raise ChainBroken(f"No copy of the log of {some.message.root} is whole, nor are all of them together.")
-    left = [link.sequence for digest, link in links.items() if digest not in {one.digest for one in best}]
-    if newer := [sequence for sequence in left if sequence > best[-1].sequence]:
-        log.error("messages %s of tree %s follow none that anybody has: they do not count", newer, tree)
+    newer = [link for link in links.values() if link.sequence > best[-1].sequence]
+    places = [link.sequence for link in newer]
+    if any(_follows_unknown(link, links, archived) for link in newer):
+        raise ChainBroken(f"No copy of the log of {best[0].message.root} has what leads to message {max(places)}.")
+    if newer:
+        log.error("messages %s of tree %s are from somebody who was not the owner: they do not count", places, tree)
     whole = [found[link.digest] for link in best]
     state = await read_tree(whole, archive, tree)
     assert state is not None
-    return state, whole
+    return Healed(state, whole, max(link.sequence for link in links.values()))
+
+
+def _add(records: Iterable[Record], links: dict[bytes, Link], found: dict[bytes, Record]) -> bool:
+    """Add what is whole by itself; return whether there was anything new."""
+    news = False
+    for record in records:
+        try:
+            link = unseal(record)
+        except ChainBroken as error:
+            log.warning("%s", error)
+            continue
+        if link.digest not in links or record.sequence < links[link.digest].sequence:
+            links[link.digest], found[link.digest] = link, record
+            news = True
+    return news
+
+
+def _follows_unknown(link: Link, links: dict[bytes, Link], archived: Collection[bytes]) -> bool:
+    """Return whether something is missing before a message; else it was written by somebody who did not know better."""
+    while link.message.before and link.message.base is None and link.message.before not in archived:
+        before = links.get(link.message.before)
+        if before is None:
+            return True
+        link = before
+    return False
 
 
 def _longest(links: dict[bytes, Link], archived: Collection[bytes]) -> list[Link] | None:

@@ -7,14 +7,21 @@ sockets stay open, so what an agent wants to remember of one is kept with the so
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+import asyncio
+import time
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from sapwood.address import Address
 from sapwood.kernel.classes import AgentClass
+from sapwood.kernel.shards import shard_of
 
 GOING_AWAY = 1001
 RESTARTING = 1012
+ON_THE_WAY = 10.0
+"""Seconds that the sockets of a tree which came from another node may take to follow it."""
+MISSED = 1024 * 1024
+"""Bytes that are kept for them meanwhile."""
 
 
 class Writer(Protocol):
@@ -46,6 +53,7 @@ class Socket:
         "headers",
         "hears_close",
         "id",
+        "is_leaving",
         "is_open",
         "is_orphan",
         "is_protocol",
@@ -54,6 +62,7 @@ class Socket:
         "note",
         "path",
         "query",
+        "reading",
         "sent",
         "tags",
         "user",
@@ -64,7 +73,7 @@ class Socket:
         self,
         id: str,
         address: Address,
-        kind: AgentClass,
+        kind: AgentClass | None,
         writer: Writer,
         *,
         path: str,
@@ -75,7 +84,7 @@ class Socket:
         self.id = id
         self.address = address
         self.kind = kind
-        self.hears_close = kind.overrides("on_close")
+        self.hears_close = kind is not None and kind.overrides("on_close")
         """Whether its agent is woken to be told that it closed."""
         self.writer = writer
         self.path = path
@@ -94,6 +103,16 @@ class Socket:
         self.is_protocol = True
         """Whether it is told identity and state."""
         self.sent = 0
+        self.is_leaving = False
+        """Whether its agent is about to be run by another node: nothing more is read from it here."""
+        self.reading: asyncio.Timeout | None = None
+        """Ends the wait for its next message."""
+
+    def leave(self) -> None:
+        """Read nothing more from it here."""
+        self.is_leaving = True
+        if self.reading is not None and not self.reading.expired():
+            self.reading.reschedule(asyncio.get_running_loop().time())
 
     def send(self, frame: str | bytes) -> None:
         if self.is_open:
@@ -106,10 +125,51 @@ class Socket:
             self.writer.close(code, reason)
 
 
+class Missed:
+    """Keeps what is said to everybody, for sockets that are on their way to this node."""
+
+    unsent = 0
+
+    def __init__(self) -> None:
+        self.frames: list[str | bytes] = []
+        self.is_whole = True
+        self._bytes = 0
+
+    def send(self, number: int, frame: str | bytes) -> None:
+        self._bytes += len(frame)
+        if self._bytes > MISSED:
+            self.close(RESTARTING, "")
+        if self.is_whole:
+            self.frames.append(frame)
+
+    def room(self) -> None:
+        return None
+
+    def close(self, code: int, reason: str) -> None:
+        """Whatever was said, it is not known any more."""
+        self.is_whole = False
+        self.frames.clear()
+
+
+class Absent(Socket):
+    """Stands for all sockets of an agent that are on their way to this node."""
+
+    __slots__ = ("missed",)
+
+    def __init__(self, address: Address, *, is_protocol: bool) -> None:
+        self.missed = Missed()
+        super().__init__("", address, None, self.missed, path="/", query="", headers={}, user=None)
+        self.is_protocol = is_protocol
+
+
 class Sockets:
     """The open sockets of one node's agents."""
 
     def __init__(self) -> None:
+        self._came: dict[int, float] = {}
+        """The shards that came from another node just now, and until when sockets may follow."""
+        self._absent: dict[Address, tuple[Absent, Absent]] = {}
+        """Who stands for those of an agent: with the protocol, and without."""
         self._trees: dict[Address, dict[Address, dict[Socket, None]]] = {}
         self.count = 0
         self.arriving: dict[Writer | Socket, object] = {}
@@ -136,8 +196,68 @@ class Sockets:
                     del self._trees[root]
 
     def of(self, address: Address) -> list[Socket]:
-        """Return the sockets of one agent, oldest first."""
+        """Return the sockets of one agent, oldest first, to say something to all of them."""
+        found = self.here(address)
+        if self._came:
+            found.extend(self._on_the_way(address))
+        return found
+
+    def here(self, address: Address) -> list[Socket]:
+        """Return the sockets of one agent, oldest first; none that is still on its way."""
         return list(self._trees.get(address.root, {}).get(address, ()))
+
+    def gained(self, shards: Collection[int]) -> None:
+        """These came from another node; their sockets may follow."""
+        self._came.update(dict.fromkeys(shards, time.monotonic() + ON_THE_WAY))
+
+    def _on_the_way(self, address: Address) -> tuple[Absent, ...]:
+        if not self._came_lately(address.root):
+            return ()
+        found = self._absent.get(address)
+        if found is None:
+            found = Absent(address, is_protocol=True), Absent(address, is_protocol=False)
+            self._absent[address] = found
+        return found
+
+    def _came_lately(self, root: Address) -> bool:
+        now = time.monotonic()
+        if late := {shard for shard, until in self._came.items() if until < now}:
+            self._forget(late)
+        return shard_of(root) in self._came
+
+    def come(self, socket: Socket) -> bool:
+        """Take a socket that followed its tree from another node; False: what it missed meanwhile is not known."""
+        if not self._came_lately(socket.address.root):
+            return False
+        absent = self._absent.get(socket.address)
+        missed = None if absent is None else absent[0 if socket.is_protocol else 1].missed
+        if missed is not None and not missed.is_whole:
+            return False
+        self.add(socket)
+        for frame in () if missed is None else missed.frames:
+            socket.send(frame)
+        return True
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These go to another node: read nothing more from their sockets."""
+        self._forget(shards)
+        for root in list(self._trees):
+            if shard_of(root) in shards:
+                for socket in self.within(root):
+                    socket.leave()
+
+    def lost(self, shards: Collection[int]) -> None:
+        """These are another node's, and what was said last is not known: whoever listens has to come again."""
+        self._forget(shards)
+        for root in list(self._trees):
+            if shard_of(root) in shards:
+                self.close_within(root, RESTARTING, "The agent restarts")
+
+    def _forget(self, shards: Collection[int]) -> None:
+        for shard in shards:
+            self._came.pop(shard, None)
+        for address in [one for one in self._absent if shard_of(one.root) in shards]:
+            del self._absent[address]
 
     def number_of(self, address: Address) -> int:
         return len(self._trees.get(address.root, {}).get(address, ()))

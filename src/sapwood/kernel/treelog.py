@@ -25,6 +25,8 @@ from sapwood.storage.walframes import Frames
 
 PART = 900_000
 """Bytes of pages in one message; NATS takes a megabyte unless it is told otherwise."""
+KEPT = 32768
+"""Pages that are kept beside for a snapshot: 64 MB. If more change before it is done, it was for nothing."""
 MOST_PARTS = 900
 """How many messages are stored at once; the log takes a thousand."""
 
@@ -93,11 +95,13 @@ class _File:
 class Gathered:
     """Commits that are stored together."""
 
-    __slots__ = ("after", "files", "removed", "told", "up_to")
+    __slots__ = ("after", "files", "pages", "removed", "told", "up_to")
 
     def __init__(self, after: Gathered | None = None) -> None:
         self.files: dict[str, _File] = {}
         self.removed: set[str] = set()
+        self.pages = 0
+        """How many it has, at most."""
         self.up_to = 0
         """How many commits of the tree there were, these included."""
         self.after = after
@@ -105,20 +109,22 @@ class Gathered:
         self.told: list[Future[Tail]] = []
         """Whoever wants to know where they are stored."""
 
-    @property
-    def weight(self) -> int:
-        """About how many bytes it is."""
-        return sum(len(file.pages) for file in self.files.values()) * PAGE_SIZE
+    def count(self) -> int:
+        """Count the pages."""
+        self.pages = sum(len(file.pages) for file in self.files.values())
+        return self.pages
 
     def begin(self, stem: str, image: bytes) -> None:
         """A file begins, as this image."""
         view = memoryview(image)
         pages = {at // PAGE_SIZE + 1: view[at : at + PAGE_SIZE] for at in range(0, len(image), PAGE_SIZE)}
         self.files[stem] = _File(len(pages), pages, is_new=True)
+        self.pages += len(pages)
         self.removed.discard(stem)
 
     def take(self, stem: str, frames: Frames) -> None:
         """Add a commit."""
+        self.pages += len(frames.pages)
         file = self.files.get(stem)
         if file is None:
             self.files[stem] = _File(frames.size, frames.pages, is_new=False)
@@ -132,6 +138,7 @@ class Gathered:
 
     def merge(self, later: Gathered) -> None:
         """Add what came after this. Both share the pages then, so the other one may not change any more."""
+        self.pages += later.pages
         for stem in later.removed:
             self.remove(stem)
         for stem, file in later.files.items():
@@ -174,6 +181,8 @@ class Sending(NamedTuple):
     entries: list[Entry]
     messages: int
     """How many of them, the last ones, are messages of the tree; the others are about its alarm."""
+    size: int
+    """How long these are."""
     up_to: int
     digest: bytes
     epoch: int
@@ -203,13 +212,15 @@ class TreeLog:
         "shard",
         "since",
         "stored",
+        "stream",
         "tail",
         "text",
         "waiters",
     )
 
-    def __init__(self, root: Address, tail: Tail) -> None:
+    def __init__(self, root: Address, tail: Tail, stream: int) -> None:
         self.root = root
+        self.stream = stream
         self.text = str(root)
         self.id = tree_id(root)
         self.shard = shard_of(root)
@@ -257,11 +268,11 @@ class TreeLog:
         return asked or self.open is not None or bool(self.closed)
 
     @property
-    def weight(self) -> int:
-        """About how many bytes it would send now."""
+    def pages(self) -> int:
+        """How many pages it would send now, at most."""
         gathered = self.closed[0] if self.closed else self.open
-        weight = 0 if gathered is None else gathered.weight
-        return weight if self.rebasing is None or self.since is None else weight + self.since.weight
+        pages = 0 if gathered is None else gathered.pages
+        return pages if self.rebasing is None or self.since is None else pages + self.since.pages
 
     def gathering(self) -> Gathered:
         """Return what the next commit joins."""
@@ -279,6 +290,9 @@ class TreeLog:
     def cut(self, loop: asyncio.AbstractEventLoop) -> Cut:
         """Keep what is committed from now on beside, until it is stored with a new base."""
         cut = self.last_cut = Cut(loop)
+        if self.rebasing is not None:
+            _refuse([self.rebasing[1]], Unavailable(f"Another snapshot of {self.root} was begun."))
+            self.rebasing = None
         if self.open is not None:
             self.closed.append(self.open)
             self.open = None
@@ -301,6 +315,7 @@ class TreeLog:
             self.alarm = None
         gathered, base, is_end = self._next()
         sealed: list[Entry] = []
+        size = 0
         digest, told, up_to = self.tail.digest, (), self.stored
         if gathered is not None:
             parts = gathered.changes()
@@ -322,12 +337,13 @@ class TreeLog:
                     is_end=is_end,
                 )
                 data, digest = seal(message)
+                size += len(data)
                 sealed.append(Entry(self.shard, self.id, data, digest.hex(), replaces=is_fresh and number == 0))
             told, up_to = gathered.told, gathered.up_to
         if not entries and not sealed:
             return None
         is_fresh = bool(sealed) and sealed[0].replaces
-        self.sending = Sending([*entries, *sealed], len(sealed), up_to, digest, epoch.number, told, is_fresh)
+        self.sending = Sending(entries + sealed, len(sealed), size, up_to, digest, epoch.number, told, is_fresh)
         return self.sending
 
     def _next(self) -> tuple[Gathered | None, Base | None, bool]:
@@ -354,6 +370,8 @@ class TreeLog:
             gathered.up_to = max(gathered.up_to, self.stored)
             if self.since is not None and gathered.after is self.since:
                 self.since.merge(gathered)
+                if self.since.pages > KEPT and self.since.count() > KEPT:
+                    self.since = None
         return gathered, None, False
 
     def _all(self, gathered: Gathered) -> Gathered:
@@ -373,14 +391,13 @@ class TreeLog:
         if sent is None:
             return
         if sent.messages:
-            size = sum(len(entry.data) for entry in sent.entries[-sent.messages :])
             old = Tail() if sent.is_fresh else self.tail
             self.tail = Tail(
                 sequences[-1],
                 sent.digest,
                 sent.epoch,
                 old.messages + sent.messages,
-                old.stored_bytes + size,
+                old.stored_bytes + sent.size,
                 frozenset(),
             )
             self.stored = sent.up_to
@@ -424,7 +441,11 @@ class TreeLog:
         self.closed.clear()
         self.waiters, self.flushing = [], []
         settle(waiting, error)
-        for one in told:
-            if not one.done():
-                one.set_exception(Unavailable(str(error)))
-                one.exception()  # perhaps nobody looks any more
+        _refuse(told, error)
+
+
+def _refuse(told: Sequence[Future[Tail]], error: Unavailable) -> None:
+    for one in told:
+        if not one.done():
+            one.set_exception(Unavailable(str(error)))
+            one.exception()  # perhaps nobody looks any more

@@ -39,20 +39,19 @@ class Frames(NamedTuple):
 class WalFrames:
     """Reads the write-ahead log of one database."""
 
-    __slots__ = ("_descriptor", "_name")
+    __slots__ = ("_descriptor", "_name", "_salts")
 
     def __init__(self, wal: Path) -> None:
         self._name = wal.name
         self._descriptor = os.open(wal, os.O_RDONLY)
+        self._salts: tuple[int, int] | None = None
+        """What the frames of the log have in common since it began anew, which is when its first frame is written."""
 
     def read(self, first: int, last: int) -> Frames:
         """Return what these frames hold, both included; the first of the file is 1, the last ends a commit."""
-        header = os.pread(self._descriptor, WAL_HEADER, 0)
-        if len(header) < WAL_HEADER:
-            raise self._unfit("has no header")
-        magic, _, page_size, _, salt, other_salt = _header(header)
-        if magic not in MAGIC or page_size != PAGE_SIZE:
-            raise self._unfit("has a header that is not ours")
+        if first == 1 or self._salts is None:
+            self._salts = self._read_header()
+        salt, other_salt = self._salts
         length = (last - first + 1) * FRAME
         raw = os.pread(self._descriptor, length, WAL_HEADER + (first - 1) * FRAME)
         if len(raw) < length:
@@ -68,6 +67,15 @@ class WalFrames:
         if not size:
             raise self._unfit(f"has no end of a commit at frame {last}")
         return Frames(size, pages)
+
+    def _read_header(self) -> tuple[int, int]:
+        header = os.pread(self._descriptor, WAL_HEADER, 0)
+        if len(header) < WAL_HEADER:
+            raise self._unfit("has no header")
+        magic, _, page_size, _, salt, other_salt = _header(header)
+        if magic not in MAGIC or page_size != PAGE_SIZE:
+            raise self._unfit("has a header that is not ours")
+        return salt, other_salt
 
     def _unfit(self, why: str) -> StoredDataError:
         return StoredDataError(f"The write-ahead log {self._name} {why}.")

@@ -40,15 +40,20 @@ async def serve(
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
-    from sapwood.web.carrying import carry
+    from sapwood.web.carrying import carry, follow
     from sapwood.web.door import Place, Refusal, raw_path
     from sapwood.web.errors import close_code
+    from sapwood.web.moving import hold_open
     from sapwood.wire.routing import as_sent
 
     is_http = scope["type"] == "http"
     try:
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
+            if (moving := door.moving(found)) is not None:
+                with door.counted(scope):
+                    await (follow if is_http else hold_open)(door, *moving, found, scope, receive, send)
+                return
             if (away := door.away(found)) is not None:
                 with door.counted(scope):
                     await carry(*away, found, scope, receive, send)

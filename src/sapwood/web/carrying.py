@@ -19,8 +19,8 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import NotCopyable, Unavailable, UsageError
 from sapwood.kernel.far import Far
-from sapwood.kernel.parcels import Value, pack, value_from, value_of
-from sapwood.kernel.ports import Exchange, Transport
+from sapwood.kernel.parcels import Steps, Value, pack, value_from, value_of
+from sapwood.kernel.ports import Exchange, Moved, NotBegun, Transport
 from sapwood.kernel.sockets import RESTARTING
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 
@@ -47,6 +47,8 @@ FACTS = (
 """What the other node is told of a request; the rest of a scope is the business of this process."""
 LOST = 1006
 SOON = 2.0
+REPLAYED = 1024 * 1024
+"""Bytes of a request that are kept until whoever it is for was found."""
 ASGI_VERSION = {"version": "3.0", "spec_version": "2.3"}
 FIGURES = "figures"
 
@@ -60,23 +62,125 @@ class Carried(msgspec.Struct, array_like=True):
     scope: dict[str, Any]
     user: Value | None
     """Who it is, as far as the app around this one knows."""
+    may_move: bool = False
+    """Whether another node may run the root while the socket is open."""
+    kept: Kept | None = None
+    """What is known of a socket that was open already when its root came here."""
 
+
+class Kept(msgspec.Struct, array_like=True):
+    """An open socket, as one node tells another that goes on with it."""
+
+    id: str
+    steps: Steps
+    module: str
+    qualname: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    user: Value | None
+    tags: list[str]
+    note: bytes
+    is_readonly: bool
+    is_protocol: bool
+    sent: int
+    taken: int
+    """How many of the client's messages its agent got."""
+    epoch: int
+    """The number of the ownership under which its agent was run; 0: nobody counts them."""
+
+
+NEAR = "sapwood.near"
+"""In the scope of a socket that is held by the node that serves it."""
+HERE = "sapwood.here"
+"""The root is run here, and the socket is served."""
+TAKEN = "sapwood.taken"
+"""So many of the client's messages got to the agent."""
+MOVED = "sapwood.moved"
+"""The root is run elsewhere now; whoever takes up the socket there has to know this."""
 
 _read_carried = msgspec.msgpack.Decoder(Carried).decode
-_read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
+read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
     """Let another node answer a client of this one."""
+    await relay(far.open(CARRY, root, pack(told_of(place, scope))), scope, receive, send, root)
+
+
+async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let whoever runs a tree that may move answer a request: this node or another one."""
+    message = b""
+    replayed = Replayed(receive)
+
+    async def once() -> None:
+        nonlocal message
+        replayed.again()
+        if far.directory.is_here(root):
+            try:
+                await door.http(place, scope, replayed.receive, send)
+            except Moved:
+                if not replayed.is_whole:
+                    raise Unavailable("Too much was said already.") from None
+                raise
+            return
+        message = message or pack(told_of(place, scope))
+        await relay(far.open(CARRY, root, message), scope, replayed.receive, send, root, replayed)
+
+    try:
+        await far.follow(root, once)
+    except Unavailable:
+        await _excuse(f"The process of {root}", scope, receive, send, was_asked=False)
+
+
+def told_of(place: Place, scope: Scope) -> Carried:
+    """Return what the other node is told of a request or a socket."""
     facts = {name: scope[name] for name in FACTS if name in scope}
-    carried = Carried(place.root.type, place.name, place.rest, facts, _user(scope))
-    await relay(far.open(CARRY, root, pack(carried)), scope, receive, send, root)
+    return Carried(place.root.type, place.name, place.rest, facts, _user(scope))
+
+
+class Replayed:
+    """What a client says, from the beginning each time it is to be told to another node."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._said: list[MutableMapping[str, Any]] = []
+        self._bytes = 0
+        self._at = 0
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._at < len(self._said):
+            message = self._said[self._at]
+        else:
+            message = await self._receive()
+            self._bytes += len(message.get("body", b""))
+            if self._bytes <= REPLAYED:
+                self._said.append(message)
+        self._at += 1
+        return message
+
+    def again(self) -> None:
+        """Begin anew."""
+        self._at = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be said again; False: it was too much to keep."""
+        return self._bytes <= REPLAYED
 
 
 async def relay(
-    opening: Awaitable[Exchange], scope: Scope, receive: Receive, send: Send, root: Address | None = None
+    opening: Awaitable[Exchange],
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    root: Address | None = None,
+    replayed: Replayed | None = None,
 ) -> None:
-    """Be the server of an application that is at the other end of an exchange, in the process that runs this root."""
+    """Be the server of an application that is at the other end of an exchange, in the process that runs this root.
+
+    With what can be said again, `NotBegun` if the other end did not begin.
+    """
     is_http = scope["type"] == "http"
     begun = over = False
     exchange: Exchange | None = None
@@ -86,12 +190,18 @@ async def relay(
         upwards = asyncio.get_running_loop().create_task(_upwards(receive, exchange))
         while (packed := await exchange.receive()) is not None:
             begun = True
-            message = _read_message(packed)
+            message = read_message(packed)
             await send(message)
             over = over or _is_last(message)
     except OSError:
         pass  # the client is gone; the other node learns of it
-    except Unavailable:
+    except Unavailable as error:
+        if isinstance(error, NotBegun) and not begun and replayed is not None:
+            if upwards is not None:
+                upwards.cancel()
+                await asyncio.wait({upwards})
+            if replayed.is_whole:
+                raise
         if over:
             pass  # the client has all it is to be told, and may go on with its next request
         elif is_http:
@@ -102,7 +212,7 @@ async def relay(
         else:
             if upwards is None:
                 await receive()  # that it wants to connect
-            await _close(send, begun=begun)
+            await close_again(send, begun=begun)
     finally:
         if exchange is not None:
             exchange.drop()
@@ -150,7 +260,7 @@ async def _excuse(whose: str, scope: Scope, receive: Receive, send: Send, *, was
     await PlainTextResponse(f"{whose} {how}", 503, {"retry-after": "1"})(scope, receive, send)
 
 
-async def _close(send: Send, *, begun: bool) -> None:
+async def close_again(send: Send, *, begun: bool) -> None:
     with contextlib.suppress(OSError):  # the client may have gone at the same time
         if not begun:
             await send({"type": "websocket.accept"})
@@ -176,7 +286,9 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
     async def figures(exchange: Exchange) -> None:
         exchange.end((await door()).figures())
 
-    transport.answer(CARRY, lambda message, exchange: begin(_serve(_read_carried(message), exchange, door), exchange))
+    transport.answer(
+        CARRY, lambda message, exchange: begin(serve_for(_read_carried(message), exchange, door), exchange)
+    )
     transport.answer(FIGURES, lambda message, exchange: begin(figures(exchange), exchange))
 
 
@@ -194,15 +306,24 @@ async def all_figures(far: Far, own: bytes) -> list[bytes]:
     return [text for _, text in sorted(found.items())]
 
 
-async def _serve(carried: Carried, exchange: Exchange, door: Callable[[], Awaitable[Door]]) -> None:
+async def serve_for(carried: Carried, exchange: Exchange, door: Callable[[], Awaitable[Door]]) -> None:
+    """Serve a client that another node holds."""
     opened = await door()
     is_http = carried.scope["type"] == "http"
+    if not opened.is_here(carried.type, carried.name):
+        exchange.fail(Moved(f"{carried.type}:{carried.name}"))
+        return
     scope: Scope = {**carried.scope, "asgi": ASGI_VERSION}
     for name in ("headers", "client", "server"):
         if scope.get(name) is not None:
             scope[name] = _pairs(scope[name]) if name == "headers" else tuple(scope[name])
     if carried.user is not None:
         scope["user"] = value_from(carried.user)
+    if carried.may_move:
+        exchange.send(pack({"type": HERE}))
+    if carried.kept is not None:
+        await answer_over(exchange, partial(opened.go_on, carried.kept), scope)
+        return
     place = opened.place(carried.type, carried.name, carried.rest)
     await answer_over(exchange, partial(opened.http if is_http else opened.websocket, place), scope)
 
@@ -217,7 +338,7 @@ async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> No
         except Unavailable:
             packed = None
         if packed is not None:
-            return _read_message(packed)
+            return read_message(packed)
         return {"type": "http.disconnect"} if is_http else {"type": "websocket.disconnect", "code": LOST}
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -227,6 +348,8 @@ async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> No
     try:
         await application(scope, receive, send)
         exchange.end()
+    except Moved as error:
+        exchange.fail(error)
     except Exception as error:
         log.exception("a client that another process holds could not be served")
         exchange.fail(Unavailable(str(error)))

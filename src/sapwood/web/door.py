@@ -21,21 +21,25 @@ from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from uuid import uuid4
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
 from sapwood.address import Address, Step, kebab
-from sapwood.errors import InvalidName, NotFound, SapwoodError, Unavailable
+from sapwood.errors import InvalidName, NotCopyable, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass, all_classes, resolve
+from sapwood.kernel.classes import AgentClass, all_classes, named, resolve
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.outbox import Outbox
+from sapwood.kernel.parcels import Steps, address_of, kind_named, value_from, value_of
+from sapwood.kernel.ports import Moved
+from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.web.asgi import Receive, Scope, Send
-from sapwood.web.carrying import all_figures
+from sapwood.web.carrying import MOVED, NEAR, TAKEN, Kept, all_figures
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
 from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.pages import Pages
@@ -54,6 +58,10 @@ FAREWELL = 10.0
 TOO_BIG = 1009
 UNSAID = 1005
 BELOW = "Sub-agent connection"
+SAID_EACH = 16
+SAID_BYTES = 64 * 1024
+"""After so many messages, or bytes, whoever holds a socket for this node is told that they got to the agent."""
+CLOSING = 0.002
 
 
 class Clients(Protocol):
@@ -152,6 +160,24 @@ class Door:
             return None
         return None if far.directory.is_here(address) else (far, address)
 
+    def moving(self, place: Place) -> tuple[Far, Address] | None:
+        """Return the way to a root that another node may run at any time; None: it stays where it is."""
+        far = self._node.far
+        if far is None:
+            return None
+        try:
+            address = Address.root_of(place.root.type, place.name)
+        except InvalidName:
+            return None
+        return (far, address) if far.moves(address) else None
+
+    def is_here(self, type: str, name: str) -> bool:
+        """Return whether a root that another node has a client for is run here."""
+        try:
+            return self._node.owns(Address.root_of(type, name))
+        except InvalidName:
+            return True  # whoever serves it says so
+
     @contextlib.contextmanager
     def counted(self, scope: Scope) -> Generator[None, None, None]:
         """Count a socket that is held here for another node; refuse it if there are too many."""
@@ -230,6 +256,8 @@ class Door:
                 await PlainTextResponse(TEXT[413], 413)(scope, receive, noted)
         except ClientDisconnect:
             pass  # nobody is left to be told
+        except Moved:
+            raise  # nothing of it was begun: whoever runs it now is asked
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
@@ -380,7 +408,8 @@ class Door:
         await send({"type": "websocket.accept"})
         # Accepted before anybody is asked: to a refused handshake the clients come back for ever.
         wire = Wire(send, self._settings.outgoing_bytes)
-        self._count += 1
+        number = int(NEAR not in scope)  # it is counted by whoever holds it
+        self._count += number
         began = time.monotonic()
         trace = trace_of(scope)
         about = {"address": f"{place.root.type}:{place.name}", "trace": trace}
@@ -392,7 +421,43 @@ class Door:
         finally:
             lasted = time.monotonic() - began
             access.info("SOCKET %s closed after %.1f s trace %s", _shown(scope), lasted, trace, extra=about)
-            self._count -= 1
+            self._count -= number
+
+    async def go_on(self, kept: Kept, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket that was open already when its agent came to this node."""
+        wire = Wire(send, self._settings.outgoing_bytes)
+        address = address_of(kept.steps)
+        socket = Socket(
+            kept.id,
+            address,
+            named(kept.module, kept.qualname) or resolve(address.type),
+            wire,
+            path=kept.path,
+            query=kept.query,
+            headers=Headers(dict(kept.headers)),
+            user=None if kept.user is None else value_from(kept.user),
+        )
+        socket.tags, socket.note, socket.sent = tuple(kept.tags), kept.note, kept.sent
+        socket.is_readonly, socket.is_protocol = kept.is_readonly, kept.is_protocol
+        number = int(NEAR not in scope)
+        self._count += number
+        try:
+            while (actor := self._node.awake(address)) is not None and (outbox := actor.found(Outbox)) is not None:
+                if (waiting := outbox.until_empty()) is None:
+                    break
+                await asyncio.wait({waiting})  # what was said to all before it came is said to it from what it missed
+            if self._followed_at_once(kept, address.root) and self._node.sockets.come(socket):
+                await self._hold(socket, wire, receive, kept.taken)
+            else:
+                socket.close(RESTARTING, "The agent restarts")
+        finally:
+            self._count -= number
+
+    def _followed_at_once(self, kept: Kept, root: Address) -> bool:
+        """Return whether nobody ran the tree between whoever a socket comes from and this node."""
+        far = self._node.far
+        # One that released it, and one that took it.
+        return far is None or not kept.epoch or far.epoch_of(root) <= kept.epoch + 2
 
     async def _let_in(self, place: Place, request: HTTPConnection, wire: Wire) -> Socket | None:
         """Return the socket of a client; None if it was refused, and told so."""
@@ -411,6 +476,9 @@ class Door:
         except Refusal as no:
             status = no.response.status_code
             wire.close(close_code(status), f"{no.what} rejected ({status})")
+        except Moved:
+            wire.tell({"type": MOVED, "socket": b""})  # nothing was begun: whoever runs it now is asked
+            await wire.until_written()
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log("connection", error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
@@ -418,13 +486,13 @@ class Door:
             arriving.pop(wire, None)
         return None
 
-    async def _hold(self, socket: Socket, wire: Wire, receive: Receive) -> None:
+    async def _hold(self, socket: Socket, wire: Wire, receive: Receive, taken: int = 0) -> None:
         counted = (socket.address, ("user", _key(socket.user)))
         self._open.update(counted)
         try:
             async with asyncio.timeout(None) as patience:
                 wire.gone.add_done_callback(lambda _: self._end_soon(patience))
-                await self._converse(socket, wire, receive)
+                await self._converse(socket, wire, receive, taken)
         except TimeoutError:
             pass
         finally:
@@ -463,36 +531,17 @@ class Door:
             user=arrival.user,
         )
 
-    async def _converse(self, socket: Socket, wire: Wire, receive: Receive) -> None:
+    async def _converse(self, socket: Socket, wire: Wire, receive: Receive, taken: int) -> None:
+        """Hand on what a client says; `taken`: how many of its messages another node handed on before."""
         code, reason = UNSAID, ""
-        under_way: set[Future[Any]] = set()
         try:
-            actor = await self._awake(socket)
-            await self._clients(actor).connect(socket)
-            while True:
-                message = await receive()
-                if message["type"] == "websocket.disconnect":
-                    code, reason = message.get("code", UNSAID), message.get("reason") or ""
-                    break
-                if not socket.is_open:
-                    continue  # it was closed meanwhile: what is still on its way must not wake anybody
-                data = message.get("text")
-                data = data if data is not None else message.get("bytes") or b""
-                if size(data) > self._settings.frame_bytes:
-                    socket.close(TOO_BIG, "The message is too long")
-                    break
-                if not actor.ready:
-                    actor = await self._awake_for(socket, data) or actor
-                pending = self._clients(actor).message(socket, data) if actor.ready else None
-                if pending is not None:
-                    under_way.add(pending)
-                    pending.add_done_callback(functools.partial(_ended, under_way))
-                    if len(under_way) >= IN_FLIGHT:
-                        # A client that left is not noticed here, so this may not last for ever.
-                        ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
-                        if not ended:
-                            socket.close(TRY_AGAIN, "Too many calls under way")
-                            break
+            if not taken:
+                await self._clients(await self._awake(socket)).connect(socket)
+            try:
+                # The first is that it wants to connect.
+                code, reason = await self._listen(socket, wire, receive, taken or 1)
+            except Leaving as leaving:
+                await self._hand_over(socket, wire, leaving.counts)
         except CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
@@ -505,13 +554,103 @@ class Door:
             if not socket.is_orphan:
                 await self._say_goodbye(socket, code, reason)
 
+    async def _listen(self, socket: Socket, wire: Wire, receive: Receive, taken: int) -> tuple[int, str]:
+        """Hand on what a client says; return the code and the reason it closed with."""
+        under_way: set[Future[Any]] = set()
+        far, root = self._node.far, socket.address.root
+        counts = Taken(taken, far.epoch_of(root), wire) if far is not None and far.moves(root) else None
+        actor = self._node.awake(socket.address)
+        while True:
+            message = await (receive() if counts is None else self._next(socket, receive, counts))
+            if message["type"] == "websocket.disconnect":
+                return message.get("code", UNSAID), message.get("reason") or ""
+            if not socket.is_open:
+                continue  # it was closed meanwhile: what is still on its way must not wake anybody
+            data = message.get("text")
+            data = data if data is not None else message.get("bytes") or b""
+            if size(data) > self._settings.frame_bytes:
+                socket.close(TOO_BIG, "The message is too long")
+                return UNSAID, ""
+            if actor is None or not actor.ready:
+                try:
+                    actor = await self._awake_for(socket, data)
+                except Moved:
+                    if counts is None:
+                        raise
+                    raise Leaving(counts) from None
+            pending = self._clients(actor).message(socket, data) if actor is not None and actor.ready else None
+            if counts is not None:
+                counts.add(len(data))
+            if pending is not None:
+                under_way.add(pending)
+                pending.add_done_callback(functools.partial(_ended, under_way))
+                if len(under_way) >= IN_FLIGHT:
+                    # A client that left is not noticed here, so this may not last for ever.
+                    ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
+                    if not ended:
+                        socket.close(TRY_AGAIN, "Too many calls under way")
+                        return UNSAID, ""
+
+    async def _next(self, socket: Socket, receive: Receive, counts: Taken) -> MutableMapping[str, Any]:
+        """Return what a client says next, or raise `Leaving`: whatever it says is for another node."""
+        if not socket.is_leaving:
+            try:
+                async with asyncio.timeout(None) as socket.reading:
+                    message = await receive()
+                # It may have come at the same moment; then whoever runs the tree next is told it again.
+                if self._node.owns(socket.address.root):
+                    return message
+            except TimeoutError:
+                if not socket.is_leaving:
+                    raise
+            finally:
+                socket.reading = None
+        raise Leaving(counts)
+
+    async def _hand_over(self, socket: Socket, wire: Wire, counts: Taken) -> None:
+        """Tell whoever holds a socket that its agent is at another node now, and what that has to know of it."""
+        root = socket.address.root
+        # Until its tree is closed here, its agent may speak to it, and keep something with it.
+        while root in self._node.trees and not self._node.owns(root):  # noqa: ASYNC110 - a tree tells nobody
+            await asyncio.sleep(CLOSING)
+        socket.is_orphan = True
+        if not socket.is_open:
+            return
+        kind = socket.kind or resolve(socket.address.type)
+        try:
+            user = None if socket.user is None else value_of(socket.user)
+        except (NotCopyable, NotImplementedError):
+            socket.close(RESTARTING, "The agent restarts")  # it says anew who it is
+            return
+        kept = Kept(
+            socket.id,
+            cast("Steps", list(socket.address.steps)),
+            *kind_named(kind),
+            socket.path,
+            socket.query,
+            list(socket.headers.items()),
+            user,
+            list(socket.tags),
+            socket.note,
+            socket.is_readonly,
+            socket.is_protocol,
+            socket.sent,
+            counts.taken,
+            counts.epoch,
+        )
+        wire.tell({"type": MOVED, "socket": msgspec.msgpack.encode(kept)})
+        await wire.until_written()
+
     async def _awake(self, socket: Socket) -> Actor:
+        assert socket.kind is not None
         return await self._node.reach(socket.address, socket.kind, None)
 
     async def _awake_for(self, socket: Socket, data: str | bytes) -> Actor | None:
         """Wake the agent for a message; if it cannot be woken, a caller is told so."""
         try:
             return await self._awake(socket)
+        except Moved:
+            raise
         except SapwoodError as error:
             frame = frames.read(data) if isinstance(data, str) else None
             if isinstance(frame, frames.Rpc):
@@ -543,6 +682,33 @@ class Door:
             return urlsplit(origin).netloc == request.headers.get("host")
         except ValueError:
             return False
+
+
+class Leaving(Exception):
+    """The tree of a socket's agent is about to be run by another node."""
+
+    def __init__(self, counts: Taken) -> None:
+        super().__init__("Another node runs the tree.")
+        self.counts = counts
+
+
+class Taken:
+    """Counts what got from a client to its agent, and tells whoever holds the socket now and then."""
+
+    __slots__ = ("_bytes", "_told", "_wire", "epoch", "taken")
+
+    def __init__(self, taken: int, epoch: int, wire: Wire) -> None:
+        self.taken = self._told = taken
+        self.epoch = epoch
+        self._bytes = 0
+        self._wire = wire
+
+    def add(self, size: int) -> None:
+        self.taken += 1
+        self._bytes += size
+        if self.taken - self._told >= SAID_EACH or self._bytes >= SAID_BYTES:
+            self._told, self._bytes = self.taken, 0
+            self._wire.tell({"type": TAKEN, "count": self.taken})
 
 
 class TooLarge(Exception):

@@ -24,8 +24,8 @@ MUCH = 64 * 1024
 EACH = 64
 """Bytes that a waiting frame takes beside its own: many small ones are much."""
 
-Item = str | bytes | tuple[int, str]
-"""A frame, or a close with its code and reason."""
+Item = str | bytes | tuple[int, str] | Message
+"""A frame, a close with its code and reason, or a word for whoever holds the socket."""
 
 
 class Wire:
@@ -47,6 +47,16 @@ class Wire:
     def send(self, number: int, frame: str | bytes) -> None:
         if not self._closing:
             self._put(frame)
+
+    def tell(self, word: Message) -> None:
+        """Say something to whoever holds the socket for this node, after what was sent before."""
+        if not self._closing:
+            self._put(word)
+
+    async def until_written(self) -> None:
+        """Return when nothing waits any more."""
+        while (task := self._task) is not None:
+            await asyncio.wait({task})
 
     def close(self, code: int, reason: str) -> None:
         if not self._closing:
@@ -138,12 +148,14 @@ def size(data: str | bytes) -> int:
 
 
 def _weight(item: Item) -> int:
-    return 0 if isinstance(item, tuple) else size(item) + EACH
+    return size(item) + EACH if isinstance(item, str | bytes) else 0
 
 
 def _message(item: Item) -> Message:
     if isinstance(item, tuple):
         return {"type": "websocket.close", "code": item[0], "reason": item[1]}
+    if isinstance(item, MutableMapping):
+        return item
     return {"type": "websocket.send", "text" if isinstance(item, str) else "bytes": item}
 
 

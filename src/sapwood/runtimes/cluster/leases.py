@@ -72,6 +72,7 @@ class Lease:
         self.lapses = 0
         """How often it lapsed; the first renewal of all counts as one."""
         self._checked = 0
+        self._is_over = False
 
     def is_valid(self) -> bool:
         """Return whether this node may answer now."""
@@ -84,6 +85,8 @@ class Lease:
 
     def renewed(self, sent: float) -> None:
         """Take note that a renewal is stored, which was sent then."""
+        if self._is_over:
+            return
         if self._now() >= self._unnoticed_until:
             self.lapses += 1
         self._sent = sent
@@ -93,14 +96,14 @@ class Lease:
 
     def checked(self, lapses: int) -> None:
         """It was checked what we own, all of it after the lapse of this number and the renewal that followed."""
-        if lapses == self.lapses:
+        if lapses == self.lapses and not self._is_over:
             self._checked = lapses
             self._valid_until = self._sent + self._seconds
 
     def end(self) -> None:
-        """It is valid no more."""
-        self._valid_until = self._unnoticed_until = 0.0
-        self._checked = -1
+        """It is valid no more, whatever comes."""
+        self._is_over = True
+        self._valid_until = 0.0
 
 
 class _Mark:
@@ -114,6 +117,7 @@ class _Mark:
 
 
 GONE = -1
+UNSEEN = -2
 
 
 class Nodes:
@@ -145,7 +149,7 @@ class Nodes:
         self._last_view = answered
         self._leases = dict(leases)
         for lease in leases.values():
-            self._marks.setdefault(Life(lease.node, lease.life), _Mark(GONE - 1, answered))
+            self._marks.setdefault(Life(lease.node, lease.life), _Mark(UNSEEN, answered))
         dead: set[Life] = set()
         for life, mark in self._marks.items():
             lease = leases.get(life.node)
@@ -164,7 +168,7 @@ class Nodes:
     def watch(self, lives: Collection[Life]) -> None:
         """Have these looked at too: they own something, and nobody by this name and life may be seen."""
         for life in lives:
-            self._marks.setdefault(life, _Mark(GONE - 1, 0.0))
+            self._marks.setdefault(life, _Mark(UNSEEN, 0.0))
 
     def forget(self, lives: Collection[Life]) -> None:
         """These own nothing and are dead."""
@@ -185,8 +189,8 @@ class Nodes:
 
     def next_death(self) -> float | None:
         """Return when somebody may have to be counted as dead, if nothing is seen of them until then."""
-        times = [mark.since + self._until_dead for mark in self._marks.values() if not mark.is_dead and mark.since]
-        return min(times, default=None)
+        seen = [mark for mark in self._marks.values() if not mark.is_dead and mark.beat != UNSEEN]
+        return min((mark.since + self._until_dead for mark in seen), default=None)
 
     def leases(self) -> dict[str, NodeLease]:
         """Return every lease as it was last seen."""

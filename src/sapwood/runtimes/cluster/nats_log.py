@@ -11,7 +11,6 @@ an atomic batch. Every message has an id, so trying again never stores it twice.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -214,7 +213,7 @@ class NatsLog:
         names, shard = self._names, entry.shard
         subject = names.alarm(shard, entry.tree) if entry.is_alarm else names.tree(shard, entry.tree)
         message = await self._last_message(self.stream_of(shard), subject)
-        if message is None or f"{ID}: {entry.id}\r".encode() not in base64.b64decode(message.hdrs):
+        if message is None or f"{ID}: {entry.id}\r".encode() not in message.hdrs:
             raise Unavailable("The log has stored what it was sent, and more: somebody else owns the tree now.")
         return message.seq
 
@@ -271,38 +270,41 @@ class NatsLog:
 
         trying = _Trying("a question (DIRECT.GET)", READING)
         found: list[tuple[str, int, bytes]] = []
+        while True:
+            try:
+                some, left, up_to = await self._page(stream, {**question, "seq": begin})
+            except nats.errors.ConnectionClosedError:
+                raise Unavailable("The connection to NATS is closed.") from None
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                await trying.again(error)
+                continue
+            found += some
+            if not left or not some:
+                return found, up_to
+            begin = some[-1][1] + 1
+
+    async def _page(self, stream: int, question: Mapping[str, object]) -> tuple[list[tuple[str, int, bytes]], int, int]:
+        """Return what one question is answered with, how much is left, and up to where the replica looked."""
         connection = self._connection
         inbox = connection.new_inbox()
         answers = await connection.subscribe(inbox, pending_bytes_limit=1 << 30)
-        subject = f"$JS.API.DIRECT.GET.{self._names.stream(stream)}"
+        found: list[tuple[str, int, bytes]] = []
         try:
+            subject = f"$JS.API.DIRECT.GET.{self._names.stream(stream)}"
+            await connection.publish(subject, _question(question), reply=inbox)
             while True:
-                try:
-                    await connection.publish(subject, _question({**question, "seq": begin}), reply=inbox)
-                    while True:
-                        message = await answers.next_msg(timeout=ATTEMPT)
-                        headers: dict[str, str] = message.headers or {}
-                        status = headers.get("Status")
-                        if status is None:
-                            place = int(headers["Nats-Sequence"])
-                            found.append((headers["Nats-Subject"], place, message.data))
-                            begin = place + 1
-                        elif status == "404":
-                            return found, 0
-                        elif status == "204":
-                            break
-                        else:
-                            raise OSError(f"{status} {headers.get('Description', '')}")
-                    if int(headers.get("Nats-Num-Pending", "0")) <= 0:
-                        return found, int(headers.get("Nats-UpTo-Sequence", "0"))
-                except nats.errors.ConnectionClosedError:
-                    raise Unavailable("The connection to NATS is closed.") from None
-                except (nats.errors.Error, TimeoutError, OSError) as error:
-                    await trying.again(error)
-                    # What the old question is still answered with must not be taken for an answer to the next.
-                    await answers.unsubscribe()
-                    inbox = connection.new_inbox()
-                    answers = await connection.subscribe(inbox, pending_bytes_limit=1 << 30)
+                message = await answers.next_msg(timeout=ATTEMPT)
+                headers: dict[str, str] = message.headers or {}
+                match headers.get("Status"):
+                    case None:
+                        found.append((headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data))
+                    case "404":
+                        return found, 0, 0
+                    case "204":
+                        left, up_to = headers.get("Nats-Num-Pending", "0"), headers.get("Nats-UpTo-Sequence", "0")
+                        return found, int(left), int(up_to)
+                    case status:
+                        raise OSError(f"{status} {headers.get('Description', '')}")
         finally:
             if not connection.is_closed:
                 await answers.unsubscribe()
@@ -342,7 +344,7 @@ class NatsLog:
         subjects = list(counted)
         for at in range(0, len(subjects), AT_ONCE):
             some = await asyncio.gather(*(self._last_message(stream, one) for one in subjects[at : at + AT_ONCE]))
-            lines += [(one.subject, one.seq, base64.b64decode(one.data)) for one in some if one is not None]
+            lines += [(one.subject, one.seq, one.data) for one in some if one is not None]
         return lines
 
     async def _state(self, stream: int) -> int:

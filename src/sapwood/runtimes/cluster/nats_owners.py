@@ -76,6 +76,10 @@ class Ground(Protocol):
         """Store owners, each if the one before has this place; return those that were stored, and where."""
         ...
 
+    def stream_of(self, shard: int) -> int:
+        """Return where a shard lies: owners of one stream are stored together."""
+        ...
+
     async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
         """Ask a node something about shards; return whether it agreed."""
         ...
@@ -184,7 +188,7 @@ class NatsOwners:
 
         async def one(shard: int) -> None:
             async with turns:
-                stream = self._names.stream(self._names.layout.stream_of(shard))
+                stream = self._names.stream(self.stream_of(shard))
                 found = await self._get(stream, {"last_by_subj": self._names.owner(shard)})
             if found is not None:
                 held[shard] = Held(found[0], decode(found[2]))
@@ -195,7 +199,7 @@ class NatsOwners:
     async def write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
         streams: dict[int, list[int]] = {}
         for shard in owners:
-            streams.setdefault(self._names.layout.stream_of(shard), []).append(shard)
+            streams.setdefault(self.stream_of(shard), []).append(shard)
 
         async def one_stream(shards: list[int]) -> dict[int, Held]:
             stored: dict[int, Held] = {}
@@ -208,6 +212,9 @@ class NatsOwners:
         if stored:
             await self._tell(stored)
         return stored
+
+    def stream_of(self, shard: int) -> int:
+        return self._names.layout.stream_of(shard)
 
     async def _tell(self, stored: Mapping[int, Held]) -> None:
         import nats.errors

@@ -16,13 +16,14 @@ import functools
 import logging
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Epoch, Holder
 from sapwood.kernel.shards import SHARDS, shard_of
-from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Lease, Life, NodeLease, Nodes, Now, now
+from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
+from sapwood.runtimes.cluster.membership import Membership, settle
 from sapwood.runtimes.cluster.nats_owners import NOBODY, Ground, Held
 from sapwood.runtimes.cluster.owners import Owner, turn_of, wished
 
@@ -60,18 +61,23 @@ class Ownership:
         self._ground = ground
         self._node = node
         self.life = uuid.uuid4().hex[:16]
-        self._about = NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {}))
-        self._figures = figures
-        self._renewal = renewal
         self._pause = GROUP * 60 / moves_per_minute
         self._patience = patience
         self._now = now
-        self._lease = Lease(lease, margin=margin, now=now)
-        self._nodes = Nodes(lease, margin=margin)
+        self._membership = Membership(
+            ground,
+            NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {})),
+            lease=lease,
+            renewal=renewal,
+            margin=margin,
+            now=now,
+            load=lambda: (len(self._mine), figures()),
+            changed=self._members_changed,
+            displaced=lambda: self._drop(list(self._mine)),
+        )
+        self._lease = self._membership.lease
+        self._nodes = self._membership.nodes
         self._holder: Holder | None = None
-        self._state: Literal["here", "leaving", "left"] = "here"
-        self._beat = 0
-        self._lease_place = 0
 
         self._known: dict[int, Held] = {}
         """Who owns what, as far as this node was told."""
@@ -83,16 +89,18 @@ class Ownership:
         """Those that are being gained or let go."""
         self._doubted: set[int] = set()
         """Those whose owner has to be read before anything is made of them."""
+        self._unsettled = set(range(SHARDS))
+        """Those that may be without an owner."""
         self._free_since: dict[int, float] = {}
         self._promised: dict[int, str] = {}
         """What is to be handed over to whom, as soon as the pace allows."""
         self._asked: dict[str, float] = {}
-        """Who was asked for shards, and when."""
+        """Who was asked for shards, and when to ask again."""
+        self._live: tuple[str, ...] = ()
+        self._next_asking = 0.0
 
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._look_now = asyncio.Event()
-        self._lookers: list[asyncio.Future[None]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._has_looked = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -107,7 +115,11 @@ class Ownership:
 
     def is_here(self, root: Address) -> bool:
         """Return whether this node may run the tree."""
-        return bool(self._here[shard_of(root)])
+        return self.has(shard_of(root))
+
+    def has(self, shard: int) -> bool:
+        """Return whether this node may run the trees of a shard."""
+        return bool(self._here[shard])
 
     def fixed_owner(self, root: Address) -> str | None:
         """Return nobody: trees move."""
@@ -215,19 +227,17 @@ class Ownership:
     async def join(self, holder: Holder) -> None:
         """Take part: return when this node has a lease and owns whatever it should that nobody has."""
         self._holder = holder
-        await self._ground.listen(self._node, self._heard_lease, self._heard_owners, self._heard_question)
-        self._lease_place, before = await self._ground.last_lease(self._node)
-        if before is not None and before.state != "left":
-            log.info("There was a node %r before; what it owned is taken when its lease is over.", self._node)
+        await self._ground.listen(self._node, self._membership.heard, self._heard_owners, self._heard_question)
+        await self._membership.begin()
         self._loops = [
-            asyncio.ensure_future(self._always(self._renew_for_ever)),
+            asyncio.ensure_future(self._always(self._membership.renew_for_ever)),
             asyncio.ensure_future(self._always(self._act_for_ever)),
             asyncio.ensure_future(self._always(self._hand_over_for_ever)),
         ]
         try:
             async with asyncio.timeout(self._patience):
                 await self._has_looked.wait()
-                while self._acts:
+                if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
             await self._stop()
@@ -235,25 +245,27 @@ class Ownership:
 
     async def leave(self, patience: float = PATIENCE) -> None:
         """Hand over everything, each shard to whoever should have it, and take part no more."""
-        if self._state == "left":
+        if self._membership.state == "left":
             await self._stop()
             return
-        self._state = "leaving"
+        self._membership.state = "leaving"
         self._promised.clear()
         try:
             async with asyncio.timeout(patience):
-                await self._look()
-                while self._acts:  # what is being gained has to be let go too
-                    await asyncio.wait(list(self._acts))
+                if self._acts:  # what is being gained has to be let go too
+                    _, hanging = await asyncio.wait(list(self._acts), timeout=1)
+                    for act in hanging:
+                        act.cancel()
+                    await asyncio.gather(*hanging, return_exceptions=True)
                 others = [node for node in self._nodes.live() if node != self._node]
                 await self._release({shard: wished(shard, others) for shard in self._mine})
-                self._state = "left"
+                self._membership.state = "left"
                 self._lease.end()
-                await self._look()
+                await self._membership.look()
         except TimeoutError:
             log.warning("%d shards were not handed over; others take them when the lease is over.", len(self._mine))
         finally:
-            self._state = "left"
+            self._membership.state = "left"
             self._lease.end()
             self._drop(list(self._mine))
             await self._stop()
@@ -294,98 +306,12 @@ class Ownership:
             log.error("Shards were not moved.", exc_info=task.exception())
         self._wake.set()
 
-    # The lease.
-
-    async def _renew_for_ever(self) -> None:
-        while True:
-            self._look_now.clear()
-            lookers, self._lookers = self._lookers, []
-            begun = self._now()
-            try:
-                async with asyncio.timeout(self._renewal):
-                    goes_on = await self._renew()
-            except (Unavailable, TimeoutError) as error:
-                log.warning("The lease was not renewed: %s", error or "no answer in time")
-                self._lookers = lookers + self._lookers
-                await asyncio.sleep(min(0.25, self._renewal / 4))
-                continue
-            except BaseException:
-                self._lookers = lookers + self._lookers
-                raise
-            if not goes_on:
-                return
-            _settle(lookers)
-            due = self._nodes.next_death()
-            wait = begun + self._renewal - self._now()
-            if due is not None:
-                wait = min(wait, max(0.05, due - self._now() + 0.01))
-            try:
-                async with asyncio.timeout(max(0.02, wait)):
-                    await self._look_now.wait()
-                await asyncio.sleep(0.005)  # several who want to know are told together
-            except TimeoutError:
-                pass
-
-    async def _renew(self) -> bool:
-        """Renew the lease, and look at those of others; return whether there is still one to renew."""
-        sent = self._now()
-        self._beat += 1
-        beat = self._beat
-        lease = NodeLease(
-            self._node,
-            self.life,
-            beat,
-            self._about.version,
-            self._state,
-            len(self._mine),
-            self._about.url,
-            self._about.labels,
-            self._figures(),
-        )
-        place = await self._ground.renew(lease, self._lease_place)
-        if place is None:
-            self._lease_place, last = await self._ground.last_lease(self._node)
-            if last is None or last.life == self.life or beat == 1:
-                return await self._renew()
-            self._displaced()
-            return False
-        self._lease_place = place
-        if self._state != "left":
-            self._lease.renewed(sent)
-        if not self._lease.is_checked:
-            self._wake.set()
-        while True:
-            leases = await self._ground.leases()
-            own = leases.get(self._node)
-            if own is not None and own.life == self.life and own.beat >= beat:
-                break
-            await asyncio.sleep(0.02)  # that replica is behind: what it says of others is old too
-        knew = set(self._nodes.live())
-        dead = self._nodes.viewed(leases, asked=sent, answered=self._now())
-        if dead:
-            log.info("Dead: %s", ", ".join(sorted(life.node for life in dead)))
-        if dead or knew != set(self._nodes.live()):
-            self._wake.set()
-        return True
-
-    def _displaced(self) -> None:
-        log.error("Another process is the node %r now; this one stops answering.", self._node)
-        self._lease.end()
-        self._state = "left"
-        self._drop(list(self._mine))
-
-    async def _look(self) -> None:
-        """Return when the leases were seen as they stand now or later."""
-        looker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lookers.append(looker)
-        self._look_now.set()
-        await looker
-
-    def _heard_lease(self, lease: NodeLease) -> None:
-        if lease.life != self.life and self._nodes.heard(lease, self._now()):
-            self._look_now.set()
-
     # What is known of owners.
+
+    def _members_changed(self, died: bool) -> None:
+        if died:
+            self._unsettled.update(range(SHARDS))
+        self._wake.set()
 
     def _heard_owners(self, owners: Mapping[int, Held]) -> None:
         self._learn(owners)
@@ -398,6 +324,7 @@ class Ownership:
             if held.sequence <= self._known.get(shard, NOBODY).sequence:
                 continue
             self._known[shard] = held
+            self._unsettled.add(shard)
             self._free_since.pop(shard, None)
             if held.owner.life != self.life:
                 if held.owner.node:
@@ -412,13 +339,14 @@ class Ownership:
 
     def _tell_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        _settle(waiting)
+        settle(waiting)
 
     def _drop(self, shards: Collection[int]) -> None:
         dropped = [shard for shard in shards if self._mine.pop(shard, None) is not None]
         for shard in dropped:
             self._here[shard] = 0
             self._promised.pop(shard, None)
+        self._unsettled.update(dropped)
         if dropped and self._holder is not None:
             self._holder.lost(dropped)
 
@@ -452,43 +380,55 @@ class Ownership:
 
     def _decide(self) -> float:
         """Take what may be taken, and ask for what others should not have; return when to decide again."""
-        if self._state != "here" or not self._lease.is_valid():
+        if self._membership.state != "here" or not self._lease.is_valid():
             return LOOK
-        at = self._now()
         live = tuple(sorted({*self._nodes.live(), self._node}))
-        wish = _wish(live)
-        take: list[int] = []
-        wanted: dict[str, list[int]] = {}
-        wait = LOOK
-        in_use: set[Life] = set()
-        for shard in range(SHARDS):
-            held = self._known.get(shard, NOBODY)
-            owner = held.owner
-            in_use.add(Life(owner.node, owner.life))
-            if shard in self._mine or shard in self._busy or shard in self._doubted:
-                continue
-            if owner.node and owner.life != self.life and not self._nodes.is_dead(Life(owner.node, owner.life)):
-                if wish[shard] == self._node and owner.node in live:
-                    wanted.setdefault(owner.node, []).append(shard)
-                continue
-            if owner.node and owner.life == self.life:
-                take.append(shard)  # written, and never heard of again
-                continue
-            since = self._free_since.setdefault(shard, at)
-            turn = since + turn_of(self._node, shard, owner, live) - at
-            if turn <= 0:
-                take.append(shard)
-            else:
-                wait = min(wait, turn)
-        self._nodes.forget([life for life in self._nodes.dead() if life not in in_use])
+        take, wait = self._takeable(live)
         if take:
             self._busy.update(take)
             self._start(self._take(take))
-        for node, shards in wanted.items():
-            if self._asked.get(node, 0.0) <= at:
-                self._asked[node] = at + 5 * self._renewal
-                self._start(self._ask_for(node, shards))
-        return wait
+        at = self._now()
+        if live != self._live or at >= self._next_asking:
+            self._live = live
+            self._next_asking = at + LOOK
+            for node, shards in self._wanted(live).items():
+                if self._asked.get(node, 0.0) <= at:
+                    self._asked[node] = at + 5 * LOOK
+                    self._start(self._ask_for(node, shards))
+            owners = {Life(held.owner.node, held.owner.life) for held in self._known.values()}
+            self._nodes.forget([life for life in self._nodes.dead() if life not in owners])
+        return min(wait, max(0.0, self._next_asking - at))
+
+    def _takeable(self, live: Sequence[str]) -> tuple[list[int], float]:
+        """Return what this node may take now, and when to look again at what others should take first."""
+        at = self._now()
+        take: list[int] = []
+        wait = LOOK
+        for shard in list(self._unsettled):
+            owner = self._known.get(shard, NOBODY).owner
+            if shard in self._busy or shard in self._doubted:
+                continue
+            is_ours = bool(owner.node) and owner.life == self.life
+            is_anothers = bool(owner.node) and not is_ours and not self._nodes.is_dead(Life(owner.node, owner.life))
+            if shard in self._mine or is_anothers:
+                self._unsettled.discard(shard)
+                continue
+            turn = self._free_since.setdefault(shard, at) + turn_of(self._node, shard, owner, live) - at
+            if turn <= 0 or is_ours:  # ours: it was written, and nothing heard of it
+                take.append(shard)
+            else:
+                wait = min(wait, turn)
+        return take, wait
+
+    def _wanted(self, live: tuple[str, ...]) -> dict[str, list[int]]:
+        """Return what this node should own and others have."""
+        wanted: dict[str, list[int]] = {}
+        for shard, wish in enumerate(_wish(live)):
+            if wish == self._node and shard not in self._mine and shard not in self._busy:
+                owner = self._known.get(shard, NOBODY).owner
+                if owner.node in live and owner.node != self._node:
+                    wanted.setdefault(owner.node, []).append(shard)
+        return wanted
 
     # Taking.
 
@@ -521,6 +461,7 @@ class Ownership:
             raise
         finally:
             self._busy.difference_update(shards)
+            self._unsettled.update(shards)
 
     async def _make_sure(self, former: Mapping[Life, list[int]]) -> None:
         """Return when those we took from are still dead, or know.
@@ -529,13 +470,13 @@ class Ownership:
         """
         left = dict(former)
         while left:
-            await self._look()
+            await self._membership.look()
             for life, shards in list(left.items()):
                 is_other = life.node != self._node
                 if self._nodes.is_dead(life) or (is_other and await self._ground.ask(life.node, shards, "taken")):
                     del left[life]
             if left:
-                await asyncio.sleep(self._renewal / 4)
+                await asyncio.sleep(0.5)
 
     async def _gain(self, shards: dict[int, bool]) -> None:
         """Have the trees of shards run here."""
@@ -558,16 +499,16 @@ class Ownership:
 
     async def _ask_for(self, node: str, shards: Sequence[int]) -> None:
         if not await self._ground.ask(node, shards, "give"):
-            self._asked[node] = self._now() + self._renewal  # it does not know us yet, or is about to leave
+            self._asked[node] = self._now() + LOOK  # it does not know us yet, or is about to leave
 
     async def _heard_question(self, node: str, shards: Sequence[int], question: str) -> bool:
         if question == "taken":
             self._learn(await self._ground.read(shards))
             return not any(shard in self._mine for shard in shards)
-        if self._state != "here" or not self._lease.is_valid():
+        if self._membership.state != "here" or not self._lease.is_valid():
             return False
         if node not in self._nodes.live():
-            await self._look()
+            await self._membership.look()
         live = tuple(sorted({*self._nodes.live(), self._node}))
         wish = _wish(live)
         for shard in shards:
@@ -578,17 +519,25 @@ class Ownership:
     async def _hand_over_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._pause)
-            live = self._nodes.live()
-            ready = [
-                shard
-                for shard in self._promised
-                if shard in self._mine and self._here[shard] and shard not in self._busy
-            ][:GROUP]
-            group = {shard: self._promised.pop(shard) for shard in ready}
-            group = {shard: node for shard, node in group.items() if node in live}
-            if group and self._state == "here" and self._lease.is_valid():
-                self._busy.update(group)
+            group = self._next_group()
+            if group and self._membership.state == "here" and self._lease.is_valid():
                 self._start(self._release(group))
+
+    def _next_group(self) -> dict[int, str]:
+        """Return what to hand over next: all of one stream, so that it is one write here, and one there."""
+        live = self._nodes.live()
+        group: dict[int, str] = {}
+        stream = -1
+        for shard, node in list(self._promised.items()):
+            if node not in live or shard not in self._mine:
+                del self._promised[shard]
+            elif self._here[shard] and shard not in self._busy and stream in (-1, self._ground.stream_of(shard)):
+                stream = self._ground.stream_of(shard)
+                group[shard] = self._promised.pop(shard)
+                if len(group) == GROUP:
+                    break
+        self._busy.update(group)
+        return group
 
     async def _release(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
@@ -616,9 +565,9 @@ class Ownership:
                     async with self._writing:
                         stored = await self._ground.write(releases)
                     break
-                except Unavailable as error:
+                except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
-                    self._learn(await self._ground.read(releases))
+                    await asyncio.sleep(1)
             for shard in releases:
                 self._mine.pop(shard, None)
             self._learn(stored)
@@ -626,6 +575,7 @@ class Ownership:
             self._doubted.update(taken)
         finally:
             self._busy.difference_update(shards)
+            self._unsettled.update(shards)
             self._wake.set()
 
 
@@ -633,9 +583,3 @@ class Ownership:
 def _wish(nodes: tuple[str, ...]) -> list[str]:
     """Return who should own each shard."""
     return [wished(shard, nodes) for shard in range(SHARDS)]
-
-
-def _settle(waiting: Iterable[asyncio.Future[None]]) -> None:
-    for waiter in waiting:
-        if not waiter.done():
-            waiter.set_result(None)

@@ -18,12 +18,13 @@ from sapwood.errors import UsageError
 from sapwood.kernel.answering import Answering
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
-from sapwood.kernel.keeping import Keeper
+from sapwood.kernel.keeping import Keeper, Replicas, Shipping
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
@@ -58,7 +59,9 @@ def make_member(
     archive: Archive,
     ways: Ways,
     far: Far | None = None,
-    make_keeper: Callable[..., Keeper] = Keeper,
+    replicas: Replicas | None = None,
+    ship: Callable[[int], Shipping] | None = None,
+    keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
@@ -76,14 +79,16 @@ def make_member(
         doubtful=doubtful,
         version=version("sapwood"),
     )
-    keeper = make_keeper(
+    keeper = Keeper(
         log,
         archive,
         gate,
-        files,
+        keeper_files or files,
         epoch_of=ways.epoch_of,
         park_after=settings.park_after,
         history=settings.history,
+        replicas=replicas,
+        ship=ship,
     )
     node = Node(
         settings,
@@ -113,11 +118,12 @@ class ClusterRuntime:
         layout: Layout | None = None,
         archive: Archive | None = None,
         around: Callable[[Gate], Gate] = lambda gate: gate,
-        **pace: float,
+        make_owners: Callable[..., Ownership] = Ownership,
+        keeper_files: Files | None = None,
     ) -> None:
         """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
 
-        `pace`: how long leases are, and so on, in place of what `Ownership` has.
+        What else there is, is for tests.
         """
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -125,7 +131,8 @@ class ClusterRuntime:
         self._layout = layout or Layout()
         self._archive = archive
         self._around = around
-        self._pace = pace
+        self._make_owners = make_owners
+        self._keeper_files = keeper_files
         self._lock: FolderLock | None = None
         self._stack = AsyncExitStack()
         self._begin: list[Callable[[], Any]] = []
@@ -134,8 +141,9 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
-        from sapwood.runtimes.cluster.ownership import Ownership
+        from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+        from sapwood.runtimes.cluster.shipping import Shipper
         from sapwood.runtimes.cluster.transport import NatsTransport
 
         settings = self._settings
@@ -147,23 +155,24 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name)
             stack.push_async_callback(connection.close)
             names = await found(connection, settings.cluster, self._layout)
-            owners = Ownership(
-                NatsOwners(connection, names, name),
-                name,
-                version=version("sapwood"),
-                **self._pace,  # pyright: ignore[reportArgumentType]
-            )
+            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
+            log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
+            stack.push_async_callback(replicas.close)
+            stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
                 settings,
                 clock=self._clock,
                 files=self._files,
                 deps=deps,
-                log=NatsLog(connection, names),
+                log=log,
                 archive=archive,
                 ways=Ways(owners.epoch_of, owners.may_answer, owners.fenced),
                 far=far,
+                replicas=replicas,
+                ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),
+                keeper_files=self._keeper_files,
                 around=self._around,
             )
             node, keeper = member.node, member.keeper

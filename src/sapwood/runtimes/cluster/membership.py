@@ -1,0 +1,146 @@
+"""A node's part in its cluster: it renews its lease, and looks at those of others each time.
+
+What it sees then is certain to be no older than its own renewal, whichever replica it comes from:
+its own is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from sapwood.errors import Unavailable
+from sapwood.runtimes.cluster.leases import Lease, NodeLease, Nodes, Now
+from sapwood.runtimes.cluster.nats_owners import Ground
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """The lease of this node, and those of others."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        about: NodeLease,
+        *,
+        lease: float,
+        renewal: float,
+        margin: float,
+        now: Now,
+        load: Callable[[], tuple[int, dict[str, float]]],
+        changed: Callable[[bool], None],
+        displaced: Callable[[], None],
+    ) -> None:
+        self._ground = ground
+        self._about = about
+        self._renewal = renewal
+        self._now = now
+        self._load = load
+        self._changed = changed
+        """Told when something is to be decided anew, with whether somebody died."""
+        self._displaced = displaced
+        self.lease = Lease(lease, margin=margin, now=now)
+        self.nodes = Nodes(lease, margin=margin)
+        self.state: Literal["here", "leaving", "left"] = "here"
+        self._beat = 0
+        self._place = 0
+        self._look_now = asyncio.Event()
+        self._lookers: list[asyncio.Future[None]] = []
+
+    async def begin(self) -> None:
+        """Find out who had our name before."""
+        self._place, before = await self._ground.last_lease(self._about.node)
+        if before is not None and before.state != "left":
+            log.info("There was a node %r before; what it owned is taken when its lease is over.", before.node)
+
+    async def look(self) -> None:
+        """Return when the leases were seen as they stand now or later, and our own says what is so now."""
+        looker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lookers.append(looker)
+        self._look_now.set()
+        await looker
+
+    def heard(self, lease: NodeLease) -> None:
+        """Take note of a renewal of another."""
+        if lease.life != self._about.life and self.nodes.heard(lease, self._now()):
+            self._look_now.set()
+
+    async def renew_for_ever(self) -> None:
+        """Renew in time, whatever the servers do; return when another process has our name."""
+        while True:
+            self._look_now.clear()
+            lookers, self._lookers = self._lookers, []
+            begun = self._now()
+            goes_on = False
+            try:
+                async with asyncio.timeout(self._renewal):
+                    goes_on = await self._renew()
+            except (Unavailable, TimeoutError) as error:
+                log.warning("The lease was not renewed: %s", str(error) or "no answer in time")
+                self._lookers = lookers + self._lookers
+                await asyncio.sleep(min(0.25, self._renewal / 4))
+                continue
+            except BaseException:
+                self._lookers = lookers + self._lookers
+                raise
+            if not goes_on:
+                return
+            settle(lookers)
+            await self._until_next(begun)
+
+    async def _until_next(self, begun: float) -> None:
+        wait = begun + self._renewal - self._now()
+        due = self.nodes.next_death()
+        if due is not None:
+            wait = min(wait, max(0.05, due - self._now() + 0.01))
+        try:
+            async with asyncio.timeout(max(0.02, wait)):
+                await self._look_now.wait()
+            await asyncio.sleep(0.005)  # several who want to know are told together
+        except TimeoutError:
+            pass
+
+    async def _renew(self) -> bool:
+        """Renew the lease, and look at those of others; return whether there is still one to renew."""
+        sent = self._now()
+        self._beat += 1
+        beat, state = self._beat, self.state
+        shards, figures = self._load()
+        lease = msgspec.structs.replace(self._about, beat=beat, state=state, shards=shards, figures=figures)
+        place = await self._ground.renew(lease, self._place)
+        if place is None:
+            self._place, last = await self._ground.last_lease(lease.node)
+            if last is None or last.life == lease.life or beat == 1:
+                return await self._renew()
+            log.error("Another process is the node %r now; this one stops answering.", lease.node)
+            self.lease.end()
+            self.state = "left"
+            self._displaced()
+            return False
+        self._place = place
+        self.lease.renewed(sent)
+        while True:
+            leases = await self._ground.leases()
+            own = leases.get(lease.node)
+            if own is not None and own.life == lease.life and own.beat >= beat:
+                break
+            await asyncio.sleep(0.02)  # that replica is behind: what it says of others is old too
+        lived = set(self.nodes.live())
+        dead = self.nodes.viewed(leases, asked=sent, answered=self._now())
+        if dead:
+            log.info("Gone: %s", ", ".join(sorted(life.node for life in dead)))
+        if dead or not self.lease.is_checked or lived != set(self.nodes.live()):
+            self._changed(bool(dead))
+        return True
+
+
+def settle(waiting: Iterable[asyncio.Future[None]]) -> None:
+    """Let everybody who waits go on."""
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_result(None)

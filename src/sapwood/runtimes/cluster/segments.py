@@ -1,0 +1,146 @@
+"""The second copy of the log: what each stream got, in order, in objects that are never written over.
+
+A segment is named by the first place it covers and says the last, so the next one is named by the one after that: the
+copy of a stream is whole if each begins where the one before ends. What the stream had forgotten by the time it was
+looked at is in none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from sapwood.kernel.chain import DIGEST, ChainBroken
+from sapwood.kernel.ports import Archive, Record
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+SEGMENTS = "segments"
+
+
+class Line(msgspec.Struct, array_like=True, frozen=True):
+    """One message of a stream."""
+
+    sequence: int
+    at: float
+    """When the stream got it."""
+    subject: str
+    data: bytes
+
+    @property
+    def kind(self) -> str:
+        """What it is about: `tree`, `alarm` or `owner`."""
+        parts = self.subject.split(".")
+        return "owner" if parts[-1] == "owner" else parts[-2]
+
+    @property
+    def tree(self) -> str:
+        return self.subject.rsplit(".", 1)[1]
+
+
+class Segment(msgspec.Struct, array_like=True, frozen=True):
+    """What a stream got between two places."""
+
+    format: int
+    stream: int
+    first: int
+    last: int
+    """Up to where the stream was looked at; the message there may be gone."""
+    count: int
+    begun: float
+    """When the first message was stored, and the last; 0: there is none."""
+    ended: float
+    body: bytes
+    """The lines, packed."""
+
+
+class Copied(NamedTuple):
+    """How far the second copy of a stream goes."""
+
+    last: int
+    at: float
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_segment = msgspec.msgpack.Decoder(Segment).decode
+_lines = msgspec.msgpack.Decoder(list[Line]).decode
+
+
+def segment_key(stream: int, first: int) -> str:
+    """Return what a segment is called."""
+    return f"{SEGMENTS}/{stream:04}/{first:020}"
+
+
+def pack_segment(stream: int, first: int, last: int, lines: Sequence[Line]) -> bytes:
+    """Return a segment as it is stored. Takes a while."""
+    begun, ended = (lines[0].at, lines[-1].at) if lines else (0.0, 0.0)
+    body = zlib.compress(_encode(list(lines)), 1)
+    whole = _encode(Segment(FORMAT, stream, first, last, len(lines), begun, ended, body))
+    return hashlib.blake2b(whole, digest_size=DIGEST).digest() + whole
+
+
+def unpack_segment(data: bytes, key: str) -> Segment:
+    """Return what was stored; `ChainBroken` if it was changed since."""
+    digest, whole = data[:DIGEST], data[DIGEST:]
+    if hashlib.blake2b(whole, digest_size=DIGEST).digest() != digest:
+        raise ChainBroken(f"The object {key!r} in the archive was changed since it was written.")
+    try:
+        return _segment(whole)
+    except msgspec.DecodeError as error:
+        raise ChainBroken(f"The object {key!r} in the archive cannot be read: {error}") from error
+
+
+def lines_of(segment: Segment) -> list[Line]:
+    """Return what is in a segment. Takes a while."""
+    return _lines(zlib.decompress(segment.body))
+
+
+async def get_segment(archive: Archive, key: str) -> Segment | None:
+    """Return a segment; None: there is none."""
+    data = await archive.get(key)
+    return None if data is None else await asyncio.to_thread(unpack_segment, data, key)
+
+
+async def last_copied(archive: Archive, stream: int) -> Copied | None:
+    """Return how far the second copy of a stream goes; None: there is none."""
+    last = ""
+    async for key in archive.keys(f"{SEGMENTS}/{stream:04}/"):
+        last = max(last, key)
+    segment = await get_segment(archive, last) if last else None
+    return None if segment is None else Copied(segment.last, segment.ended)
+
+
+async def segments(archive: Archive, stream: int, *, after: int = 0) -> AsyncIterator[tuple[str, Segment]]:
+    """Return the segments of a stream that have anything after this place, in order; one that is missing is told."""
+    keys = [key async for key in archive.keys(f"{SEGMENTS}/{stream:04}/")]
+    begins = [int(key.rsplit("/", 1)[1]) for key in keys]
+    expected = 0
+    for at, key in enumerate(keys):
+        if at + 1 < len(keys) and begins[at + 1] <= after + 1:
+            continue
+        segment = await get_segment(archive, key)
+        if segment is None:
+            continue  # swept meanwhile
+        if expected and segment.first != expected:
+            log.error("the second copy of stream %d lacks places %d to %d", stream, expected, segment.first - 1)
+        expected = segment.last + 1
+        yield key, segment
+
+
+async def tree_from_segments(archive: Archive, stream: int, tree: str, until: float | None = None) -> list[Record]:
+    """Return the messages of a tree that the second copy of its stream has, up to a time."""
+    records: list[Record] = []
+    async for _, segment in segments(archive, stream):
+        if until is not None and segment.begun > until:
+            break
+        lines = await asyncio.to_thread(lines_of, segment)
+        mine = [line for line in lines if line.kind == "tree" and line.tree == tree]
+        records += [Record(tree, one.sequence, one.data) for one in mine if until is None or one.at <= until]
+    return records

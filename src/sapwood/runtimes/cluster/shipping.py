@@ -1,0 +1,317 @@
+"""Has the archive take a second copy of what a stream got, within seconds.
+
+Read from whichever replica answers, in order. Where it has a gap, because the stream forgot something or because the
+replica lost it, others are asked: what one of them has is in the copy.
+"""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sapwood.errors import Unavailable
+from sapwood.kernel.keeping import Lag
+from sapwood.kernel.ports import Archive
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.segments import (
+    SEGMENTS,
+    Line,
+    get_segment,
+    last_copied,
+    pack_segment,
+    segment_key,
+)
+
+log = logging.getLogger(__name__)
+
+EVERY = 10.0
+"""Seconds that a message is in no segment at most."""
+LARGEST = 16 * 1024 * 1024
+LOOK_EVERY = 1.0
+BATCH, BATCH_BYTES = 512, 4 * 1024 * 1024
+ATTEMPT = 5.0
+AGAIN_AFTER = 2.0
+COMPLAIN_EVERY = 60.0
+LOOKS = 3
+"""How many replicas are asked where one has a gap."""
+ONE_BY_ONE = 256
+"""How many messages are asked of the leader one by one before the replica is asked again."""
+SWEEP_EVERY = 3600.0
+INDEX = "index"
+"""Where the lines of a stream stand that are older than its oldest segment."""
+
+
+class Position(NamedTuple):
+    """Where a stream begins and ends."""
+
+    first: int
+    last: int
+
+
+async def read_batch(
+    connection: Any, stream: str, question: Mapping[str, object], timeout: float = ATTEMPT
+) -> tuple[list[Line], int]:
+    """Return messages of a stream as a replica near the connection has them, and how many more there are."""
+    import nats.errors
+
+    inbox = connection.new_inbox()
+    answers = await connection.subscribe(inbox, pending_bytes_limit=1 << 30)
+    lines: list[Line] = []
+    try:
+        await connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(question), reply=inbox)
+        while True:
+            message = await answers.next_msg(timeout=timeout)
+            headers: dict[str, str] = message.headers or {}
+            status = headers.get("Status")
+            if status is None:
+                lines.append(
+                    Line(
+                        int(headers["Nats-Sequence"]),
+                        _seconds(headers["Nats-Time-Stamp"]),
+                        headers["Nats-Subject"],
+                        message.data,
+                    )
+                )
+            elif status == "204":
+                return lines, int(headers.get("Nats-Num-Pending", "0"))
+            elif status == "404":
+                return lines, 0
+            else:
+                raise Unavailable(f"A replica of {stream} says {status} {headers.get('Description', '')}.")
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise Unavailable(f"No replica of {stream} answers: {error or type(error).__name__}") from None
+    finally:
+        if not connection.is_closed:
+            await answers.unsubscribe()
+
+
+async def ask_leader(connection: Any, what: str, stream: str, question: Mapping[str, object]) -> dict[str, Any] | None:
+    """Return what the leader of a stream says; None: it has nothing there."""
+    import nats.errors
+
+    try:
+        reply = await connection.request(f"$JS.API.{what}.{stream}", msgspec.json.encode(question), timeout=ATTEMPT)
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise Unavailable(f"Nobody leads {stream} now: {error or type(error).__name__}") from None
+    answer: dict[str, Any] = msgspec.json.decode(reply.data)
+    error = answer.get("error")
+    if error is not None:
+        if error.get("code") == 404:
+            return None
+        raise Unavailable(f"The leader of {stream} says: {error.get('description')}")
+    return answer
+
+
+async def next_of_leader(connection: Any, stream: str, begin: int, subject: str = ">") -> Line | None:
+    """Return the first message at or after a place, as the leader of the stream has it."""
+    answer = await ask_leader(connection, "STREAM.MSG.GET", stream, {"seq": begin, "next_by_subj": subject})
+    if answer is None:
+        return None
+    message = answer["message"]
+    data = base64.b64decode(message.get("data", ""))
+    return Line(message["seq"], _seconds(message["time"]), message["subject"], data)
+
+
+async def position(connection: Any, stream: str) -> Position:
+    """Return where a stream begins and ends, as its leader knows it."""
+    answer = await ask_leader(connection, "STREAM.INFO", stream, {})
+    if answer is None:
+        raise Unavailable(f"There is no stream {stream}.")
+    return Position(answer["state"]["first_seq"], answer["state"]["last_seq"])
+
+
+def _seconds(text: str) -> float:
+    """Return a time as the server writes it, with nine digits or fewer."""
+    whole, _, rest = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + (float(f"0.{rest}") if rest else 0.0)
+
+
+class Shipper:
+    """Ships one stream. Two at once do no harm: a segment is written once, and whoever comes second looks again."""
+
+    def __init__(
+        self,
+        connection: Any,
+        names: Names,
+        stream: int,
+        archive: Archive,
+        *,
+        every: float = EVERY,
+        largest: int = LARGEST,
+        history: float = 7 * 86400.0,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._name = names.stream(stream)
+        self._archive = archive
+        self._every = every
+        self._largest = largest
+        self._history = history
+        self._next: int | None = None
+        """The first place that is in no segment."""
+        self._end = 0
+        self._since: float | None = None
+        """Since when there is something that is in no segment."""
+        self._swept = time.monotonic()
+        self._complained = -COMPLAIN_EVERY
+
+    def lag(self) -> Lag:
+        """Return how many messages the archive does not have, and for how long it has been behind."""
+        behind = max(self._end - (self._next or 1) + 1, 0)
+        return Lag(behind, 0.0 if self._since is None or not behind else time.monotonic() - self._since)
+
+    async def run(self) -> None:
+        """Ship for as long as this runs."""
+        while True:
+            try:
+                await self.look()
+                if time.monotonic() - self._swept > SWEEP_EVERY:
+                    self._swept = time.monotonic()
+                    await self.sweep()
+                await asyncio.sleep(min(LOOK_EVERY, self._every / 4))
+            except Unavailable as error:
+                self._complain(error)
+                await asyncio.sleep(AGAIN_AFTER)
+            except Exception:
+                log.exception("stream %d is not copied now", self._stream)
+                await asyncio.sleep(AGAIN_AFTER)
+
+    def _complain(self, error: Unavailable) -> None:
+        if time.monotonic() - self._complained > COMPLAIN_EVERY:
+            self._complained = time.monotonic()
+            log.warning("stream %d is not copied now: %s", self._stream, error)
+
+    async def look(self) -> None:
+        """Ship if it is time to."""
+        there = await position(self._connection, self._name)
+        self._end = there.last
+        if self._next is None:
+            copied = await last_copied(self._archive, self._stream)
+            self._next = 1 if copied is None else copied.last + 1
+        if self._next > there.last + 1:
+            self._since = self._since or time.monotonic()
+            raise Unavailable(
+                f"The stream ends at {there.last}, but the archive has its messages up to {self._next - 1}. Was it "
+                "made anew? Restore it from the archive first."
+            )
+        if self._next > there.last:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = time.monotonic()
+        if time.monotonic() - self._since >= self._every * 0.8 or there.last - self._next > 4 * BATCH:
+            await self.ship(there)
+
+    async def ship(self, there: Position | None = None) -> int:
+        """Write segments until the archive has what the stream had when this began; return how many messages."""
+        there = there or await position(self._connection, self._name)
+        if self._next is None:
+            copied = await last_copied(self._archive, self._stream)
+            self._next = 1 if copied is None else copied.last + 1
+        total = 0
+        while self._next <= there.last:
+            lines, last = await self._read(self._next, there.last)
+            data = await asyncio.to_thread(pack_segment, self._stream, self._next, last, lines)
+            key = segment_key(self._stream, self._next)
+            if not await self._archive.put(key, data, only_new=True):
+                # Somebody else's, or our own whose answer was lost.
+                segment = await get_segment(self._archive, key)
+                if segment is None:
+                    raise Unavailable(f"The object {key!r} was there, and is not.")
+                last = segment.last
+            self._next = last + 1
+            total += len(lines)
+        self._since = None if self._next > there.last else time.monotonic()
+        return total
+
+    async def _read(self, begin: int, end: int) -> tuple[list[Line], int]:
+        """Return what there is between these places, as much as fits into one segment, and up to where that is."""
+        lines: list[Line] = []
+        size = 0
+        while begin <= end and size < self._largest:
+            some = await self._some(begin, end)
+            if not some:  # nothing, or the replica is behind
+                some = await self._of_leader(begin, end)
+            lines += some
+            size += sum(len(line.data) + 64 for line in some)
+            begin = some[-1].sequence + 1 if some else end + 1
+        return lines, begin - 1
+
+    async def _some(self, begin: int, end: int) -> list[Line]:
+        """Return what comes next, as one replica has it, or several where it has gaps."""
+        question = {"seq": begin, "batch": BATCH, "max_bytes": BATCH_BYTES}
+        found: dict[int, Line] = {}
+        last = end
+        for _ in range(LOOKS):
+            some, _ = await read_batch(self._connection, self._name, question)
+            if not some:
+                continue
+            last = min(last, some[-1].sequence)
+            found.update((line.sequence, line) for line in some)
+            if all(place in found for place in range(begin, last + 1)):
+                break
+        # One that has more than another comes less far in a batch.
+        return [found[place] for place in sorted(found) if place <= last]
+
+    async def _of_leader(self, begin: int, end: int) -> list[Line]:
+        """Return what the leader has between these places."""
+        found: list[Line] = []
+        while begin <= end and len(found) < ONE_BY_ONE:
+            line = await next_of_leader(self._connection, self._name, begin)
+            if line is None or line.sequence > end:
+                break
+            found.append(line)
+            begin = line.sequence + 1
+        return found
+
+    async def sweep(self) -> int:
+        """Remove segments that are older than the history; return how many.
+
+        What of them still counts goes into an index first: alarms and owners may stand for years.
+        """
+        horizon = time.time() - self._history
+        keys = [key async for key in self._archive.keys(f"{SEGMENTS}/{self._stream:04}/")]
+        low, high = 0, max(len(keys) - 1, 0)  # the last one stays: it says where to go on
+        while low < high:
+            middle = (low + high) // 2
+            segment = await get_segment(self._archive, keys[middle])
+            if segment is None or segment.ended < horizon:
+                low = middle + 1
+            else:
+                high = middle
+        if not low:
+            return 0
+        await self.index()
+        await self._archive.remove(keys[:low])
+        return low
+
+    async def index(self) -> None:
+        """Have the archive know all alarms and owners of the stream as they are now."""
+        there = await position(self._connection, self._name)
+        lines: list[Line] = []
+        prefix = self._name.rsplit("-log-", 1)[0]
+        for subject in (f"{prefix}.log.{self._stream}.*.alarm.*", f"{prefix}.log.{self._stream}.*.owner"):
+            begin = 1
+            while begin <= there.last:
+                question = {"seq": begin, "next_by_subj": subject, "batch": BATCH, "max_bytes": BATCH_BYTES}
+                some, pending = await read_batch(self._connection, self._name, question)
+                lines += some
+                if not some or not pending:
+                    break
+                begin = some[-1].sequence + 1
+        data = await asyncio.to_thread(pack_segment, self._stream, 1, there.last, lines)
+        key = f"{INDEX}/{self._stream:04}/{there.last:020}"
+        await self._archive.put(key, data)
+        old = [one async for one in self._archive.keys(f"{INDEX}/{self._stream:04}/") if one < key]
+        if old:
+            await self._archive.remove(old)

@@ -1,0 +1,161 @@
+"""A node that owns shards and runs nothing: in this process, or as a program that says what it knows when asked.
+
+python -m tests.cluster.owning <servers> <cluster> <node> <lease>; it answers each line on its input with one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from sapwood.runtimes.cluster.cells import Layout
+from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.nats_owners import NatsOwners
+from sapwood.runtimes.cluster.ownership import Ownership
+
+
+class Notes:
+    """A holder that notes when it was told what."""
+
+    def __init__(self) -> None:
+        self.gained_at: dict[int, float] = {}
+        self.gone_at: dict[int, float] = {}
+        self.ended_badly: set[int] = set()
+        self.lost_shards: set[int] = set()
+
+    async def gained(self, shards: Mapping[int, bool]) -> None:
+        self.gained_at.update(dict.fromkeys(shards, time.monotonic()))
+        self.ended_badly.update(shard for shard, well in shards.items() if not well)
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        self.gone_at.update(dict.fromkeys(shards, time.monotonic()))
+
+    def lost(self, shards: Collection[int]) -> None:
+        self.lost_shards.update(shards)
+
+
+class Owning:
+    """A node with a connection of its own."""
+
+    def __init__(self, node: str, lease: float, moves_per_minute: float = 24000) -> None:
+        self.node = node
+        self.notes = Notes()
+        self._lease = lease
+        self._moves = moves_per_minute
+        self.ground: NatsOwners
+        self.ownership: Ownership
+        self._connection: Any = None
+
+    async def join(self, servers: str, cluster: str) -> Owning:
+        self._connection = await connect(servers, self.node)
+        names = await found(self._connection, cluster, Layout())
+        self._members = names.members
+        self.ground = NatsOwners(self._connection, names, self.node)
+        self.ownership = Ownership(
+            self.ground,
+            self.node,
+            version="1",
+            lease=self._lease,
+            renewal=self._lease / 4,
+            margin=0.5,
+            moves_per_minute=self._moves,
+        )
+        await self.ownership.join(self.notes)
+        return self
+
+    async def leader(self) -> str:
+        """Return the server that leads the stream of leases."""
+        info = await self._connection.jetstream().stream_info(self._members)
+        return info.cluster.leader
+
+    @property
+    def here(self) -> int:
+        return sum(self.ownership.has(shard) for shard in range(4096))
+
+    async def leave(self) -> None:
+        await self.ownership.leave()
+        await self._connection.close()
+
+
+class OwningProcess:
+    """The same as a process."""
+
+    def __init__(self, servers: str, cluster: str, node: str, lease: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.owning", servers, cluster, node, str(lease)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        return msgspec.json.decode(self._process.stdout.readline())
+
+    def ask(self, line: str = "status") -> dict[str, Any]:
+        self.say(line)
+        return self._read()
+
+    def say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        return self._read()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+async def _main(servers: str, cluster: str, node: str, lease: str) -> None:
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(lines.put_nowait, line.strip())
+
+    owning = await Owning(node, float(lease)).join(servers, cluster)
+    threading.Thread(target=read, daemon=True).start()
+    took = 0.0
+    while True:
+        notes = owning.notes
+        status = {
+            "mine": len(owning.ownership.shards()),
+            "here": owning.here,
+            "may_answer": owning.ownership.may_answer(),
+            "lost": len(notes.lost_shards),
+            "badly": len(notes.ended_badly),
+            "took": took,
+        }
+        print(msgspec.json.encode(status).decode(), flush=True)
+        line = await lines.get()
+        if line == "leave":
+            begun = time.monotonic()
+            await owning.leave()
+            took = time.monotonic() - begun
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

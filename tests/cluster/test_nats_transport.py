@@ -1,0 +1,139 @@
+"""Exchanges between nodes over NATS: whole, in order, and over when the other node is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.servers import Nats
+
+from sapwood.errors import Unavailable
+from sapwood.kernel.ports import Exchange, NotBegun
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.transport import NatsTransport
+
+NAMES = Names("speech", Layout())
+
+
+@pytest.fixture(scope="module")
+def three_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[Nats, None, None]:
+    servers = Nats(Path(tmp_path_factory.mktemp("nats3")), 3, name="speech").start().wait()
+    yield servers
+    servers.remove()
+
+
+@asynccontextmanager
+async def speaking(urls: list[str]) -> AsyncGenerator[list[NatsTransport], None]:
+    """Yield nodes that echo, one at each of these servers."""
+    made: list[NatsTransport] = []
+    connections: list[Any] = []
+    for number, url in enumerate(urls):
+        connections.append(await connect(url, str(number)))
+        made.append(NatsTransport(str(number), connections[-1], NAMES))
+        made[-1].answer("echo", lambda message, exchange: exchange.end(message))
+        made[-1].answer("hang", lambda message, exchange: None)
+        made[-1].answer("flood", _flood)
+        await made[-1].listen()
+    await asyncio.sleep(0.1)
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.close()
+        for one in connections:
+            await one.close()
+
+
+def _flood(message: bytes, exchange: Exchange) -> None:
+    async def work() -> None:
+        for number in range(int(message)):
+            if (waiting := exchange.send(number.to_bytes(4, "big") * 4096)) is not None:
+                await waiting
+        exchange.end()
+
+    FLOODS.add(asyncio.get_running_loop().create_task(work()))
+
+
+FLOODS: set[asyncio.Task[None]] = set()
+
+
+async def test_a_message_longer_than_any_of_nats_arrives_whole(three_nats: Nats) -> None:
+    async with speaking(three_nats.urls.split(",")[:2]) as (one, _):
+        message = bytes(range(256)) * 100_000  # 25 MB; NATS takes 8
+        exchange = await one.open("1", "echo", message)
+        assert await exchange.receive() == message
+
+
+async def test_whoever_does_not_read_is_not_sent_more(three_nats: Nats) -> None:
+    async with speaking(three_nats.urls.split(",")[:2]) as (one, two):
+        exchange = await one.open("1", "flood", b"2000")
+        await asyncio.sleep(0.5)
+        assert two.held_up == 1
+        for number in range(2000):
+            message = await exchange.receive()
+            assert message is not None
+            assert message[:4] == number.to_bytes(4, "big")
+        assert await exchange.receive() is None
+
+
+async def test_a_node_that_never_was_is_known_to_be_none_at_once(three_nats: Nats) -> None:
+    async with speaking(three_nats.urls.split(",")[:1]) as (one,):
+        began = time.monotonic()
+        with pytest.raises(NotBegun):
+            await one.open("nobody", "echo", b"")
+        assert time.monotonic() - began < 2
+
+
+async def test_what_is_asked_of_a_node_that_has_died_was_not_begun(three_nats: Nats) -> None:
+    async with speaking(three_nats.urls.split(",")[:2]) as (one, two):
+        assert await (await one.open("1", "echo", b"x")).receive() == b"x"
+        hanging = await one.open("1", "hang", b"")
+        await asyncio.sleep(0.3)  # it has come by now
+        await two.die()
+        await asyncio.sleep(0.2)
+        late = one.open_now("1", "echo", b"y")
+        assert late is not None
+        began = time.monotonic()
+        with pytest.raises(NotBegun):
+            await late.receive()
+        with pytest.raises(Unavailable) as told:
+            await hanging.receive()
+        assert not isinstance(told.value, NotBegun), "it may have been begun"
+        assert time.monotonic() - began < 2
+
+
+async def test_a_node_that_stands_still_is_noticed(three_nats: Nats, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with speaking(three_nats.urls.split(",")[:2]) as (one, two):
+        hanging = await one.open("1", "hang", b"")
+        await asyncio.sleep(0.1)
+
+        async def deaf(_: object) -> None: ...
+
+        for subscription in two._subscriptions:  # pyright: ignore[reportPrivateUsage]
+            subscription._cb = deaf  # pyright: ignore[reportPrivateUsage]
+        for pipe in two._pipes.values():  # pyright: ignore[reportPrivateUsage]
+            monkeypatch.setattr(pipe, "_publish", lambda *_: None)
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(hanging.receive(), 12)
+        assert time.monotonic() - began < 8
+
+
+async def test_nothing_is_lost_when_a_server_is_killed(three_nats: Nats) -> None:
+    urls = three_nats.urls.split(",")
+    async with speaking([urls[2], urls[0]]) as (one, _):  # it learns of the others
+        exchange = await one.open("1", "flood", b"4000")
+        for number in range(4000):
+            message = await asyncio.wait_for(exchange.receive(), 20)
+            assert message is not None
+            assert message[:4] == number.to_bytes(4, "big")
+            if number == 500:
+                three_nats.kill(2)
+        assert await exchange.receive() is None
+    three_nats.start([2]).wait()

@@ -1,0 +1,251 @@
+"""Shards have one owner each, whatever happens to nodes and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.cluster.owning import Owning, OwningProcess
+from tests.cluster.servers import Nats
+
+from sapwood.address import Address
+from sapwood.errors import Step
+from sapwood.runtimes.cluster.nats_owners import Held
+from sapwood.runtimes.cluster.owners import Owner, wished
+
+LEASE = 3.0
+SHARDS = 4096
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
+    nats = Nats(tmp_path_factory.mktemp("nats")).start().wait()
+    yield nats
+    nats.remove()
+
+
+@pytest.fixture
+def cluster() -> str:
+    return f"c{uuid.uuid4().hex[:8]}"
+
+
+@asynccontextmanager
+async def nodes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> AsyncIterator[list[Owning]]:
+    """Nodes in this process, one after the other; what is still there at the end leaves."""
+    owning: list[Owning] = []
+    try:
+        for name in names:
+            one = await Owning(name, lease).join(nats.urls, cluster)
+            owning.append(one)
+        yield owning
+    finally:
+        for one in owning:
+            await one.leave()
+
+
+@asynccontextmanager
+async def processes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> AsyncIterator[list[OwningProcess]]:
+    """Nodes as processes of their own."""
+    owning: list[OwningProcess] = []
+    try:
+        for name in names:
+            one = await asyncio.to_thread(OwningProcess, nats.urls, cluster, name, lease)
+            owning.append(one)
+        yield owning
+    finally:
+        for one in owning:
+            one.kill()
+
+
+async def eventually(is_so: Callable[[], bool], within: float = 30.0) -> float:
+    """Return after how long something is so."""
+    begun = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - begun < within, "It did not come about."
+        await asyncio.sleep(0.01)
+    return time.monotonic() - begun
+
+
+async def answering(node: OwningProcess) -> dict[str, Any]:
+    """Return what a node says as soon as it may answer."""
+    for _ in range(500):
+        status = await asyncio.to_thread(node.ask)
+        if status["may_answer"]:
+            return status
+        await asyncio.sleep(0.02)
+    raise AssertionError("It does not answer.")
+
+
+def are_settled(*owning: Owning) -> bool:
+    """Return whether everybody runs what it should and no more."""
+    names = [one.node for one in owning]
+    return all(
+        one.ownership.has(shard) == (wished(shard, names) == one.node) for shard in range(SHARDS) for one in owning
+    )
+
+
+async def test_the_first_node_owns_everything_at_once(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster) as owning:
+        first = Owning("a", LEASE)
+        begun = time.monotonic()
+        owning.append(await first.join(nats.urls, cluster))
+
+        assert first.here == SHARDS
+        assert first.ownership.may_answer()
+        print(f"joined, streams included, in {time.monotonic() - begun:.2f} s")
+        root = Address((Step("Any", "one"),))
+        assert await first.ownership.owner(root) == "a"
+        assert first.ownership.status()["without_owner"] == []
+
+
+async def test_nodes_that_join_get_their_share_in_groups_that_pause_shortly(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a", "b", "c") as (a, b, c):
+        took = await eventually(lambda: are_settled(a, b, c), 60)
+
+        gaps = [
+            min(after) - gone
+            for releasing in (a, b, c)
+            for shard, gone in releasing.notes.gone_at.items()
+            if (after := [at for one in (a, b, c) if (at := one.notes.gained_at.get(shard, 0.0)) > gone])
+        ]
+        print(f"even after {took:.1f} s, gaps up to {max(gaps):.3f} s, median {sorted(gaps)[len(gaps) // 2]:.3f} s")
+        assert len(gaps) > SHARDS / 2
+        assert max(gaps) < 2.5
+        assert not any(one.notes.lost_shards or one.notes.ended_badly for one in (a, b, c))
+        assert list(await a.ownership.everybody()) == ["a", "b", "c"]
+        assert all(abs(one.here - SHARDS / 3) < SHARDS / 30 for one in (a, b, c))
+
+
+async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str) -> None:
+    async with processes(nats, cluster, "a", lease=12) as (a,), nodes(nats, cluster, "b", lease=12) as (b,):
+        before = b.here
+        begun = time.monotonic()
+        said = await asyncio.to_thread(a.ask, "leave")
+        took = await eventually(lambda: b.here == SHARDS)
+
+        all_took = time.monotonic() - begun
+        print(f"left with {SHARDS - before} shards in {said['took']:.2f} s, all elsewhere after {all_took:.2f} s")
+        assert said["took"] < 5  # much less, unless the machine has a lot to do; a lease takes 12
+        assert took < 3
+        assert said["lost"] == 0
+        assert not b.notes.ended_badly
+
+
+async def test_what_a_killed_node_owned_is_taken_when_its_lease_is_over(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "b") as (b,), processes(nats, cluster, "a") as (a,):
+        await eventually(lambda: b.here < SHARDS - 200)
+        a.kill()
+        here = b.here
+
+        took = await eventually(lambda: b.here == SHARDS)
+
+        print(f"{SHARDS - here} shards were taken {took:.2f} s after the kill; the lease is {LEASE} s")
+        assert took > LEASE / 2
+        assert took < LEASE + 2
+        assert b.notes.ended_badly
+        assert b.ownership.epoch_of(next(iter(b.notes.ended_badly))) is not None
+
+
+async def test_a_node_that_was_stopped_beyond_its_lease_does_not_answer_and_learns_what_it_lost(
+    nats: Nats, cluster: str
+) -> None:
+    async with nodes(nats, cluster, "b") as (b,), processes(nats, cluster, "a") as (a,):
+        await eventually(lambda: b.here < SHARDS - 200)
+        a.pause()
+        a.say("status")
+        await eventually(lambda: b.here == SHARDS)
+        a.go_on()
+
+        woken = await asyncio.to_thread(a.answer)
+        assert not woken["may_answer"]
+
+        assert (await answering(a))["lost"] > 100
+
+
+async def test_a_node_that_lapsed_keeps_what_nobody_took(nats: Nats, cluster: str) -> None:
+    async with processes(nats, cluster, "a") as (a,):
+        a.pause()
+        await asyncio.sleep(LEASE + 1)
+        a.say("status")
+        a.go_on()
+        assert not (await asyncio.to_thread(a.answer))["may_answer"]
+
+        status = await answering(a)
+
+        assert status["here"] == SHARDS
+        assert status["lost"] == 0
+
+
+async def test_nobody_loses_anything_when_a_server_dies(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a", "b", lease=12.0) as (a, b):
+        await eventually(lambda: are_settled(a, b), 60)
+        epochs = {shard: a.ownership.epoch_of(shard) for shard in a.ownership.shards()}
+        leader = await a.leader()
+        nats.kill(nats.number_of(leader))
+        await asyncio.sleep(12)
+        nats.start([nats.number_of(leader)]).wait()
+
+        await eventually(lambda: a.ownership.may_answer() and b.ownership.may_answer())
+
+        assert not a.notes.lost_shards
+        assert not b.notes.lost_shards
+        assert epochs == {shard: a.ownership.epoch_of(shard) for shard in a.ownership.shards()}
+        assert are_settled(a, b)
+
+
+async def test_a_second_process_of_the_same_name_puts_an_end_to_the_first(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (first,), nodes(nats, cluster, "a") as (second,):
+        await eventually(lambda: not first.ownership.may_answer())
+
+        assert second.here == 0  # the first may have answered until now
+        await eventually(lambda: second.here == SHARDS)
+        assert len(first.notes.lost_shards) == SHARDS
+
+
+async def test_a_fenced_shard_is_dropped_and_its_owner_is_read_afresh(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        before = a.ownership.epoch_of(7)
+        a.ownership.fenced([7])
+
+        assert a.ownership.epoch_of(7) is None
+        assert a.notes.lost_shards == {7}
+        await eventually(lambda: a.here == SHARDS)
+        after = a.ownership.epoch_of(7)
+        assert before is not None
+        assert after is not None
+        assert after.sequence > before.sequence
+
+
+async def test_of_several_who_want_the_same_shards_each_gets_those_that_the_others_do_not(
+    nats: Nats, cluster: str
+) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        places = {shard: held.sequence for shard, held in (await a.ground.read(range(200))).items()}
+
+        def wishes(node: str, shards: range) -> dict[int, Held]:
+            return {shard: Held(places[shard], Owner(2, node, node)) for shard in shards}
+
+        x, y = await asyncio.gather(
+            a.ground.write(wishes("x", range(120))), a.ground.write(wishes("y", range(80, 200)))
+        )
+
+        assert not x.keys() & y.keys()
+        assert x.keys() | y.keys() == set(range(200))
+        assert await a.ground.read(range(200)) == {**x, **y}
+
+
+async def test_an_owner_that_is_asked_whether_it_knows_what_was_taken_does(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        epoch = a.ownership.epoch_of(7)
+        assert epoch is not None
+        assert not await a.ground.ask("a", [7], "taken")
+        await a.ground.write({7: Held(epoch.sequence, Owner(epoch.number + 1, "x", "x"))})
+
+        assert await a.ground.ask("a", [7], "taken")
+        assert a.notes.lost_shards == {7}
+        assert a.ownership.epoch_of(7) is None

@@ -1,0 +1,71 @@
+"""Object storage keeps what it is given, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.servers import S3
+
+from sapwood.errors import Unavailable, UsageError
+from sapwood.runtimes.cluster import s3_archive
+from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    bucket = S3(tmp_path_factory.mktemp("s3")).start()
+    yield bucket
+    bucket.stop()
+
+
+@pytest.fixture
+def told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("kind", ["s3", "file", "memory"])
+@pytest.mark.usefixtures("told")
+async def test_what_is_put_is_there_and_what_is_there_is_not_written_over(s3: S3, tmp_path: Path, kind: str) -> None:
+    url = {"s3": f"{s3.url}/a", "file": f"file://{tmp_path}/a%20folder", "memory": "memory:///"}[kind]
+    archive = ObjectArchive(url)
+    assert await archive.get("trees/a/1") is None
+    assert await archive.put("trees/a/1", b"one", only_new=True)
+    assert not await archive.put("trees/a/1", b"two", only_new=True)
+    assert await archive.get("trees/a/1") == b"one"
+    large = bytes(range(256)) * 40_000
+    assert await archive.put("trees/a/2", large)
+    assert await archive.put("trees/a/2", large)
+    assert await archive.get("trees/a/2") == large
+    await archive.put("trees/b/1", b"")
+    await archive.put("trees/a/10", b"")
+    assert [key async for key in archive.keys("trees/a/")] == ["trees/a/1", "trees/a/10", "trees/a/2"]
+    assert [key async for key in archive.keys("trees/a/", after="trees/a/1")] == ["trees/a/10", "trees/a/2"]
+    assert [key async for key in archive.keys("nothing/")] == []
+    await archive.remove(["trees/a/1", "trees/a/9"])
+    await archive.remove([])
+    assert [key async for key in archive.keys("trees/")] == ["trees/a/10", "trees/a/2", "trees/b/1"]
+
+
+@pytest.mark.usefixtures("told")
+async def test_a_bucket_that_is_not_there_is_named() -> None:
+    archive = ObjectArchive("s3://nobodys/x")
+    with pytest.raises(Unavailable, match=r"s3://nobodys/x.*no such bucket"):
+        await archive.get("key")
+    with pytest.raises(Unavailable, match="no such bucket"):
+        await archive.put("key", b"", only_new=True)
+
+
+@pytest.mark.usefixtures("told")
+async def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(s3_archive, "TRIES", 1)
+    with pytest.raises(Unavailable, match=r"s3://trees/x does not answer"):
+        await ObjectArchive("s3://trees/x").get("key")
+
+
+def test_what_is_no_archive_is_refused() -> None:
+    with pytest.raises(UsageError, match="s3://bucket/prefix"):
+        ObjectArchive("ftp://somewhere")

@@ -1,0 +1,185 @@
+"""A world of three nodes of a cluster, in one process, over three real NATS servers.
+
+One that the test and its clients meet, one that runs every tree, and one that looks on. After a crash or a restart a
+new node, which has nothing on its disk, runs the trees: what it knows of them is what the log and the archive hold.
+Only what a test hands to its agents, deps and clock, is shared.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import copy
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.servers import Nats
+from tests.conformance.replicated import Alive, is_backup
+
+from sapwood import App
+from sapwood.drivers.temporal import TemporalDriver
+from sapwood.kernel.node import Node
+from sapwood.kernel.ports import Archive, Gate
+from sapwood.runtimes.cluster.cells import Layout
+from sapwood.runtimes.cluster.memory import MemoryArchive
+from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.runtimes.cluster.runtime import ClusterRuntime
+from sapwood.settings import Settings
+from sapwood.storage.files import Files
+from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
+from sapwood.testing.world import World, lived, running
+
+LATER = 0.5
+_numbers = itertools.count()
+_servers: list[Nats] = []
+
+
+def servers() -> Nats:
+    """Return the servers that all tests of this process share."""
+    if not _servers:
+        nats = Nats(Path(tempfile.mkdtemp(prefix="sapwood-nats-")), 3)
+        _servers.append(nats)
+        atexit.register(nats.remove)
+        nats.start().wait()
+    return _servers[0]
+
+
+class Onlooker(Ownership):
+    """Takes part, and takes nothing."""
+
+    def _decide(self) -> float:
+        return LATER
+
+
+class NodeRuntime(ClusterRuntime):
+    """A node of the test's cluster."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Any,
+        archive: Archive,
+        points: CrashPoints | None = None,
+        owners: Callable[..., Ownership] = Ownership,
+    ) -> None:
+        def around(gate: Gate) -> Gate:
+            return gate if points is None else CountingGate(points, gate)
+
+        super().__init__(
+            settings,
+            clock=clock,
+            files=None if points is None else CountingFiles(points, Files()),
+            layout=Layout(streams=1),
+            archive=archive,
+            around=around,
+            make_owners=partial(owners, lease=1.5, renewal=0.3, margin=0.2, patience=60.0),
+            keeper_files=None if points is None else CountingFiles(Alive(points), Files()),
+        )
+
+
+class Front(App):
+    """The app that a test has in its hands; it ends the others too."""
+
+    others: tuple[App, ...] = ()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await super().__aexit__(*exc)
+        for app in self.others:
+            await app.__aexit__()
+
+
+class ThreeNodes(World):
+    """A running app whose agents are run by another node than the one that a test speaks with."""
+
+    _cluster = ""
+    _archive: MemoryArchive | None = None
+    _life = 0
+
+    def _settings(self, node: str) -> Settings:
+        data = self.data if node == "back" else Path(f"{self.data}-{node}")
+        return replace(self.settings, cluster=self._cluster, node=f"{node}-{self._life}", data=str(data))
+
+    async def start(self) -> None:
+        self._cluster = self._cluster or f"c{os.getpid()}-{next(_numbers)}"
+        archive = self._archive = self._archive or MemoryArchive()
+        self._life += 1
+        self.points = CrashPoints()
+        if self._life > 1:  # as if another machine went on
+            for left in ("trees", "cluster"):
+                path = self.data / left
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        given = self._given
+        options: dict[str, Any] = {
+            "agents": given.agents,
+            "authenticate": given.authenticate,
+            "authorize": given.authorize,
+            "pages": given.pages,
+        }
+        drivers = [copy.copy(given.driver) for _ in range(2)]  # before it drives: each process has one of its own
+        for driver in drivers:
+            if isinstance(driver, TemporalDriver):
+                driver.paces = {}
+        settings = self._settings("back")
+        behind = App(
+            **options,
+            deps=given.deps,
+            driver=given.driver,
+            settings=settings,
+            runtime=NodeRuntime(settings, clock=self.clock, archive=archive, points=self.points),
+        )
+        await behind.__aenter__()
+        deps = behind.node.deps
+        others = [behind]
+        for name, driver in zip(("third", "front"), drivers, strict=True):
+            settings = self._settings(name)
+            app = (Front if name == "front" else App)(
+                **options,
+                deps=given.deps if not callable(given.deps) else lambda: contextlib.nullcontext(deps),
+                driver=driver,
+                settings=settings,
+                runtime=NodeRuntime(settings, clock=self.clock, archive=archive, owners=Onlooker),
+            )
+            await app.__aenter__()
+            others.append(app)
+        front = others.pop()
+        assert isinstance(front, Front)
+        front.others = tuple(reversed(others))
+        self.app = front
+        if self._slow_slices == "fail":
+            self.node.watchdog.on_slow.append(self.slow.append)
+
+    @property
+    def node(self) -> Node:
+        """The node that runs the agents."""
+        assert isinstance(self.app, Front)
+        return self.app.others[-1].node
+
+
+@asynccontextmanager
+async def running_on_three_nodes(
+    app: App, *, slow_slices: str = "fail", **settings: Any
+) -> AsyncGenerator[World, None]:
+    """Run an app for a test, as `sapwood.testing.running` does."""
+    if is_backup(settings):
+        async with running(app, slow_slices=slow_slices, **settings) as world:
+            yield world
+        return
+    cluster = {"durability": "replicated", "nats": servers().urls, "archive": "memory://"}
+    worlds: list[ThreeNodes] = []
+    try:
+        async with lived(ThreeNodes, app, slow_slices, {**settings, **cluster}) as world:
+            worlds.append(world)
+            yield world
+    finally:
+        for world in worlds:
+            for name in ("front", "third"):
+                shutil.rmtree(f"{world.data}-{name}", ignore_errors=True)
