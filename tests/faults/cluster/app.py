@@ -8,16 +8,24 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from random import random
 from typing import Any
 from uuid import uuid4
 
 from sapwood import Agent, App, Settings, expose
+from sapwood.address import Address
+from sapwood.kernel.ports import Epoch
+from sapwood.kernel.shards import shard_of
 
 STEPS = 3
 PAGE = 2000
 """How many items are read at once."""
+
+
+epochs: list[Callable[[int], Epoch | None]] = []
+"""By which ownership this node has a shard; whoever makes it one of a cluster says so here."""
 
 
 def writer() -> str:
@@ -25,12 +33,18 @@ def writer() -> str:
     return f"{os.environ.get('SAPWOOD_NODE', 'alone')}/{os.getpid()}"
 
 
+def epoch_of(root: Address) -> int:
+    """Return the number of the ownership by which this node runs a tree; 0: it is not known."""
+    epoch = epochs[-1](shard_of(root)) if epochs else None
+    return epoch.number if epoch is not None else 0
+
+
 class Lines(Agent):
     """A list at any depth."""
 
     made_by_url = True
     migrations = (
-        "CREATE TABLE items (number INTEGER PRIMARY KEY, item TEXT NOT NULL, writer TEXT NOT NULL) STRICT",
+        "CREATE TABLE items (number INTEGER PRIMARY KEY, item TEXT NOT NULL, writer TEXT NOT NULL, epoch INT) STRICT",
         "CREATE TABLE due (item TEXT NOT NULL, due REAL NOT NULL) STRICT",
         "CREATE TABLE rung (item TEXT NOT NULL, at REAL NOT NULL, writer TEXT NOT NULL) STRICT",
         "CREATE TABLE dug (fiber TEXT NOT NULL, step INTEGER NOT NULL, found TEXT NOT NULL) STRICT",
@@ -39,16 +53,19 @@ class Lines(Agent):
     @expose
     async def append(self, item: str) -> int:
         """Write an item at the end; return how long the list is with it."""
-        self.sql("INSERT INTO items (item, writer) VALUES (?, ?)", item, writer())
-        return self._length()
+        return self._append(item)
 
     @expose
     async def append_slowly(self, item: str, seconds: float) -> int:
         """Write an item, and say so later: who dies meanwhile has done it, and has not said so."""
-        self.sql("INSERT INTO items (item, writer) VALUES (?, ?)", item, writer())
-        length = self._length()
+        length = self._append(item)
         await asyncio.sleep(seconds)
         return length
+
+    def _append(self, item: str) -> int:
+        epoch = epoch_of(Address(self.address.steps[:1]))
+        self.sql("INSERT INTO items (item, writer, epoch) VALUES (?, ?, ?)", item, writer(), epoch)
+        return self._length()
 
     def _length(self) -> int:
         return self.sql("SELECT count(*) FROM items").scalar(int)
@@ -85,10 +102,10 @@ class Lines(Agent):
         return uuid4().hex
 
     @expose
-    async def items(self, after: int) -> list[tuple[str, str]]:
+    async def items(self, after: int) -> list[tuple[str, str, int]]:
         """Return the items from a place on, and who wrote them; no more than a page of them."""
-        rows = self.sql("SELECT item, writer FROM items ORDER BY number LIMIT ? OFFSET ?", PAGE, after)
-        return [(str(row["item"]), str(row["writer"])) for row in rows]
+        rows = self.sql("SELECT item, writer, epoch FROM items ORDER BY number LIMIT ? OFFSET ?", PAGE, after)
+        return [(str(row["item"]), str(row["writer"]), int(str(row["epoch"]))) for row in rows]
 
     @expose
     async def rest(self) -> dict[str, Any]:

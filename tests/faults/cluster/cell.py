@@ -205,6 +205,12 @@ class Cell:
                         self._launch(node)
             await asyncio.sleep(0.25)
 
+    def tell_tasks(self) -> None:
+        """Have every node write to its log what it waits for."""
+        for name, node in self.nodes.items():
+            if node.is_wanted:
+                self.signal(name, signal.SIGUSR1)
+
     # NATS servers
 
     def urls(self, user: str) -> str:

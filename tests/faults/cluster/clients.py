@@ -165,9 +165,8 @@ class Round:
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(until - time.monotonic(), 1)):
                     return await ask(url)
-            except (SapwoodError, OSError, TimeoutError) as error:
+            except (SapwoodError, OSError, TimeoutError):
                 if time.monotonic() > until:
-                    self.history.acts.append(Act("look", "nobody answered", str(error), time.monotonic()))
                     return None
                 await asyncio.sleep(0.2)
 
@@ -188,7 +187,7 @@ class Round:
 async def _kept(stub: Any) -> Kept:
     items: list[Written] = []
     while page := await stub.items(len(items)):
-        items += [Written(item, writer) for item, writer in page]
+        items += [Written(item, writer, epoch) for item, writer, epoch in page]
     rest = await stub.rest()
     return Kept(
         items,

@@ -17,8 +17,8 @@ SOME = (1.0, 3.0, 6.0)
 """Seconds that something is out of order for, which is shorter than a lease."""
 PAUSES = (5.0, 6.0, 8.0, 13.0, 16.0, 20.0)
 """Seconds that a process stands still or is cut off: shorter than a lease, about as long, and longer."""
-REST = 2.0
-"""Seconds between two things that are done in one lane, at most."""
+RESTS = (4.0, 8.0, 10.0, 15.0)
+"""Seconds between two things that are done in each lane, at most: somebody has to get something done, too."""
 
 Fault = Callable[[], Awaitable[str]]
 
@@ -43,6 +43,7 @@ class Faults:
     random: Random
     only: Sequence[str] = ()
     """What is to be done; nothing: everything."""
+    pauses: Sequence[float] = PAUSES
     least: int = 2
     """How many nodes nothing is done to, always."""
     blows: list[Blow] = field(default_factory=list[Blow])
@@ -59,15 +60,16 @@ class Faults:
         """Do so many things, and undo them."""
         goal = len(self.blows) + count
 
-        async def lane(faults: Mapping[Fault, float], rest: float = REST) -> None:
+        async def lane(faults: Mapping[Fault, float], rest: float) -> None:
             chosen = {fault: weight for fault, weight in faults.items() if not self.only or fault.__name__ in self.only}
             while chosen and len(self.blows) < goal:
                 (fault,) = self.random.choices([*chosen], [*chosen.values()])
                 await self.do(fault)
-                await asyncio.sleep(self.random.random() * rest)
+                if len(self.blows) < goal:
+                    await asyncio.sleep(self.random.random() * rest)
 
         nodes, servers, store = self._on_nodes(), self._on_servers(), self._on_store()
-        await asyncio.gather(lane(nodes), lane(nodes), lane(servers), lane(store, 10 * REST))
+        await asyncio.gather(*map(lane, (nodes, nodes, servers, store), RESTS))
 
     async def do(self, fault: Fault) -> None:
         """Do one thing, and undo it."""
@@ -141,7 +143,7 @@ class Faults:
             return f"{name} {await self._pause(name):.0f} s"
 
     async def _pause(self, *names: str, seconds: float = 0.0) -> float:
-        seconds = seconds or self.random.choice(PAUSES)
+        seconds = seconds or self.random.choice(self.pauses)
         for name in names:
             self.cell.signal(name, signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -175,7 +177,7 @@ class Faults:
     async def _cut(
         self, ones: Sequence[str], others: Sequence[str], *, back: bool = True, seconds: float = 0.0
     ) -> float:
-        seconds = seconds or self.random.choice(PAUSES)
+        seconds = seconds or self.random.choice(self.pauses)
         self.cell.network.cut(ones, others, back=back)
         await asyncio.sleep(seconds)
         self.cell.network.heal(ones, others)
@@ -226,7 +228,7 @@ class Faults:
         self._hurt.add(name)
         try:
             await self.cell.start_node(name)
-            await asyncio.sleep(self.random.choice(PAUSES))
+            await asyncio.sleep(self.random.choice(self.pauses))
             return f"{name} left in {await self._leave(name):.2f} s"
         finally:
             self._hurt.discard(name)
@@ -254,6 +256,7 @@ class Faults:
             self.slow_server_down: 1,
             self.fill_server_s_disk: 1,
             self.restart_server: 1,
+            self.pause_log_and_kill_node: 1,
         }
 
     async def kill_server(self) -> str:
@@ -293,6 +296,19 @@ class Faults:
         seconds = await self._pause(*SERVERS, seconds=self.random.choice((3.0, 5.0, 8.0)))
         await self._all_well()
         return f"{seconds:.0f} s"
+
+    async def pause_log_and_kill_node(self) -> str:
+        """Kill a node while the log takes nothing: whoever was told anything meanwhile was told too much."""
+        async with self._a_node() as name:
+            for server in SERVERS:
+                self.cell.signal(server, signal.SIGSTOP)
+            await asyncio.sleep(1 + self._some() / 3)
+            await self.cell.end_node(name, signal.SIGKILL)
+            for server in SERVERS:
+                self.cell.signal(server, signal.SIGCONT)
+            await self.cell.start_node(name)
+        await self._all_well()
+        return name
 
     async def _all_well(self) -> None:
         await asyncio.gather(*(self.cell.is_well(server) for server in SERVERS))

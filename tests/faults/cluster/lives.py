@@ -32,7 +32,7 @@ from tests.faults.cluster.cell import SERVERS, Cell
 from tests.faults.cluster.chains import look_at_chains
 from tests.faults.cluster.checker import check
 from tests.faults.cluster.clients import Round, counted
-from tests.faults.cluster.faults import Faults
+from tests.faults.cluster.faults import PAUSES, Faults
 from tests.faults.cluster.stem import Stem
 
 SETTLE = 3.0
@@ -55,7 +55,8 @@ class Run:
 
     def __post_init__(self) -> None:
         only = [one for one in self.options.only.split(",") if one]
-        self.faults = Faults(self.cell, self.random, only, least=min(2, self.options.nodes - 1))
+        pauses = [self.options.pause] if self.options.pause else PAUSES
+        self.faults = Faults(self.cell, self.random, only, pauses, least=min(2, self.options.nodes - 1))
 
     async def live(self) -> None:
         keeping = asyncio.create_task(self.cell.keep_up())
@@ -67,7 +68,7 @@ class Run:
                 await self._round(max(min(left, self.options.per_round), 1))
                 if self.violations and not self.options.until:
                     break
-                if any(self.options.until in one for one in self.violations if self.options.until):
+                if self.options.until and re.search(self.options.until, "\n".join(self.violations)):
                     break
                 if len(self.faults.blows) >= self.options.faults and time.monotonic() >= until:
                     break
@@ -101,6 +102,9 @@ class Run:
             if task.done() and not task.cancelled():
                 task.result()
         await one.look()
+        if len(one.history.kept) < len(one.places):
+            self.cell.tell_tasks()
+            await asyncio.sleep(2.0)
         self._found(check(one.history))
         if self.options.level == "replicated":
             problems, *self.chains = await look_at_chains(self.cell.urls("node"))
@@ -149,9 +153,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4, help="how many there are at first; one more can join")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--level", default="replicated")
+    parser.add_argument("--pause", type=float, help="seconds that anything stands still or is cut off, always")
     parser.add_argument("--only", default="", help="faults to do, by name, with commas")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break sapwood in this way")
-    parser.add_argument("--until", default="", help="stop when something with this in it was found")
+    parser.add_argument("--until", default="", help="go on until something like this was found")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
     if not network.is_possible():
@@ -171,7 +177,9 @@ def main() -> int:
         cell.remove()
         stem.end()
     result = run.result(time.monotonic() - began)
-    if run.violations and not options.forget:
+    (home / "faults").write_text("".join(f"{blow}\n" for blow in run.faults.blows))
+    (home / "acts").write_text("".join(f"{act}\n" for one in run.rounds for act in one.history.acts))
+    if options.keep or (run.violations and not options.forget):
         result["kept"] = str(home)
         print(f"  the logs are kept: {home}", file=sys.stderr)
     else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable
 from typing import Any
+
+from sapwood.storage.database import Database
 
 FENCE = "Nats-Expected-Last-Subject-Sequence"
 
@@ -28,8 +31,35 @@ def no_fence() -> None:
     Client.publish = publish_unfenced
 
 
+def replied_first() -> None:
+    """A reply leaves before what it tells of is in the log."""
+    from sapwood.kernel.ports import settle
+    from sapwood.kernel.replicated import ReplicatedGate
+
+    def wait(self: ReplicatedGate, database: Database) -> None:
+        return None
+
+    def let_go(self: ReplicatedGate, database: Database, leaving: list[Future[None]]) -> None:
+        settle(leaving, None)
+
+    ReplicatedGate.wait = wait
+    ReplicatedGate.let_go = let_go
+
+
+def lease_for_ever() -> None:
+    """A node answers whatever became of its lease."""
+    from sapwood.runtimes.cluster.leases import Lease
+
+    def is_valid(self: Lease) -> bool:
+        return True
+
+    Lease.is_valid = is_valid
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     "no-fence": no_fence,
+    "replied-first": replied_first,
+    "lease-for-ever": lease_for_ever,
 }
 
 

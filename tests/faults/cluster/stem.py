@@ -5,6 +5,7 @@ Whoever is started here dies with it: nothing is left behind by a run that was k
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import os
@@ -18,6 +19,7 @@ from tests.faults.cluster.network import enter
 
 APP = "tests.faults.cluster.app:app"
 PORT = 8000
+DEEPEST = 30
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG."""
 
@@ -102,6 +104,7 @@ def _start(
             (command,) = about
             os.execvp(command[0], command)
         mutants.apply(mutant)
+        _tell_epochs()
         _serve(*about)
         code = 0
     except SystemExit as end:
@@ -116,7 +119,36 @@ def _start(
 def _serve(data: str, grace: float) -> None:
     from sapwood.cli.serving import Options, serve
 
+    signal.signal(signal.SIGUSR1, _tell_tasks)
     serve(Options(APP, "0.0.0.0", PORT, insecure=True, data=data, grace=grace))
+
+
+def _tell_tasks(number: int, frame: Any) -> None:
+    """Write to the log what every task of this node waits for."""
+    for task in asyncio.tasks._all_tasks:  # pyright: ignore[reportAttributeAccessIssue]
+        lines: list[str] = []
+        at: Any = task.get_coro()
+        while at is not None and len(lines) < DEEPEST:
+            where = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None) or getattr(at, "ag_frame", None)
+            told = f"{where.f_code.co_filename}:{where.f_lineno} {where.f_code.co_name}" if where else repr(at)[:200]
+            lines.append(f"    {told}")
+            at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None) or getattr(at, "ag_await", None)
+        os.write(2, "\n".join([f"TASK {task.get_name()}", *lines, ""]).encode())
+
+
+def _tell_epochs() -> None:
+    """Have agents know by which ownership they write."""
+    from tests.faults.cluster.app import epochs
+
+    from sapwood.runtimes.cluster.ownership import Ownership
+
+    make = Ownership.__init__
+
+    def made(self: Ownership, *args: Any, **named: Any) -> None:
+        make(self, *args, **named)
+        epochs.append(self.epoch_of)
+
+    Ownership.__init__ = made
 
 
 def _die_with_parent() -> None:

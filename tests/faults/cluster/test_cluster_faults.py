@@ -1,0 +1,58 @@
+"""Promises 1 to 4 where nodes, servers of the log, networks, disks and S3 are broken, several at once, under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.faults.cluster import network
+from tests.faults.running import CHECKOUT
+
+FAULTS = int(os.environ.get("SAPWOOD_CLUSTER_FAULTS", "44"))
+PATIENCE = 1800.0
+
+pytestmark = [
+    pytest.mark.alone,  # leases are seconds: whoever is not given a core in time loses them
+    pytest.mark.skipif(not network.is_possible(), reason="networks of their own need root and `ip netns`"),
+]
+
+
+def run(**options: Any) -> dict[str, Any]:
+    """Break a cluster; return what the runner printed."""
+    command = [sys.executable, "-m", "tests.faults.cluster.lives"]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    ended = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if not ended.stdout:
+        raise AssertionError(ended.stderr)
+    return json.loads(ended.stdout)
+
+
+def test_whatever_is_broken_nothing_acknowledged_is_lost_and_nothing_is_done_twice() -> None:
+    seed = os.environ.get("SAPWOOD_SEED") or os.urandom(4).hex()
+    result = run(faults=FAULTS, seed=seed)
+    print(json.dumps(result, indent=1))
+
+    assert result["violations"] == [], f"seed {seed}, kept in {result.get('kept')}"
+    assert result["faults"] >= FAULTS
+    assert result["answered"] > 20 * FAULTS
+    assert result["by kind"].keys() == {"append", "read", "plan", "dig", "carry"}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "only", "sentences"),
+    [
+        ("no-fence", "cut_node_off_the_log,pause_node", ("the chain of", "after items of ownership")),
+        ("replied-first", "pause_log_and_kill_node", ("was acknowledged",)),
+        ("lease-for-ever", "cut_node_off_the_log", ("is older than",)),
+    ],
+)
+def test_a_cluster_broken_on_purpose_is_found_out(mutant: str, only: str, sentences: tuple[str, ...]) -> None:
+    result = run(mutant=mutant, only=only, pause=18, faults=12, per_round=3, seed=mutant, until="|".join(sentences))
+
+    told = "\n".join(result["violations"])
+    assert any(sentence in told for sentence in sentences), told[:2000]
