@@ -158,7 +158,6 @@ class ClusterRuntime:
             owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
-            stack.push_async_callback(replicas.close)
             stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
