@@ -6,6 +6,7 @@ After every second crash nothing is left of its data folder, as if another machi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sapwood import App
+from sapwood.address import Address
+from sapwood.errors import Unavailable
 from sapwood.kernel.node import TREES, Node
-from sapwood.kernel.ports import Epoch
+from sapwood.kernel.ports import Commit, Epoch, Gate
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
 from sapwood.runtimes.cluster.runtime import Member, Ways, hold, make_member
@@ -42,6 +45,26 @@ class Alive(CrashPoints):
         self._points.check_alive()
 
 
+class StoringGate(CountingGate):
+    """A gate with a crash point after every commit, which the log gets nevertheless: nobody hears that it did."""
+
+    def __init__(self, points: CrashPoints, below: Gate) -> None:
+        super().__init__(points, below)
+        self._roots: set[Address] = set()
+
+    def committed(self, commit: Commit) -> None:
+        self._below.committed(commit)
+        if commit.root is not None:
+            self._roots.add(commit.root)
+        self._points.passing("committed")
+
+    async def stored(self) -> None:
+        """Return when all that was committed is stored."""
+        for root in self._roots:
+            with contextlib.suppress(Unavailable):
+                await self._below.flushed(root)
+
+
 class Storage:
     """What outlives every node."""
 
@@ -50,6 +73,10 @@ class Storage:
         self.archive = MemoryArchive()
         self.lives = 0
         self.ended_well = True
+
+
+_kept: dict[Path, Storage] = {}
+"""What the cluster has of which a data folder has copies: a test may run two apps on one."""
 
 
 class MemoryRuntime:
@@ -77,7 +104,7 @@ class MemoryRuntime:
             archive=storage.archive,
             ways=Ways(epochs.get, lambda: True, lambda shards: None),
             keeper_files=CountingFiles(Alive(self._points), Files()),
-            around=lambda gate: CountingGate(self._points, gate),
+            around=lambda gate: StoringGate(self._points, gate),
         )
         return self._member.node
 
@@ -99,12 +126,11 @@ class MemoryRuntime:
 class Replicated(World):
     """A running app whose data outlives its machine."""
 
-    _storage: Storage | None = None
     _crashes = 0
 
     async def start(self) -> None:
         self.points = CrashPoints()
-        self._storage = self._storage or Storage()
+        storage = _kept.setdefault(self.data, Storage())
         given = self._given
         self.app = App(
             agents=given.agents,
@@ -113,7 +139,7 @@ class Replicated(World):
             authorize=given.authorize,
             pages=given.pages,
             settings=self.settings,
-            runtime=MemoryRuntime(self.settings, self.clock, self.points, self._storage),
+            runtime=MemoryRuntime(self.settings, self.clock, self.points, storage),
             driver=given.driver,
         )
         await self.app.__aenter__()
@@ -121,6 +147,8 @@ class Replicated(World):
             self.node.watchdog.on_slow.append(self.slow.append)
 
     async def crash(self) -> None:
+        if self.points.ended and isinstance(self.node.gate, StoringGate):
+            await self.node.gate.stored()
         self.points.ended = True
         await self.node.die()
         await self.app.__aexit__()
@@ -145,3 +173,5 @@ async def running_replicated(app: App, *, slow_slices: str = "fail", **settings:
         return
     async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}) as world:
         yield world
+    if "data" not in settings:
+        del _kept[world.data]

@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.conformance.replicated import running_replicated
 from tests.conformance.three_nodes import running_on_three_nodes
-from tests.conformance.two_nodes import running_on_two_nodes
 from tests.conformance.two_nodes import running_on_two_nodes, running_with_movable_trees
 
 from sapwood import App

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.servers import Nats
-from tests.conformance.replicated import Alive, is_backup
+from tests.conformance.replicated import Alive, StoringGate, is_backup
 
 from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
@@ -34,7 +34,7 @@ from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
-from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
+from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
 
 LATER = 0.5
@@ -72,7 +72,7 @@ class NodeRuntime(ClusterRuntime):
         owners: Callable[..., Ownership] = Ownership,
     ) -> None:
         def around(gate: Gate) -> Gate:
-            return gate if points is None else CountingGate(points, gate)
+            return gate if points is None else StoringGate(points, gate)
 
         super().__init__(
             settings,
@@ -97,23 +97,34 @@ class Front(App):
             await app.__aexit__()
 
 
+class Cluster:
+    """What outlives every node of a test."""
+
+    def __init__(self) -> None:
+        self.name = f"c{os.getpid()}-{next(_numbers)}"
+        self.archive = MemoryArchive()
+        self.lives = 0
+
+
+_kept: dict[Path, Cluster] = {}
+"""By the data folder of the node that runs the trees: a test may run two apps on one."""
+
+
 class ThreeNodes(World):
     """A running app whose agents are run by another node than the one that a test speaks with."""
 
-    _cluster = ""
-    _archive: MemoryArchive | None = None
-    _life = 0
+    _cluster: Cluster
 
     def _settings(self, node: str) -> Settings:
         data = self.data if node == "back" else Path(f"{self.data}-{node}")
-        return replace(self.settings, cluster=self._cluster, node=f"{node}-{self._life}", data=str(data))
+        return replace(self.settings, cluster=self._cluster.name, node=f"{node}-{self._cluster.lives}", data=str(data))
 
     async def start(self) -> None:
-        self._cluster = self._cluster or f"c{os.getpid()}-{next(_numbers)}"
-        archive = self._archive = self._archive or MemoryArchive()
-        self._life += 1
+        cluster = self._cluster = _kept.setdefault(self.data, Cluster())
+        archive = cluster.archive
+        cluster.lives += 1
         self.points = CrashPoints()
-        if self._life > 1:  # as if another machine went on
+        if cluster.lives > 1:  # as if another machine went on
             for left in ("trees", "cluster"):
                 path = self.data / left
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -156,6 +167,11 @@ class ThreeNodes(World):
         self.app = front
         if self._slow_slices == "fail":
             self.node.watchdog.on_slow.append(self.slow.append)
+
+    async def crash(self) -> None:
+        if self.points.ended and isinstance(self.node.gate, StoringGate):
+            await self.node.gate.stored()
+        await super().crash()
 
     @property
     def node(self) -> Node:
