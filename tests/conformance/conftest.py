@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,10 @@ from sapwood.testing import World, world
 # the usual patience of a fifth of a second is all spent, at every step of the clock.
 world.PATIENCE = 0.03
 
+EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
+IN_A_LOG = ("replicated", "cluster")
+"""The runtimes whose trees lie in a log."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--driver", choices=("fiber", "temporal"), default="fiber", help="who drives turns and runs")
@@ -29,6 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             for mark in item.iter_markers("fiber"):
                 item.add_marker(pytest.mark.skip(mark.args[0]))
+    if runtimes.chosen in IN_A_LOG:
+        excluded: dict[str, dict[str, str]] = tomllib.loads(EXCLUSIONS.read_text())
+        for item in items:
+            reason = excluded.get(item.nodeid.partition("::")[0], {}).get(getattr(item, "originalname", item.name))
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason))
 
 
 @pytest.fixture(scope="session", autouse=True)

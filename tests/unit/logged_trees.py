@@ -105,7 +105,6 @@ class Place:
         folder.mkdir(parents=True, exist_ok=True)
         self.owned = owned
         self.fenced: list[int] = []
-        self.doubtful: list[Address] = []
         self.gate = ReplicatedGate(
             stored,
             asyncio.get_running_loop(),
@@ -113,7 +112,6 @@ class Place:
             epoch_of=self.owned.get,
             may_answer=lambda: True,
             fenced=self.fenced.extend,
-            doubtful=self.doubtful.extend,
             version="test",
         )
         self.keeper = Keeper(

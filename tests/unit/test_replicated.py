@@ -53,7 +53,6 @@ class Node:
         self.stored = stored or self.log
         self.epochs: dict[int, Epoch] = {}
         self.lost: list[int] = []
-        self.doubted: list[Address] = []
         self.may_answer = True
         self.gate = ReplicatedGate(
             self.stored,
@@ -62,7 +61,6 @@ class Node:
             epoch_of=self.epochs.get,
             may_answer=lambda: self.may_answer,
             fenced=self.lost.extend,
-            doubtful=self.doubted.extend,
             version="1",
         )
         self.slices: dict[Address, Slices] = {}
@@ -323,7 +321,7 @@ async def test_a_tree_that_is_nobodys_any_more_is_not_written_to(node: Node) -> 
     assert len(await node.read(ONE)) == 1
 
 
-async def test_trees_in_doubt_fail_whoever_waits_and_have_to_be_read_again(node: Node) -> None:
+async def test_trees_in_doubt_fail_whoever_waits_and_their_shard_has_to_be_owned_anew(node: Node) -> None:
     database = node.commit(ONE)
     await node.kept(ONE)
     node.log.in_doubt = True
@@ -331,7 +329,7 @@ async def test_trees_in_doubt_fail_whoever_waits_and_have_to_be_read_again(node:
     with pytest.raises(Unavailable, match="Nobody knows"):
         await wait(node, node.commit(ONE))
 
-    assert node.doubted == [ONE]
+    assert node.lost == [shard_of(ONE)]
     with pytest.raises(Unavailable, match="Nobody knows"):
         node.gate.wait(database)
     node.gate.drop(ONE)

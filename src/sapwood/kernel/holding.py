@@ -82,16 +82,6 @@ class Holding:
             node.lose(tree)
         node.forget_alarms_of_others()
 
-    def doubtful(self, roots: Collection[Address]) -> None:
-        """Nobody knows whether what these committed last was stored: they are read again when next asked for."""
-        node = self._node
-        for root in roots:
-            if (tree := node.trees.get(root)) is not None:
-                node.lose(tree)
-            # Perhaps their lines in the index of alarms were not stored either.
-            _, dead = node.alarms.stored(root) or (None, 0)
-            node.alarms.earlier(root, node.clock.now(), dead)
-
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
         return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]
 

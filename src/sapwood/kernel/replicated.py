@@ -14,7 +14,6 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from sapwood.address import Address
 from sapwood.clock import Clock
@@ -74,14 +73,13 @@ class ReplicatedGate:
         epoch_of: Callable[[int], Epoch | None],
         may_answer: Callable[[], bool],
         fenced: Callable[[Collection[int]], None],
-        doubtful: Callable[[Collection[Address]], None],
         version: str,
     ) -> None:
         """`epoch_of`: by which ownership a shard is ours, None: by none. `may_answer`: whether our lease is valid.
 
-        `fenced` is told of shards that somebody else took; `doubtful` of trees of which nobody knows whether their
-        last commits were stored. The gate has let go of the waiters of both already; they have to be dropped, and
-        what was theirs has to be read again.
+        `fenced` is told of shards that somebody else took, and of those of which nobody knows whether the last commits
+        were stored. The gate has let go of all who waited. The trees have to be dropped; whoever runs them again has to
+        own their shard anew: what is still on its way may arrive at any time, and is refused then.
         """
         self._log = log
         self._loop = loop
@@ -89,7 +87,6 @@ class ReplicatedGate:
         self._epoch_of = epoch_of
         self._may_answer = may_answer
         self._fenced = fenced
-        self._doubtful = doubtful
         self._version = version
         self._trees: dict[str, TreeLog] = {}
         self._files: dict[Database, _File] = {}
@@ -389,7 +386,7 @@ class ReplicatedGate:
                 sequences = await self._store([entry for sending in taken.values() for entry in sending.entries])
             except Fenced as error:
                 rest = {tree: sending for tree, sending in taken.items() if tree.shard not in error.shards}
-                self._lose(error)
+                self._lose(error.shards, error)
                 if len(rest) == len(taken):
                     self._doubt(taken, error)
                     break
@@ -430,25 +427,20 @@ class ReplicatedGate:
             self._stream(tree).waiting.setdefault(tree)
         tree.settle_if_idle()
 
-    def _lose(self, error: Fenced) -> None:
+    def _lose(self, shards: Collection[int], error: Unavailable) -> None:
         for tree in list(self._trees.values()):
-            if tree.shard in error.shards and tree.error is None:
+            if tree.shard in shards and tree.error is None:
                 tree.fail(error)
                 self._stream(tree).waiting.pop(tree, None)
-        self._tell(self._fenced, error.shards)
+        try:
+            self._fenced(shards)
+        except Exception:
+            log.exception("trees that are not ours any more could not be dropped: %s", shards)
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
         trees = [tree for tree in taken if tree.error is None]
         if not trees:
             return
         log.error("nobody knows whether the last commits of %d trees were stored", len(trees), exc_info=error)
-        for tree in trees:
-            tree.fail(Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
-            self._stream(tree).waiting.pop(tree, None)
-        self._tell(self._doubtful, [tree.root for tree in trees])
-
-    def _tell(self, whom: Callable[[Any], None], what: object) -> None:
-        try:
-            whom(what)
-        except Exception:
-            log.exception("trees that are not ours any more could not be dropped: %s", what)
+        unknown = Unavailable(f"Nobody knows whether what was written last was stored: {error}")
+        self._lose({tree.shard for tree in trees}, unknown)

@@ -179,8 +179,8 @@ class Ownership:
             self._wake.set()
 
     def fenced(self, shards: Collection[int]) -> None:
-        """The log refused what we wrote: drop these, and learn who has them."""
-        log.warning("Fenced: %d shards have another owner.", len(shards))
+        """The log refused what we wrote, or did not answer: drop these; own anew what is still ours."""
+        log.warning("%d shards are dropped: they have another owner, or the log did not answer.", len(shards))
         self._doubted.update(shards)
         self._drop(shards)
         self._wake.set()

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import UsageError
 from sapwood.kernel.answering import Answering
@@ -66,9 +65,6 @@ def make_member(
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
-    def doubtful(roots: Collection[Address]) -> None:
-        holding.doubtful(roots)  # made last, because it needs all the rest
-
     gate = ReplicatedGate(
         log,
         asyncio.get_running_loop(),
@@ -76,7 +72,6 @@ def make_member(
         epoch_of=ways.epoch_of,
         may_answer=ways.may_answer,
         fenced=ways.fenced,
-        doubtful=doubtful,
         version=version("sapwood"),
     )
     keeper = Keeper(
@@ -102,8 +97,7 @@ def make_member(
         keeper=keeper,
     )
     node.may_answer = ways.may_answer
-    holding = Holding(node, log)
-    return Member(node, gate, keeper, holding)
+    return Member(node, gate, keeper, Holding(node, log))
 
 
 class ClusterRuntime:
@@ -158,7 +152,6 @@ class ClusterRuntime:
             owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
-            stack.push_async_callback(replicas.close)
             stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
