@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from asyncio import Future
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class _Stream:
         self.waiting: dict[TreeLog, None] = {}
         """Trees that have something to send, in the order in which they got it."""
         self.pump: asyncio.Task[None] | None = None
+
+
+_Stored = tuple[TreeLog, list[int]]
 
 
 class _File:
@@ -91,6 +94,10 @@ class ReplicatedGate:
         self._trees: dict[str, TreeLog] = {}
         self._files: dict[Database, _File] = {}
         self._streams: dict[int, _Stream] = {}
+        self._pumping = 0
+        """How many streams are being written to."""
+        self._turn = asyncio.Lock()
+        """Held while trees of one stream go on, until what they commit is on its way."""
         self._ids = (f"{me}-{number}" for me in (uuid.uuid4().hex,) for number in count())
 
     @property
@@ -320,21 +327,33 @@ class ReplicatedGate:
             stream.pump = self._loop.create_task(self._pump(stream))
 
     async def _pump(self, stream: _Stream) -> None:
+        self._pumping += 1
         try:
-            while stream.waiting:
-                taken = self._take(stream)
-                if taken:
-                    await self._append(taken)
-                    await self._gather(stream)
+            sending: Awaitable[list[_Stored]] = self._append(self._take(stream))
+            while True:
+                stored = await sending
+                async with self._turn:
+                    for tree, sequences in stored:
+                        self._stored(tree, sequences)
+                    await self._gather(stream, len(stored))
+                    if not stream.waiting:
+                        return
+                    sending = self._append(self._take(stream))
+                    if self._pumping > 1:
+                        # On its way before those of other streams go on: the log works while they do.
+                        sending = self._loop.create_task(sending)
+                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)
         finally:
+            self._pumping -= 1
             stream.pump = None
 
-    async def _gather(self, stream: _Stream) -> None:
+    async def _gather(self, stream: _Stream, expected: int) -> None:
         """Let those commit who were just let go, so that they go together."""
         for _ in range(TURNS):
             before = len(stream.waiting)
             await asyncio.sleep(0)
-            if before and len(stream.waiting) == before:
+            if len(stream.waiting) >= expected or 0 < before == len(stream.waiting):
                 return
 
     def _take(self, stream: _Stream) -> dict[TreeLog, Sending]:
@@ -363,8 +382,8 @@ class ReplicatedGate:
                     break
         return taken
 
-    async def _append(self, taken: dict[TreeLog, Sending]) -> None:
-        """Store these, and let everybody go who waited for it; if some are not ours any more, store the others."""
+    async def _append(self, taken: dict[TreeLog, Sending]) -> list[_Stored]:
+        """Store these, and return where; if some are not ours any more, store the others."""
         while taken:
             try:
                 sequences = await self._store([entry for sending in taken.values() for entry in sending.entries])
@@ -373,19 +392,19 @@ class ReplicatedGate:
                 self._lose(error)
                 if len(rest) == len(taken):
                     self._doubt(taken, error)
-                    return
+                    break
                 taken = rest
-            except asyncio.CancelledError:
-                raise
             except Exception as error:  # noqa: BLE001 - whatever it was: nobody knows what was stored
                 self._doubt(taken, error)
-                return
+                break
             else:
+                stored: list[_Stored] = []
                 at = 0
                 for tree, sending in taken.items():
+                    stored.append((tree, sequences[at : at + len(sending.entries)]))
                     at += len(sending.entries)
-                    self._stored(tree, sequences[at - len(sending.entries) : at])
-                return
+                return stored
+        return []
 
     async def _store(self, entries: Sequence[Entry]) -> list[int]:
         epochs: dict[int, Epoch] = {}

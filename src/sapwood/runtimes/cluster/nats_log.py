@@ -38,8 +38,8 @@ PATIENCE = 90.0
 """Seconds to go on trying; well within the time for which the log knows which ids it has stored."""
 READING = 30.0
 """Seconds to go on trying to read."""
-ATTEMPT = 3.0
-"""Seconds to wait for an answer, and one more for every so many bytes."""
+ATTEMPT, ATTEMPT_AT_MOST = 3.0, 25.0
+"""Seconds to wait for an answer, and one more for every so many bytes; with it, patience is still short enough."""
 BYTES_A_SECOND = 4_000_000
 AGAIN, AGAIN_AT_MOST = 0.02, 0.5
 """Seconds between two attempts: at first, and later."""
@@ -132,7 +132,7 @@ class NatsLog:
     async def append(self, entries: Sequence[Entry], epochs: Mapping[int, Epoch]) -> list[int]:
         messages = self._messages(entries, epochs)
         size = sum(len(entry.data) for entry in entries)
-        timeout = ATTEMPT + size / BYTES_A_SECOND
+        timeout = min(ATTEMPT + size / BYTES_A_SECOND, ATTEMPT_AT_MOST)
         trying = _Trying(f"{len(entries)} messages", PATIENCE)
         while True:
             answer = await self._attempt(messages, timeout)
