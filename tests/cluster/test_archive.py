@@ -252,6 +252,33 @@ async def test_everything_comes_back_after_the_log_was_lost(cluster: Cluster) ->
         await restore_everything(cluster.connection, cluster.names, cluster.archive)
 
 
+async def test_old_segments_go_and_alarms_that_are_older_stay(cluster: Cluster) -> None:
+    place = await cluster.node("a", ROOT)
+    shard = shard_of(ROOT)
+    await cluster.log.append([Entry(shard, tree_id(ROOT), b"in a year", "a1", is_alarm=True)], place.owned)
+    shipper = cluster.shipper(history=-60.0)
+    await shipper.ship()
+    tree = await place.open(ROOT)
+    for at in range(4):
+        tree.write("root", 3000, random.Random(at))
+        await tree.durable()
+        await shipper.ship()
+    await place.keeper.snapshot(ROOT)
+    await shipper.ship()
+    await place.close(tree)
+    assert await shipper.sweep() == 5
+    assert len([key async for key in cluster.archive.keys(f"{SEGMENTS}/0000/")]) == 1
+    assert await cluster.shipper().ship() == 0  # it knows where to go on
+    await cluster.js.delete_stream(cluster.names.stream(0))
+    await found(cluster.connection, cluster.names.cluster, Layout(streams=1))
+    result = await restore_everything(cluster.connection, cluster.names, cluster.archive)
+    assert (result.trees, result.alarms, result.lost) == (1, 1, {})
+    assert [one.data for one in await cluster.log.alarms([shard])] == [b"in a year"]
+    other = await cluster.node("b", ROOT, epoch=2)
+    await other.open(ROOT)
+    assert contents(other.folder_of(ROOT)) == contents(tree.folder)
+
+
 async def test_a_stream_that_was_made_anew_is_not_copied_over_the_old_one(cluster: Cluster) -> None:
     place = await cluster.node("a", ROOT)
     tree = await place.open(ROOT)

@@ -46,7 +46,7 @@ SMALLEST = 1024 * 1024
 LOOK_EVERY = 1.0
 PATIENCE = 30.0
 """Seconds that a log is waited for which nobody leads."""
-STUCK = 4.0
+STUCK = 8.0
 """Seconds after which a question may be without an answer because two copies differ."""
 DIFFER = 6
 """How often copies may differ before that is no accident."""
@@ -421,18 +421,23 @@ class Keeper:
     async def snapshot(self, root: Address) -> None:
         """Have the archive take a tree that is open here, and its log begin with that."""
         cut = self._gate.cut(root)
-        tail = await cut.known
-        if not tail.sequence:
-            return
         began = time.time()
         try:
-            base = await snapshot(self._stored, self._archive, root, tail.sequence, tail.digest)
-        except ChainBroken as error:
-            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
-            base = await self._from_copies(root, tail)
-        await self._gate.rebase(root, base, cut)
+            tail = await cut.known
+            if not tail.sequence:
+                return
+            await self._gate.rebase(root, base := await self._copy(root, tail), cut)
+        finally:
+            self._gate.uncut(root, cut)  # of one that was used nothing is kept anyway
         self._begun[tree_id(root)] = began
         await sweep_tree(self._archive, tree_id(root), base, before=time.time() - self._history)
+
+    async def _copy(self, root: Address, tail: Tail) -> Base:
+        try:
+            return await snapshot(self._stored, self._archive, root, tail.sequence, tail.digest)
+        except ChainBroken as error:
+            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
+            return await self._from_copies(root, tail)
 
     async def _from_copies(self, root: Address, tail: Tail) -> Base:
         """Make a snapshot of a tree whose log is damaged from all copies of it."""

@@ -42,7 +42,7 @@ BATCH, BATCH_BYTES = 512, 4 * 1024 * 1024
 ATTEMPT = 5.0
 AGAIN_AFTER = 2.0
 COMPLAIN_EVERY = 60.0
-LOOKS = 3
+LOOKS = 4
 """How many replicas are asked where one has a gap."""
 ONE_BY_ONE = 256
 """How many messages are asked of the leader one by one before the replica is asked again."""
