@@ -397,9 +397,9 @@ async def test_a_root_that_loses_a_commit_still_counts_its_descendants_right(run
         await root.grow("a", "c")
         await world.crash()
 
-        tree = only_tree(world)
-        assert tree.ledger.below_children() == 2
-        assert await (await world.get_agent(Branch, "r", sub=below("a"))).children() == ["b", "c"]
+        agent = await world.get_agent(Branch, "r", sub=below("a"))
+        assert only_tree(world).ledger.below_children() == 2
+        assert await agent.children() == ["b", "c"]
 
 
 # The end of an app

@@ -93,6 +93,9 @@ class PactTop(ChatAgent):
     async def runs(self) -> list[Run]:
         return self.list_runs()
 
+    async def has_middle(self) -> bool:
+        return self.has_sub_agent(PactMiddle, RUN)
+
     async def forget_runs(self) -> int:
         return await self.clear_runs()
 
@@ -216,6 +219,8 @@ async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rest
         top = await world.get_agent(PactTop, "t")
         await top.begin()
         while not await top.runs():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        while not await top.has_middle():  # noqa: ASYNC110 - the run is stored before its agent is made
             await asyncio.sleep(0.005)
         middle = await below(world, 1)
         while not await middle.delegates():  # noqa: ASYNC110

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import Any
 
@@ -10,8 +11,6 @@ from tests.faults.cluster.checker import check_chain
 from sapwood.kernel.ports import Record
 
 CLUSTER = "sapwood"
-PATIENCE = 30.0
-AT_ONCE = 200
 
 
 async def look_at_chains(urls: str) -> tuple[list[str], int, int]:
@@ -27,25 +26,24 @@ async def look_at_chains(urls: str) -> tuple[list[str], int, int]:
     return problems, len(trees), sum(len(records) for records in trees.values())
 
 
-def _config() -> Any:
-    from nats.js.api import AckPolicy, ConsumerConfig
-
-    return ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=60)
-
-
 async def _read(connection: Any) -> dict[str, list[Record]]:
     trees: dict[str, list[Record]] = defaultdict(list)
     streams = connection.jetstream(timeout=10)
-    for info in await streams.streams_info():
-        if not info.config.name.startswith(f"{CLUSTER}-log-") or not info.state.messages:
-            continue
-        reading = await streams.pull_subscribe(info.config.subjects[0], stream=info.config.name, config=_config())
-        left = 1
-        while left:
-            for message in await reading.fetch(AT_ONCE, timeout=PATIENCE):
-                *_, kind, name = message.subject.split(".")
-                if kind == "tree":
-                    trees[name].append(Record(name, message.metadata.sequence.stream, message.data))
-                left = message.metadata.num_pending
-        await reading.unsubscribe()
+    names = [info.config.name for info in await streams.streams_info()]
+    await asyncio.gather(*(_read_one(streams, name, trees) for name in names if name.startswith(f"{CLUSTER}-log-")))
     return trees
+
+
+async def _read_one(streams: Any, name: str, trees: dict[str, list[Record]]) -> None:
+    from nats.js.errors import NotFoundError
+
+    number = name.rsplit("-", 1)[1]
+    place = 1
+    while True:
+        try:
+            message = await streams.get_msg(name, seq=place, subject=f"{CLUSTER}.log.{number}.*.tree.*", next=True)
+        except NotFoundError:
+            return
+        tree = message.subject.rsplit(".", 1)[1]
+        trees[tree].append(Record(tree, message.seq, message.data))
+        place = message.seq + 1

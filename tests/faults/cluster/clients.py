@@ -27,6 +27,8 @@ CALL = 20.0
 """Seconds that a client waits for an answer: longer than a lease and its margin, so that some outlive a node."""
 SESSION = 25
 """Calls that a client makes through one node, at most."""
+WATCH = 400
+"""As many of a client that only reads: it stays while its node is cut off."""
 QUIET = 0.3
 LEVELS = ((), ((Page, "p"),), ((Page, "p"), (Line, "l")))
 """The agents below a root whose lists are written."""
@@ -81,10 +83,11 @@ class Round:
             place = self.random.choice(self.places)
             try:
                 async with self._connected(url, place, timeout=5.0) as stub:
-                    for _ in range(self.random.randint(1, SESSION)):
+                    only_reads = _only_read(node, place)
+                    for _ in range(self.random.randint(1, WATCH if only_reads else SESSION)):
                         if self.is_over or not await self._act(node, place, stub):
                             break
-                        await asyncio.sleep(self.random.random() * self.pause)
+                        await asyncio.sleep(self.random.random() * self.pause * (4 if only_reads else 1))
             except (SapwoodError, OSError):
                 pass
             await asyncio.sleep(self.random.random() * 0.1)
@@ -106,6 +109,8 @@ class Round:
         choices: list[tuple[int, str]] = [(12, "append"), (2, "append_slowly"), (6, "read"), (1, "plan"), (1, "dig")]
         if place.depth == 0:
             choices.append((1, "carry"))
+        if _only_read(node, place):
+            choices = [(1, "read")]
         ((_, kind),) = self.random.choices(choices, [weight for weight, _ in choices])
         act = Act(kind.partition("_")[0], place.path, "", time.monotonic(), node)
         if kind != "read":
@@ -182,6 +187,15 @@ class Round:
                 if _is_quiet(kept) or time.monotonic() > until:
                     return kept
                 await asyncio.sleep(QUIET)
+
+
+def _only_read(node: str, place: Place) -> bool:
+    """Return whether a tree is only read through a node.
+
+    What is written at a node that is cut off waits, and so does every read behind it: an old state is only told by
+    a node that nobody writes at.
+    """
+    return (int(node[1:]) + int(place.root.rpartition("-")[2])) % 2 == 0
 
 
 async def _kept(stub: Any) -> Kept:
