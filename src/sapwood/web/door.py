@@ -53,7 +53,7 @@ IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
 PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
-LAST_ANSWERS = 0.5
+LAST_ANSWERS = 2.0
 """Seconds that calls are given to end when the server that holds their client's socket stops."""
 FAREWELL = 10.0
 """Seconds that a client is given to take what we closed its socket with."""
