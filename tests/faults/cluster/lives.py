@@ -83,7 +83,8 @@ class Run:
 
     async def _round(self, count: int) -> None:
         mark = f"r{len(self.rounds)}"
-        one = Round(mark, lambda: {name: node.url for name, node in self.cell.nodes.items() if node.pid}, self.random)
+        urls = lambda: {name: node.url for name, node in self.cell.nodes.items() if node.is_wanted}  # noqa: E731
+        one = Round(mark, urls, self.random, hung=self.cell.hung)
         self.rounds.append(one)
         clients = [asyncio.create_task(one.client()) for _ in range(self.options.clients)]
         try:
