@@ -108,14 +108,35 @@ class Round:
             except TimeoutError as error:
                 raise OSError(f"{url} was not reached") from error
 
-    async def _act(self, node: str, place: Place, stub: Any) -> bool:
+    async def stay(self, node: str, place: Place, kind: str) -> None:
+        """Ask one node for one thing again and again, until all is over."""
+        url = self.urls()[node]
+        while not self.is_over:
+            try:
+                async with self._connected(url, place, timeout=REACHED) as stub:
+                    while not self.is_over and await self._act(node, place, stub, kind):
+                        await asyncio.sleep(self.random.random() * self.pause)
+            except (SapwoodError, OSError):
+                pass
+            await asyncio.sleep(0.1)
+
+    async def owner(self, place: Place) -> str:
+        """Write to a list; return which node did."""
+        node, url = self.random.choice([*self.urls().items()])
+        async with self._connected(url, place) as stub:
+            await self._act(node, place, stub, "append")
+            kept = await stub.items(0)
+        return str(kept[-1][1]).partition("/")[0]
+
+    async def _act(self, node: str, place: Place, stub: Any, kind: str = "") -> bool:
         """Ask for something; return whether it was answered."""
         choices: list[tuple[int, str]] = [(12, "append"), (2, "append_slowly"), (6, "read"), (1, "plan"), (1, "dig")]
         if place.depth == 0:
             choices.append((1, "carry"))
         if _only_read(node, place):
             choices = [(1, "read")]
-        ((_, kind),) = self.random.choices(choices, [weight for weight, _ in choices])
+        if not kind:
+            ((_, kind),) = self.random.choices(choices, [weight for weight, _ in choices])
         act = Act(kind.partition("_")[0], place.path, "", time.monotonic(), node)
         if kind != "read":
             act.item = f"{self.mark}-{self.name(kind[0])}"

@@ -60,9 +60,13 @@ async def connect(servers: str, name: str) -> Any:
 
     def choose(servers: list[Any], _: object) -> tuple[Any, float]:
         """Take the next server, not the one that was just left: it may stand still, and take connections."""
-        left: Any = getattr(connection, "_current_server", None)
-        places = [place for place, one in enumerate(servers) if left and one.uri.netloc == left.uri.netloc]
-        return servers[(places[-1] + 1 if places else 0) % len(servers)], AGAIN
+        left = getattr(connection, "_current_server").uri  # noqa: B009
+        # One server may be there twice, once as the others tell of it.
+        places = [
+            place for place, one in enumerate(servers) if (one.uri.hostname, one.uri.port) == (left.hostname, left.port)
+        ]
+        order = [*range(places[-1] + 1, len(servers)), *range(len(servers))] if places else [0]
+        return servers[next((place for place in order if place not in places), 0)], AGAIN
 
     async def lost() -> None:
         _fail_waiting(connection)

@@ -106,7 +106,7 @@ class Membership:
         """
         if failing < self._renewal * 0.8:
             return False
-        return failing >= self._renewal * 1.5 or not await self._ground.is_there()
+        return failing >= self._renewal * 2 or not await self._ground.is_there()
 
     async def _until_next(self, begun: float) -> None:
         wait = begun + self._renewal - self._now()

@@ -323,8 +323,11 @@ class Ownership:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._acts.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("Shards were not moved.", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Unavailable):
+            log.warning("Shards were not moved yet: %s", error)
+        elif error is not None:
+            log.error("Shards were not moved.", exc_info=error)
         self._wake.set()
 
     # What is known of owners.
