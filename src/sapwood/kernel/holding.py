@@ -7,10 +7,12 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sapwood.address import Address
-from sapwood.errors import Unavailable
+from sapwood.errors import InvalidName, Unavailable
 from sapwood.kernel.node import MOVED, Node
-from sapwood.kernel.ports import FencedLog
+from sapwood.kernel.ports import FencedLog, Record
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.tree import Tree
 from sapwood.kernel.treelog import alarm_line
@@ -34,7 +36,7 @@ class Holding:
 
     async def gained(self, shards: Mapping[int, bool]) -> None:
         node = self._node
-        lines = [alarm_line(record.data) for record in await self._log.alarms(shards)]
+        lines = [_line(record) for record in await self._log.alarms(shards)]
         node.held.update(shards)
         node.sockets.gained(shards)
         now = node.clock.now()
@@ -43,7 +45,7 @@ class Holding:
                 node.crashes.pop(shard, None)
             else:
                 node.crashes[shard] = now
-        node.alarms.gained([(Address.parse(line.root), line.due, line.dead) for line in lines if line is not None])
+        node.alarms.gained([line for line in lines if line is not None])
 
     async def let_go(self, shards: Collection[int]) -> None:
         node = self._node
@@ -52,10 +54,16 @@ class Holding:
         node.sockets.leave(gone)
         for bringing in node.stop_bringing(lambda root: shard_of(root) in gone):
             await asyncio.wait({bringing})
-        await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
+        ended = await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
+        # Those that had gone to sleep just before may still have to say that nobody has to wake them.
+        if closing := node.putting_away(lambda root: shard_of(root) in gone):
+            await asyncio.wait(closing)
         node.forget_alarms_of_others()
+        if not all(ended):
+            raise Unavailable(f"{ended.count(False)} trees did not close in good order.")
 
-    async def _end(self, tree: Tree) -> None:
+    async def _end(self, tree: Tree) -> bool:
+        """Close a tree; return whether it ended in good order."""
         node = self._node
         for actor in tree.actors.values():
             actor.ready = False  # so that whoever calls it has to ask where it is
@@ -65,12 +73,14 @@ class Holding:
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
             if node.trees.get(tree.address) is not tree:
-                return
+                return True
         try:
             await node.close(tree, Unavailable(MOVED))
         except Exception:
             log.exception("a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)})
             node.lose(tree)
+            return False
+        return True
 
     def lost(self, shards: Collection[int]) -> None:
         node = self._node
@@ -84,6 +94,16 @@ class Holding:
 
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
         return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]
+
+
+def _line(record: Record) -> tuple[Address, float | None, int] | None:
+    """Return what a line of the index of alarms says; None: nothing, or nobody can read it."""
+    try:
+        line = alarm_line(record.data)
+        return None if line is None else (Address.parse(line.root), line.due, line.dead)
+    except (msgspec.DecodeError, InvalidName):
+        log.exception("the alarm of tree %s cannot be read: it is woken by nobody until it sets another", record.tree)
+        return None
 
 
 def _is_called(tree: Tree) -> bool:

@@ -20,7 +20,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
 from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
-from sapwood.kernel.ports import Archive, Entry, Epoch, FencedLog, Record
+from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.restoring import (
     CLEAN,
@@ -33,6 +33,7 @@ from sapwood.kernel.restoring import (
     heal,
     read_tree,
     record_clean,
+    to_the_end,
     write,
 )
 from sapwood.kernel.shards import shard_of
@@ -178,7 +179,7 @@ class Keeper:
             log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
             state = await self._heal(root, tree, error)
         if state is None:
-            await asyncio.to_thread(clear, folder, self._files)
+            await to_the_end(clear, folder, self._files)
             return None
         tail = await write(state, root, folder, self._files)
         self._begun[tree] = tail.begun
@@ -214,7 +215,7 @@ class Keeper:
         )
         data, digest = seal(message)
         entry = Entry(shard, tree, data, digest.hex(), replaces=True)
-        (sequence,) = await self._stored.append([entry], {shard: epoch})
+        sequence = await self._replace(entry, epoch)
         log.warning("the log of %s is whole again", root, extra={"root": str(root)})
         healed_tail = tail._replace(
             sequence=sequence,
@@ -243,10 +244,10 @@ class Keeper:
             for known in (self._again, self._adopted, self._begun):
                 known.pop(tree, None)
             if tail is None or not tail.files:
-                await asyncio.to_thread(clear, folder, self._files)
+                await to_the_end(clear, folder, self._files)
             else:
                 clean = Clean(tail.epoch, tail.sequence, tail.digest, tail.messages, tail.stored_bytes)
-                await asyncio.to_thread(record_clean, folder, clean, self._files)
+                await to_the_end(record_clean, folder, clean, self._files)
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
@@ -363,7 +364,19 @@ class Keeper:
             moved_to=str(root),
         )
         data, digest = seal(message)
-        await self._stored.append([Entry(shard, tree, data, digest.hex(), replaces=True)], {shard: epoch})
+        await self._replace(Entry(shard, tree, data, digest.hex(), replaces=True), epoch)
+
+    async def _replace(self, entry: Entry, epoch: Epoch) -> int:
+        """Store what takes the place of a tree's log; return where."""
+        try:
+            (sequence,) = await self._stored.append([entry], {entry.shard: epoch})
+        except Fenced:
+            raise
+        except Exception as error:
+            # It may arrive at any time, and take away what is stored until then: so only as long as nothing is.
+            self._gate.doubt(entry.shard, error)
+            raise
+        return sequence
 
     async def snapshot(self, root: Address) -> None:
         """Have the archive take a tree that is open here, and its log begin with that."""
@@ -439,10 +452,15 @@ class Keeper:
 
     async def _park(self, shard: int, tree: str, slots: asyncio.Semaphore) -> bool:
         async with slots, self._lock(tree):
-            if tree not in self._idle or self._epoch_of(shard) is None:
+            epoch = self._epoch_of(shard)
+            if tree not in self._idle or epoch is None:
                 return False  # opened meanwhile, or another node's
+
+            def is_ours() -> bool:
+                return self._epoch_of(shard) == epoch
+
             try:
-                parked = await park(self._stored, self.archive, shard, tree, history=self._history)
+                parked = await park(self._stored, self.archive, shard, tree, history=self._history, is_ours=is_ours)
             except SapwoodError as error:
                 self._again[tree] = time.monotonic() + AGAIN_AFTER
                 log.warning("tree %s could not be parked: %s", tree, error)

@@ -299,12 +299,12 @@ class Node:
                 bringing = self._bringing[root] = self.loop.create_task(
                     self._bring(self.keeper, root, aliases), context=self.context.copy()
                 )
-                # Whoever wanted it may be gone.
-                bringing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                bringing.add_done_callback(lambda done: self._brought(root, done))
             try:
                 await asyncio.shield(bringing)
             except CancelledError:
-                if not bringing.cancelled():
+                me = asyncio.current_task()
+                if not bringing.cancelled() or (me is not None and me.cancelling()):
                     raise
                 raise Moved(address.root) from None
         return self.tree(address, kind, only_files=only_files)
@@ -321,20 +321,28 @@ class Node:
 
     async def _bring(self, keeper: Keeper, root: Address, aliases: Sequence[str]) -> None:
         former = [Address.root_of(alias, root.name) for alias in aliases]
-        try:
-            for old in former:  # somebody may have looked at it by its old name
+        for old in former:  # somebody may have looked at it by its old name
+            await self._until_put_away(old)
+            if (tree := self.trees.get(old)) is not None:
+                if not tree.is_quiet or not tree.close():
+                    raise Unavailable(f"{root} is still run as {old}.")
+                self.put_away(tree)
                 await self._until_put_away(old)
-                if (tree := self.trees.get(old)) is not None:
-                    if not tree.is_quiet or not tree.close():
-                        raise Unavailable(f"{root} is still run as {old}.")
-                    self.put_away(tree)
-                    await self._until_put_away(old)
-            await self._until_put_away(root)
-            await keeper.bring(root, tree_folder(self.folder, root), former)
-            self._check_may_open(root, only_files=True)
-            self._make_tree(root, self._folder_of(root, aliases))
-        finally:
+        await self._until_put_away(root)
+        await keeper.bring(root, tree_folder(self.folder, root), former)
+        self._check_may_open(root, only_files=True)
+        self._make_tree(root, self._folder_of(root, aliases))
+
+    def _brought(self, root: Address, done: Task[None]) -> None:
+        # Not in the task itself: it may be cancelled before its first step.
+        if self._bringing.get(root) is done:
             del self._bringing[root]
+        if not done.cancelled():
+            done.exception()  # whoever wanted it may be gone
+
+    def putting_away(self, is_meant: Callable[[Address], bool]) -> list[Task[None]]:
+        """Return what still notes the files of these trees."""
+        return [task for root, task in self._putting_away.items() if is_meant(root)]
 
     def put_away(self, tree: Tree) -> Task[None] | None:
         """Forget a tree that is closed; return what is done when its files may be used again."""
@@ -363,6 +371,9 @@ class Node:
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         tree.die(Unavailable(MOVED))
         self.gate.drop(tree.address)
+        for database in tree.databases.values():
+            database.let_go = True
+            self.gate.forget(database)
         if tree.folder.exists():
             self._move_away(tree.folder)
 
