@@ -293,7 +293,7 @@ async def hand_over() -> None:
             pauses.append(calling.pause(began))
         await calling.end()
     below(
-        "graceful hand-over of a tree with a 10 MB database, pause seen by a client, p99",
+        "hand-over of a tree with a 10 MB database, pause seen by a client, p99",
         _p99(pauses),
         300,
         unit="ms",
@@ -324,12 +324,12 @@ async def kill() -> None:
             took.append(calling.pause(began))
             await calling.end()
     below(
-        f"node kill -9 to the first acknowledged write at the new owner, lease of {LEASE} s",
+        "a node killed: until the first acknowledged write at the new owner",
         max(took),
         LEASE + 2,
         unit="s",
         n=KILLS,
-        note=f"the longest; p50 {statistics.median(took):.1f} s",
+        note=f"the longest; p50 {statistics.median(took):.1f} s; the lease is {LEASE} s",
     )
 
 
@@ -356,7 +356,7 @@ async def leader() -> None:
             nodes.nats.start([leads])
             await asyncio.to_thread(nodes.nats.wait)
     at_most(
-        "NATS leader killed: pause of acknowledged writes, beside the bare engine's own",
+        "a leading NATS server killed: pause of writes, beside the bare engine's",
         statistics.median(ours),
         statistics.median(bare),
         times=1.2,
