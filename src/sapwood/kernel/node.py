@@ -344,12 +344,15 @@ class Node:
         """Return what still notes the files of these trees."""
         return [task for root, task in self._putting_away.items() if is_meant(root)]
 
-    def put_away(self, tree: Tree) -> Task[None] | None:
-        """Forget a tree that is closed; return what is done when its files may be used again."""
+    def put_away(self, tree: Tree, kept: Callable[[], object] = lambda: None) -> Task[None] | None:
+        """Forget a tree that is closed; return what is done when its files may be used again.
+
+        `kept` is called before that, as soon as nothing of it will be written any more.
+        """
         self.trees.pop(tree.address, None)
         if self.keeper is None:
             return None
-        work = self._in_background(self.keeper.put_away(tree.address, tree.folder))
+        work = self._in_background(self.keeper.put_away(tree.address, tree.folder, kept))
         self._putting_away[tree.address] = work
         work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
         return work
@@ -359,10 +362,12 @@ class Node:
             await asyncio.wait({work})
 
     async def close(self, tree: Tree, error: SapwoodError) -> None:
-        """End a tree in good order: what it wrote is durable and its files put away when this returns."""
+        """End a tree in good order: what it wrote is durable when this returns, and its files are being put away."""
         await self._close_tree(tree, error)
-        if (work := self.put_away(tree)) is not None:
-            await asyncio.wait({work})
+        kept = asyncio.Event()
+        if (work := self.put_away(tree, kept.set)) is not None:
+            work.add_done_callback(lambda _: kept.set())
+            await kept.wait()
 
     def lose(self, tree: Tree) -> None:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
