@@ -133,9 +133,9 @@ class Damaged:
 
     async def lose_everything(self) -> None:
         """Have three new servers, which have nothing, in place of those that there were."""
+        self.cell.remove()
         for node in list(self.apps):
             await self.kill(node)
-        self.cell.remove()
         self.cell = Nats(self.folder / "cell").start().wait()
 
     async def command(self, *words: str, code: int = 0) -> str:
@@ -245,8 +245,6 @@ async def test_after_all_servers_lost_everything_only_the_last_seconds_are_gone(
             await asyncio.gather(*(cluster.add("ab"[at % 2], name) for at, name in enumerate(names)))
             await asyncio.sleep(0.1)
         lost = time.time()
-        with pytest.raises(AssertionError, match="Nodes are running: a, b"):
-            await cluster.command("restore")
         await cluster.lose_everything()
         with pytest.raises(UsageError, match="sapwood cluster restore"):
             await cluster.start("c")
