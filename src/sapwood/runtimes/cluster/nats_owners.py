@@ -367,7 +367,11 @@ class NatsOwners:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
+        async def heard_roll_call(message: Any) -> None:
+            await message.respond(node.encode())
+
         subscribe = self._connection.subscribe
+        self._subscriptions.append(await subscribe(self._names.who, cb=heard_roll_call))
         self._subscriptions.append(await subscribe(self._names.lease("*"), cb=heard_lease))
         self._subscriptions.append(await subscribe(self._names.news, cb=heard_news))
         self._subscriptions.append(await subscribe(self._names.ask(node), cb=heard_question))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sapwood.clock import Clock, SystemClock
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
@@ -135,6 +136,7 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.recovery import check_archive
         from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
         from sapwood.runtimes.cluster.shipping import Shipper
@@ -149,6 +151,10 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name)
             stack.push_async_callback(connection.close)
             names = await found(connection, settings.cluster, self._layout)
+            try:
+                await check_archive(connection, names, archive)
+            except Unavailable as error:
+                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
             owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
