@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import UsageError
 from sapwood.kernel.answering import Answering
+from sapwood.kernel.classes import all_classes
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.keeping import Keeper, Replicas, Shipping
@@ -27,6 +28,7 @@ from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
+from sapwood.storage.migrations import framework
 
 HOST_LETTERS = 40
 
@@ -149,7 +151,8 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name)
             stack.push_async_callback(connection.close)
             names = await found(connection, settings.cluster, self._layout)
-            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
+            ground = NatsOwners(connection, names, name)
+            owners = self._make_owners(ground, name, version=version("sapwood"), knows=migrations())
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
@@ -171,6 +174,7 @@ class ClusterRuntime:
             node, keeper = member.node, member.keeper
             Answering(node, far)
             node.leave = owners.leave
+            node.pass_on = owners.pass_on
 
             async def listen() -> None:
                 await transport.listen()
@@ -228,6 +232,12 @@ def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
         lock.release()
         raise
     return lock
+
+
+def migrations() -> dict[str, int]:
+    """Return how many migrations this program has, of whom."""
+    own = {kind.type: len(kind.migrations) for kind in all_classes() if kind.migrations}
+    return {**own, **framework()}
 
 
 def node_name() -> str:
