@@ -106,6 +106,8 @@ class Node:
         """The shards whose owner before did not end in good order, with when this node took them."""
         self.leave: Callable[[], Awaitable[None]] | None = None
         """Hands all that this node runs to others."""
+        self.is_leaving = False
+        """Whether it was asked to stop."""
         self.pass_on: Callable[[int, str, int], bool] | None = None
         """Hands a shard to a node that knows this migration of this owner; False: there is none."""
         self.may_answer: Callable[[], bool] = lambda: True
@@ -227,8 +229,8 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it should be sent work: running, and no agent stops all others."""
-        return self._stopped is None and self.watchdog.ready and self.may_answer()
+        """Whether it should be sent work: running, about to go on, and no agent stops all others."""
+        return self._stopped is None and not self.is_leaving and self.watchdog.ready and self.may_answer()
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""

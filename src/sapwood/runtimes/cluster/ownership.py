@@ -162,8 +162,8 @@ class Ownership:
         return ""
 
     def lock_of(self, node: str) -> str:
-        """Return the name of the file in the data folder that has the id of a node's process."""
-        return "lock"
+        """Return the name of the file in the data folder that has the id of a node's process: only of our own."""
+        return "lock" if node == self._node else ""
 
     # What whoever writes and answers asks.
 
