@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
+from sapwood.kernel.classes import all_classes
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.keeping import Keeper, Replicas, Shipping
@@ -28,6 +29,7 @@ from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
+from sapwood.storage.migrations import framework
 
 HOST_LETTERS = 40
 
@@ -155,7 +157,8 @@ class ClusterRuntime:
                 await check_archive(connection, names, archive)
             except Unavailable as error:
                 logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
-            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
+            ground = NatsOwners(connection, names, name)
+            owners = self._make_owners(ground, name, version=version("sapwood"), knows=migrations())
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
@@ -177,6 +180,7 @@ class ClusterRuntime:
             node, keeper = member.node, member.keeper
             Answering(node, far)
             node.leave = owners.leave
+            node.pass_on = owners.pass_on
 
             async def listen() -> None:
                 await transport.listen()
@@ -234,6 +238,12 @@ def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
         lock.release()
         raise
     return lock
+
+
+def migrations() -> dict[str, int]:
+    """Return how many migrations this program has, of whom."""
+    own = {kind.type: len(kind.migrations) for kind in all_classes() if kind.migrations}
+    return {**own, **framework()}
 
 
 def node_name() -> str:
