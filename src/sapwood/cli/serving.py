@@ -50,7 +50,7 @@ LOOPBACK_ORIGINS = tuple(
     f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
 )
 PINGS = 20.0
-LAST_ANSWERS = 1.5
+LAST_ANSWERS = 3.0
 """Seconds that clients' sockets are given to end: their calls, and then the clients, who have to say that they heard.
 """
 BYTES_PER_CHARACTER = 4

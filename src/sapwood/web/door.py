@@ -55,7 +55,7 @@ PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log that clients have to come again."""
-LAST_ANSWERS = 0.5
+LAST_ANSWERS = 2.0
 """Seconds that calls are given to end when the server that holds their client's socket stops."""
 FAREWELL = 10.0
 """Seconds that a client is given to take what we closed its socket with."""

@@ -576,15 +576,13 @@ class Ownership:
             except Exception:
                 log.exception("%d shards were not let go of well.", len(shards))
                 ended_well = False
+            # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
+            let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
+            releases = {
+                shard: Held(epoch.sequence, Owner(epoch.number + 1, "", self.life, shards[shard], ended_well))
+                for shard, epoch in let_go.items()
+            }
             while True:
-                releases = {
-                    shard: Held(
-                        self._mine[shard].sequence,
-                        Owner(self._mine[shard].number + 1, "", self.life, to, ended_well),
-                    )
-                    for shard, to in shards.items()
-                    if shard in self._mine
-                }
                 try:
                     async with self._writing:
                         stored = await self._ground.write(releases)
@@ -592,11 +590,8 @@ class Ownership:
                 except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
                     await asyncio.sleep(1)
-            for shard in releases:
-                self._mine.pop(shard, None)
             self._learn(stored)
-            taken = [shard for shard in releases if shard not in stored]
-            self._doubted.update(taken)
+            self._doubted.update(shard for shard in releases if shard not in stored)
         finally:
             self._busy.difference_update(shards)
             self._unsettled.update(shards)
