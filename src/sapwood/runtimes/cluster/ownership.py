@@ -240,12 +240,14 @@ class Ownership:
                 if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
+            self._lease.end()
+            self._drop(list(self._mine))
             await self._stop()
             raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
 
     async def leave(self, patience: float = PATIENCE) -> None:
         """Hand over everything, each shard to whoever should have it, and take part no more."""
-        if self._membership.state == "left":
+        if self._membership.state == "left" or not self._loops:  # it never joined, or could not
             await self._stop()
             return
         self._membership.state = "leaving"
@@ -281,6 +283,7 @@ class Ownership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._loops = []
         await self._ground.close()
 
     async def _always(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
