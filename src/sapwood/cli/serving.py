@@ -42,7 +42,7 @@ from sapwood.settings import Durability
 from sapwood.storage.files import Files, FolderLock
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
-from sapwood.web.server import WebSockets
+from sapwood.web.server import WebSockets, drain
 
 log = logging.getLogger("sapwood.server")
 
@@ -50,6 +50,9 @@ LOOPBACK_ORIGINS = tuple(
     f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
 )
 PINGS = 20.0
+LAST_ANSWERS = 3.0
+"""Seconds that clients' sockets are given to end: their calls, and then the clients, who have to say that they heard.
+"""
 BYTES_PER_CHARACTER = 4
 MOST_WORKERS = 256
 SILENCE = 60.0
@@ -327,14 +330,24 @@ class Silent(uvicorn.Server):
             server.close()
         with contextlib.suppress(OSError):  # the supervisor is gone
             self._line.send_bytes(CLOSED)
-        _end_streams(self._app)
+        await _drain(self, self._app)
         await super().shutdown(sockets=sockets)
 
 
-def _end_streams(app: App) -> None:
-    """End what would keep the server from ending."""
+async def _drain(server: uvicorn.Server, app: App) -> None:
+    """Let nobody in, tell everybody to come again when they are answered, and let go of what others may run."""
+    for one in server.servers:
+        one.close()
     with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
-        app.node.shared(OpenStreams).end()
+        app.node.shared(OpenStreams).end()  # they would keep the server from ending
+    connections = list(server.server_state.connections)
+    for connection in connections:
+        if not isinstance(connection, WebSockets):
+            connection.shutdown()  # after the answer it is about to give
+    await drain(connections, LAST_ANSWERS)
+    with contextlib.suppress(UsageError):
+        if app.node.leave is not None:
+            await app.node.leave()
 
 
 class Server(uvicorn.Server):
@@ -361,7 +374,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
-        _end_streams(self._app)
+        await _drain(self, self._app)
         await super().shutdown(sockets=sockets)
         log.info("sapwood has stopped")
 

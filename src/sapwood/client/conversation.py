@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from asyncio import Future
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cached_property, partial
 from typing import Any, Protocol
 from uuid import uuid4
 
 from sapwood.address import Address, kebab
 from sapwood.client.calls import Decoder, RemoteMethod, encode
 from sapwood.client.link import Link, Socket
-from sapwood.errors import ChildFailed, Refused, SapwoodError, TimedOut
+from sapwood.errors import ChildFailed, Refused, SapwoodError, TimedOut, Unavailable
 from sapwood.kernel.actor import again
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import current, deadline_of
+from sapwood.kernel.ports import NotBegun
 from sapwood.wire import hearing
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Conversation:
     def ended(self, error: SapwoodError | None) -> None:
         self._news.end(error)
 
-    @functools.cached_property
+    @cached_property
     def _read_state(self) -> Decoder:
         return Decoder(self.kind.state_type, f"The state of {self.address}")
 
@@ -119,7 +120,7 @@ class Conversation:
         text = encode(state, f"The state of {self.address}")
         call_id = uuid4().hex
         # Known when it is answered, not when it is sent: what others set before is heard before.
-        answer = Answer(lambda _: self._know_state(text), Refused)
+        answer = partial(Answer, lambda _: self._know_state(text), Refused)
         await self._ask(call_id, hearing.change_state(call_id, text), answer, "set_state")
 
     def _keep_message(self, message: str | bytes) -> None:
@@ -144,20 +145,27 @@ class Conversation:
 
     async def call(self, method: RemoteMethod, arguments: bytes) -> Any:
         call_id = uuid4().hex
-        answer = Answer(lambda text: method.decode(text) if text else None)
+        answer = partial(Answer, lambda text: method.decode(text) if text else None)
         return await self._ask(call_id, hearing.call(call_id, method.name, arguments), answer, method.name)
 
-    async def _ask(self, id: str, frame: str, answer: Answer, what: str) -> Any:
-        socket: Socket | None = None
+    async def _ask(self, id: str, frame: str, make: Callable[[], Answer], what: str) -> Any:
         async with within(self._limit(), lambda: self._late(f"answer {what}()")):
-            try:
-                socket = await self.link.ready()
-                self._waiting[id] = answer
-                await self.link.send(socket, frame)
-                return await answer.value
-            finally:
-                if self._waiting.pop(id, None) is not None and socket is not None and not answer.has_come:
-                    self.link.post(socket, hearing.cancel(id))
+            while True:
+                try:
+                    return await self._ask_once(id, frame, make())
+                except NotBegun:
+                    pass  # the server stops, and whoever takes its place is asked
+
+    async def _ask_once(self, id: str, frame: str, answer: Answer) -> Any:
+        socket: Socket | None = None
+        try:
+            socket = await self.link.ready()
+            self._waiting[id] = answer
+            await self.link.send(socket, frame)
+            return await answer.value
+        finally:
+            if self._waiting.pop(id, None) is not None and socket is not None and not answer.has_come:
+                self.link.post(socket, hearing.cancel(id))
 
     async def stream(self, method: RemoteMethod, arguments: bytes, limit: float | None) -> AsyncGenerator[Any, None]:
         call_id, items = uuid4().hex, Items()
@@ -198,7 +206,10 @@ class Waiting(Protocol):
     def failed(self, error: SapwoodError) -> None: ...
 
 
-def _said(text: str, address: Address, kind: type[SapwoodError]) -> SapwoodError:
+def _said(answer: hearing.Answer, address: Address, kind: type[SapwoodError]) -> SapwoodError:
+    text = answer.error or ""
+    if answer.code == Unavailable.code:
+        return Unavailable(text)
     return ChildFailed(text, path=address.steps) if kind is ChildFailed else kind(text)
 
 
@@ -218,7 +229,7 @@ class Answer:
         if self.value.done():
             return
         if answer.error is not None:
-            self.failed(_said(answer.error, address, self._refusal))
+            self.failed(_said(answer, address, self._refusal))
             return
         try:
             self.value.set_result(self._read(answer.value))
@@ -241,7 +252,7 @@ class Items:
 
     def answered(self, answer: hearing.Answer, address: Address) -> None:
         if answer.error is not None:
-            self.failed(_said(answer.error, address, ChildFailed))
+            self.failed(_said(answer, address, ChildFailed))
             return
         if answer.value:
             self._items.append(answer.value)

@@ -1,7 +1,8 @@
 """A socket that comes back: whenever it is lost it is opened again, until the server says that there is no use.
 
 Whoever wants to send waits until there is a socket the server has greeted. What was sent on
-one that is lost afterwards is not sent again, because it may have arrived.
+one that is lost afterwards is not sent again, because it may have arrived; unless the server said that
+it has not begun with anything that it did not answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Protocol
 from sapwood.address import Address
 from sapwood.errors import NotFound, Refused, SapwoodError, Unavailable
 from sapwood.kernel.actor import again
+from sapwood.kernel.ports import NotBegun
+from sapwood.kernel.sockets import RESTARTING, SETTLED
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ class Link:
         try:
             await socket.send(frame)
         except OSError as error:
-            raise Unavailable(closed_text(*socket.closed)) from error
+            raise lost_by(*socket.closed) from error
 
     def post(self, socket: Socket, frame: str) -> None:
         """Send something nobody waits for, if it can still be sent."""
@@ -185,7 +188,7 @@ class Link:
             self._end(final, told=final)
         else:
             self._renew()
-            self._listener.lost(Unavailable(self.problem))
+            self._listener.lost(lost_by(code, reason))
         return loop.time() - began
 
     def _final(self, code: int, reason: str) -> SapwoodError:
@@ -216,6 +219,12 @@ class Link:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._end(Unavailable("Connection closed."), told=None)
+
+
+def lost_by(code: int, reason: str) -> Unavailable:
+    """Return what those get who wait for an answer that will not come."""
+    kind = NotBegun if (code, reason) == (RESTARTING, SETTLED) else Unavailable
+    return kind(closed_text(code, reason))
 
 
 def closed_text(code: int, reason: str) -> str:

@@ -64,6 +64,8 @@ class Restored(NamedTuple):
     """Whether the tree was destroyed: then it has no files."""
     moved_to: str = ""
     """The address that it has instead."""
+    root: str = ""
+    """Its address."""
 
 
 Read = Callable[[], Awaitable[list[Record]]]
@@ -171,10 +173,10 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
     ended = commits(links)
     last = ended[-1][-1] if ended else None
     if last is not None:
-        end, digest, epoch = last.sequence, last.digest, last.message.epoch
+        end, digest, epoch, root = last.sequence, last.digest, last.message.epoch, last.message.root
     else:
         assert base is not None
-        end, digest, epoch = base.sequence, base.chain, base.epoch
+        end, digest, epoch, root = base.sequence, base.chain, base.epoch, base.root
     tail = Restored(
         end,
         digest,
@@ -188,6 +190,7 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
         in_log=last is not None,
         is_end=last is not None and last.message.is_end,
         moved_to="" if last is None else last.message.moved_to,
+        root=root,
     )
     return State(done, {stem: file.page_size for stem, file in files.items()}, tail)
 

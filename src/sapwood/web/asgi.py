@@ -15,6 +15,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+DRAIN = "sapwood.drain"
+"""In `scope["extensions"]`: tells our server that the app knows the message of this type, which is the last it hears of
+a socket's client: answer what came before, and close."""
+
 
 async def serve_lifespan(app: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
     """Run the app from the server's start to its stop."""
@@ -48,6 +52,8 @@ async def serve(
 
     is_http = scope["type"] == "http"
     try:
+        if not is_http and (drains := scope.get("extensions", {}).get(DRAIN)) is not None:
+            drains()
         found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
         if found is not None:
             if (moving := door.moving(found)) is not None:

@@ -15,7 +15,7 @@ import logging
 import time
 from asyncio import FIRST_COMPLETED, CancelledError, Future, wait
 from collections import Counter
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Collection, Generator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -37,8 +37,8 @@ from sapwood.kernel.node import Node
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.parcels import Steps, address_of, kind_named, value_from, value_of
 from sapwood.kernel.ports import Moved
-from sapwood.kernel.sockets import RESTARTING, Socket
-from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.kernel.sockets import RESTARTING, SETTLED, Socket
+from sapwood.web.asgi import DRAIN, Receive, Scope, Send
 from sapwood.web.carrying import MOVED, NEAR, TAKEN, Kept, all_figures
 from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
 from sapwood.web.metrics import Metrics, answer_figures, merged
@@ -53,6 +53,10 @@ IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
 PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
+TELL_AGAIN = 5.0
+"""Seconds between two lines in the log that clients have to come again."""
+LAST_ANSWERS = 2.0
+"""Seconds that calls are given to end when the server that holds their client's socket stops."""
 FAREWELL = 10.0
 """Seconds that a client is given to take what we closed its socket with."""
 TOO_BIG = 1009
@@ -133,6 +137,9 @@ class Door:
         self._open: Counter[object] = Counter()
         """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
+        self._sent_away = 0
+        """Clients that had to come again since it was last told."""
+        self._tell_again = 0.0
 
     def find(self, scope: Scope) -> Place | None:
         """Return where a path leads; None if it is not ours. Raises `Refusal` if it is ours and leads nowhere."""
@@ -508,7 +515,12 @@ class Door:
 
     def _log(self, what: str, error: BaseException, scope: Scope) -> None:
         if isinstance(error, Unavailable):  # nobody's mistake: it stops, or somebody it needs is not there
-            log.warning("a %s to %s has to come again: %s", what, _shown(scope), error)
+            now = time.monotonic()
+            self._sent_away += 1
+            if now >= self._tell_again:  # all clients come again and again while a cluster cannot answer
+                more = f", and so had {self._sent_away - 1} others" if self._sent_away > 1 else ""
+                log.warning("a %s to %s has to come again%s: %s", what, _shown(scope), more, error)
+                self._tell_again, self._sent_away = now + TELL_AGAIN, 0
         elif status_of(error) >= 500:
             log.error("a %s to %s failed", what, _shown(scope), exc_info=error)
 
@@ -564,6 +576,9 @@ class Door:
             message = await (receive() if counts is None else self._next(socket, receive, counts))
             if message["type"] == "websocket.disconnect":
                 return message.get("code", UNSAID), message.get("reason") or ""
+            if message["type"] == DRAIN:
+                await self._settle(socket, under_way)
+                continue
             if not socket.is_open:
                 continue  # it was closed meanwhile: what is still on its way must not wake anybody
             data = message.get("text")
@@ -590,6 +605,19 @@ class Door:
                     if not ended:
                         socket.close(TRY_AGAIN, "Too many calls under way")
                         return UNSAID, ""
+
+    async def _settle(self, socket: Socket, under_way: Collection[Future[Any]]) -> None:
+        """Close a socket because whoever holds it stops, soon, and if possible when all that came by it is answered."""
+        left: Collection[Future[Any]] = ()
+        if under_way:
+            ended, left = await wait(set(under_way), timeout=LAST_ANSWERS)
+            left = left or {one for one in ended if one.cancelled()}  # nobody was told
+        actor = self._node.awake(socket.address)
+        outbox = actor.found(Outbox) if actor is not None else None
+        if outbox is not None and (waiting := outbox.until_empty()) is not None:
+            _, unsent = await wait({waiting}, timeout=LAST_ANSWERS)
+            left = left or unsent
+        socket.close(RESTARTING, "The server stops" if left else SETTLED)
 
     async def _next(self, socket: Socket, receive: Receive, counts: Taken) -> MutableMapping[str, Any]:
         """Return what a client says next, or raise `Leaving`: whatever it says is for another node."""
@@ -654,7 +682,8 @@ class Door:
         except SapwoodError as error:
             frame = frames.read(data) if isinstance(data, str) else None
             if isinstance(frame, frames.Rpc):
-                socket.send(frames.error(frame.id, str(error)))
+                code = Unavailable.code if isinstance(error, Unavailable) else ""
+                socket.send(frames.error(frame.id, str(error), code))
             return None
 
     async def _say_goodbye(self, socket: Socket, code: int, reason: str) -> None:

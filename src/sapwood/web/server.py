@@ -1,5 +1,8 @@
 """uvicorn's WebSockets, which write many frames at once, and end when the other side does not want them to.
 
+Before the server stops they are drained: what a client said so far is answered, and only then it is told to come
+again. What it says meanwhile nobody begins with, and it is told that too.
+
 A transport writes each frame by itself, which costs more than making it. Where there are
 many, most of that is saved by writing them together.
 
@@ -9,14 +12,20 @@ has: the connection would stay, with what waits for it, after everybody here has
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
 from asyncio import AbstractEventLoop, BaseTransport, Task, TimerHandle, Transport
+from collections.abc import Iterable
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
+from sapwood.web.asgi import DRAIN
+
+LOOK = 0.005
 LINGER = 5.0
 """Seconds that a closing connection has to write what waits."""
 RESET = struct.pack("ii", 1, 0)
@@ -80,10 +89,34 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     _end: TimerHandle | None = None
     _is_ending = False
+    _may_drain = False
+    _is_drained = False
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         self.transport = cast("Transport", Gathering(cast("Transport", transport), self.loop))
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            cast("dict[str, Any]", self.scope)["extensions"][DRAIN] = self._drains
+
+    def _drains(self) -> None:
+        self._may_drain = True
+
+    def drain(self) -> bool:
+        """Hear nothing more from the client, and have the app close when it has answered; False: it cannot."""
+        if not self._may_drain or self.close_sent or self.transport.is_closing():
+            return False
+        self._is_drained = True
+        self.queue.put_nowait(cast(Any, {"type": DRAIN}))
+        return True
+
+    def send_receive_event_to_app(self) -> None:
+        if self._is_drained:
+            self.frames = []  # read, so that the connection ends well, and not begun with
+        else:
+            super().send_receive_event_to_app()
 
     def on_task_complete(self, task: Task[None]) -> None:
         super().on_task_complete(task)
@@ -126,3 +159,12 @@ class WebSockets(WebSocketsSansIOProtocol):
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
+
+
+async def drain(connections: Iterable[object], patience: float) -> None:
+    """Return when the clients of these were told to come again and are gone, or after so many seconds."""
+    left = {one for one in connections if isinstance(one, WebSockets) and one.drain()}
+    end = asyncio.get_running_loop().time() + patience
+    while left and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(LOOK)
+        left = {one for one in left if not one.disconnected}

@@ -102,6 +102,7 @@ class Cell:
     notes: list[str] = field(default_factory=list[str])
     """What happened that nobody did."""
     store: int = 0
+    _has_told: bool = False
 
     def __post_init__(self) -> None:
         for place in (*SERVERS, STORE):
@@ -204,6 +205,14 @@ class Cell:
                     if node.is_wanted and self.stem.code(node.pid) is not None:
                         self._launch(node)
             await asyncio.sleep(0.25)
+
+    def hung(self, url: str) -> None:
+        """Take note of a node that did not answer; all write to their logs what they wait for, the first time."""
+        names = [name for name, node in self.nodes.items() if node.url == url]
+        self.notes.append(f"{', '.join(names)} did not answer, although all was well")
+        if not self._has_told:
+            self._has_told = True
+            self.tell_tasks()
 
     def tell_tasks(self) -> None:
         """Have every node write to its log what it waits for."""

@@ -28,11 +28,12 @@ from random import Random
 from typing import Any
 
 from tests.faults.cluster import mutants, network
+from tests.faults.cluster.aimed import BLOWS, strike
 from tests.faults.cluster.cell import SERVERS, Cell
 from tests.faults.cluster.chains import look_at_chains
 from tests.faults.cluster.checker import check
 from tests.faults.cluster.clients import Round, counted
-from tests.faults.cluster.faults import PAUSES, Faults
+from tests.faults.cluster.faults import PAUSES, Blow, Faults
 from tests.faults.cluster.stem import Stem
 
 SETTLE = 3.0
@@ -63,7 +64,9 @@ class Run:
         until = time.monotonic() + self.options.minutes * 60
         try:
             await self.cell.start(self.options.nodes)
-            while True:
+            for how in filter(None, self.options.aimed.split(",")):
+                await self._aimed(how)
+            while not self.options.aimed:
                 left = self.options.faults - len(self.faults.blows)
                 await self._round(max(min(left, self.options.per_round), 1))
                 if self.violations and not self.options.until:
@@ -81,10 +84,21 @@ class Run:
             with suppress(asyncio.CancelledError):
                 await keeping
 
+    def _begin(self) -> Round:
+        def urls() -> dict[str, str]:
+            return {name: node.url for name, node in self.cell.nodes.items() if node.is_wanted}
+
+        self.rounds.append(Round(f"r{len(self.rounds)}", urls, self.random, hung=self.cell.hung))
+        return self.rounds[-1]
+
+    async def _aimed(self, how: str) -> None:
+        one = self._begin()
+        told = await strike(self.cell, one, how)
+        self.faults.blows.append(Blow(how, 0.0, told=told))
+        await self._look(one)
+
     async def _round(self, count: int) -> None:
-        mark = f"r{len(self.rounds)}"
-        one = Round(mark, lambda: {name: node.url for name, node in self.cell.nodes.items() if node.pid}, self.random)
-        self.rounds.append(one)
+        one = self._begin()
         clients = [asyncio.create_task(one.client()) for _ in range(self.options.clients)]
         try:
             await asyncio.sleep(1.0)
@@ -101,6 +115,10 @@ class Run:
         for task in clients:
             if task.done() and not task.cancelled():
                 task.result()
+        await self._look(one)
+
+    async def _look(self, one: Round) -> None:
+        """Check all that is left of a round, now that all is well."""
         await one.look()
         if len(one.history.kept) < len(one.places):
             self.cell.tell_tasks()
@@ -111,7 +129,7 @@ class Run:
             self._found(problems)
         self._found(self.faults.problems)
         self.faults.problems.clear()
-        print(f"{mark}: {len(self.faults.blows)} faults, {counted(one.history.acts)}", file=sys.stderr, flush=True)
+        print(f"{one.mark}: {len(self.faults.blows)} faults, {counted(one.history.acts)}", file=sys.stderr, flush=True)
 
     def _found(self, problems: list[str]) -> None:
         for problem in problems:
@@ -155,6 +173,7 @@ def main() -> int:
     parser.add_argument("--level", default="replicated")
     parser.add_argument("--pause", type=float, help="seconds that anything stands still or is cut off, always")
     parser.add_argument("--only", default="", help="faults to do, by name, with commas")
+    parser.add_argument("--aimed", default="", help=f"strike one node where it shows instead: {', '.join(BLOWS)}")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break sapwood in this way")
     parser.add_argument("--until", default="", help="go on until something like this was found")
     parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")

@@ -35,6 +35,10 @@ MOVES = 6000
 """Shards that a node hands over per minute while all are well, so that others get their share."""
 GROUP = 32
 """Shards that are handed over together: their trees stand still meanwhile."""
+JOINING = 120.0
+"""Seconds that a node tries to take part while the servers elect whoever leads its streams."""
+TELL_AGAIN = 5.0
+"""Seconds between two lines in the log about the same trouble."""
 LOOK = 2.0
 """Seconds between looks at the owners; news come at once unless they get lost."""
 
@@ -98,6 +102,7 @@ class Ownership:
         """Who was asked for shards, and when to ask again."""
         self._live: tuple[str, ...] = ()
         self._next_asking = 0.0
+        self._tell_again = 0.0
 
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -228,22 +233,36 @@ class Ownership:
         """Take part: return when this node has a lease and owns whatever it should that nobody has."""
         self._holder = holder
         await self._ground.listen(self._node, self._membership.heard, self._heard_owners, self._heard_question)
-        await self._membership.begin()
+        end = asyncio.get_running_loop().time() + JOINING
+        await self._begin_by(end)
         self._loops = [
             asyncio.ensure_future(self._always(self._membership.renew_for_ever)),
             asyncio.ensure_future(self._always(self._act_for_ever)),
             asyncio.ensure_future(self._always(self._hand_over_for_ever)),
         ]
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout_at(end):
                 await self._has_looked.wait()
                 if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
+            self._membership.state = "left"
             self._lease.end()
             self._drop(list(self._mine))
             await self._stop()
             raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
+
+    async def _begin_by(self, end: float) -> None:
+        while True:
+            try:
+                await self._membership.begin()
+                return
+            except Unavailable as error:
+                if asyncio.get_running_loop().time() > end:
+                    self._membership.state = "left"
+                    raise
+                log.info("The cluster's streams do not answer yet: %s", error)
+                await asyncio.sleep(0.5)
 
     async def leave(self, patience: float = PATIENCE) -> None:
         """Hand over everything, each shard to whoever should have it, and take part no more."""
@@ -293,7 +312,9 @@ class Ownership:
                 await act()
                 return
             except Unavailable as error:
-                log.warning("The cluster's streams do not answer: %s", error)
+                if self._now() >= self._tell_again:  # it is tried four times a second
+                    self._tell_again = self._now() + TELL_AGAIN
+                    log.warning("The cluster's streams do not answer: %s", error)
             except Exception:
                 log.exception("Ownership stumbled and goes on.")
             await asyncio.sleep(0.25)
@@ -305,8 +326,11 @@ class Ownership:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._acts.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("Shards were not moved.", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Unavailable):
+            log.warning("Shards were not moved yet: %s", error)
+        elif error is not None:
+            log.error("Shards were not moved.", exc_info=error)
         self._wake.set()
 
     # What is known of owners.
@@ -555,15 +579,13 @@ class Ownership:
             except Exception:
                 log.exception("%d shards were not let go of well.", len(shards))
                 ended_well = False
+            # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
+            let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
+            releases = {
+                shard: Held(epoch.sequence, Owner(epoch.number + 1, "", self.life, shards[shard], ended_well))
+                for shard, epoch in let_go.items()
+            }
             while True:
-                releases = {
-                    shard: Held(
-                        self._mine[shard].sequence,
-                        Owner(self._mine[shard].number + 1, "", self.life, to, ended_well),
-                    )
-                    for shard, to in shards.items()
-                    if shard in self._mine
-                }
                 try:
                     async with self._writing:
                         stored = await self._ground.write(releases)
@@ -571,11 +593,8 @@ class Ownership:
                 except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
                     await asyncio.sleep(1)
-            for shard in releases:
-                self._mine.pop(shard, None)
             self._learn(stored)
-            taken = [shard for shard in releases if shard not in stored]
-            self._doubted.update(taken)
+            self._doubted.update(shard for shard in releases if shard not in stored)
         finally:
             self._busy.difference_update(shards)
             self._unsettled.update(shards)
