@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.conformance.replicated import Storage
@@ -25,13 +26,17 @@ from sapwood.kernel.chain import Base, chained, tree_id
 from sapwood.kernel.classes import known
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.node import Node as RealNode
-from sapwood.kernel.ports import Entry, Epoch, Fenced, Record
+from sapwood.kernel.ports import Entry, Epoch, Fenced, NotBegun, Record
 from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.kernel.tree import Tree
+from sapwood.runtimes.cluster import pipe
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import Member, Ways, make_member
 from sapwood.runtimes.cluster.segments import SEGMENTS, Line, pack_segment, segment_key
 from sapwood.runtimes.cluster.shipping import Shipper
+from sapwood.runtimes.workers.framing import Kind, Unheard, framed
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.storage.walframes import Frames, WalFrames
@@ -288,6 +293,9 @@ class Troubled(Agent[None]):
         self.sql("INSERT INTO t VALUES (1)")
         return self.sql("SELECT count(*) FROM t").scalar(int)
 
+    async def ask_in_vain(self) -> None:
+        raise NotBegun("Somebody else did not begin.")
+
 
 TROUBLED = Address.root_of(known(Troubled).type, "one")
 
@@ -393,6 +401,87 @@ async def test_an_alarm_that_nobody_can_read_keeps_no_shard_from_running(
     monkeypatch.setattr(one.storage.log, "alarms", alarms)
     await one.holding.gained({shard_of(TROUBLED): True})
     assert await add(one) == 1
+
+
+async def test_a_tree_that_cannot_be_dropped_keeps_no_other_and_answers_no_more(
+    one: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        await (await one.node.stub([(known(Troubled), name)], None)).add()  # type: ignore[attr-defined]
+    first, second = list(one.node.trees)
+    lose = one.node.lose
+
+    def broken(tree: Tree) -> None:
+        if tree.address == first:
+            raise OSError("no")
+        lose(tree)
+
+    actor = one.node.trees[first].actors[first]
+    monkeypatch.setattr(one.node, "lose", broken)
+    one.holding.lost([shard_of(first), shard_of(second)])
+    assert second not in one.node.trees
+    with pytest.raises(Unavailable):
+        one.node.gate.wait(actor.database)
+
+
+async def test_a_lost_tree_that_is_being_put_away_is_not_waited_for(one: OneNode) -> None:
+    assert await add(one) == 1
+    one.storage.log.is_reachable.clear()
+    one.node.gate.alarmed(TROUBLED, 1.0, 0)
+    one.node.sleep()
+    (work,) = one.node.putting_away(lambda root: True).values()
+    await asyncio.sleep(0.02)
+    one.holding.lost([shard_of(TROUBLED)])
+    await asyncio.wait_for(work, 5)
+    one.storage.log.is_reachable.set()
+
+
+async def test_what_an_agent_fails_with_is_never_taken_for_something_that_was_not_begun(one: OneNode) -> None:
+    stub = await one.node.stub([(known(Troubled), "one")], None)
+    with pytest.raises(Unavailable) as raised:
+        await stub.ask_in_vain()  # type: ignore[attr-defined]
+    assert not isinstance(raised.value, NotBegun)
+
+
+class NoGround:
+    """A cluster whose streams nobody leads."""
+
+    async def listen(self, *_: object) -> None:
+        raise Unavailable("NATS does not answer.")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_who_could_not_join_leaves_at_once() -> None:
+    owners = Ownership(cast("Any", NoGround()), "a")
+    with pytest.raises(Unavailable):
+        await owners.join(cast("Any", None))
+    await asyncio.wait_for(owners.leave(), 2)
+
+
+async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "ASK", 0.0)
+    monkeypatch.setattr(pipe, "LOOK", 0.01)
+    sent: list[tuple[bytes, int]] = []
+    ended: list[Exception | None] = []
+
+    class End(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            ended.append(exc)
+
+    mine = pipe.Pipe(
+        asyncio.get_running_loop(), End(), lambda packet, which: sent.append((packet, which)), 1000, lambda: None
+    )
+    await asyncio.sleep(0.05)
+    asked = [which for packet, which in sent if packet[0] == pipe.ASKED]
+    assert asked
+    mine.write(framed(1, 7, Kind.OPEN, b"x"))
+    mine.nobody(asked[-1])
+    await asyncio.sleep(0)
+    (error,) = ended
+    assert isinstance(error, Unheard)
+    assert error.opened() == set()
 
 
 # Shipping.

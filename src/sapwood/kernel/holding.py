@@ -59,7 +59,7 @@ class Holding:
         ended = await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
         # Those that had gone to sleep just before may still have to say that nobody has to wake them.
         if closing := node.putting_away(lambda root: shard_of(root) in gone):
-            await asyncio.wait(closing)
+            await asyncio.wait(closing.values())
         node.forget_alarms_of_others()
         if not all(ended):
             raise Unavailable(f"{ended.count(False)} trees did not close in good order.")
@@ -90,8 +90,15 @@ class Holding:
         node.held -= gone
         node.stop_bringing(lambda root: shard_of(root) in gone)
         node.sockets.lost(gone)
+        for root in node.putting_away(lambda root: shard_of(root) in gone):
+            node.gate.drop(root)  # what it has to say is refused anyway, however long that takes
         for tree in self._trees_of(gone):
-            node.lose(tree)
+            try:
+                node.lose(tree)
+            except Exception:
+                # Whatever it was: nothing of it may leave, and the others have to go, too.
+                log.exception("a tree could not be dropped: %s", tree.address, extra={"root": str(tree.address)})
+                node.gate.drop(tree.address)
         node.forget_alarms_of_others()
 
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:

@@ -356,9 +356,9 @@ class Node:
         if not done.cancelled():
             done.exception()  # whoever wanted it may be gone
 
-    def putting_away(self, is_meant: Callable[[Address], bool]) -> list[Task[None]]:
-        """Return what still notes the files of these trees."""
-        return [task for root, task in self._putting_away.items() if is_meant(root)]
+    def putting_away(self, is_meant: Callable[[Address], bool]) -> dict[Address, Task[None]]:
+        """Return which of these trees are closed, and what still notes their files."""
+        return {root: task for root, task in self._putting_away.items() if is_meant(root)}
 
     def put_away(self, tree: Tree, kept: Callable[[], object] = lambda: None) -> Task[None] | None:
         """Forget a tree that is closed; return what is done when its files may be used again.

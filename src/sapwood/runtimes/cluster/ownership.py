@@ -260,7 +260,9 @@ class Ownership:
                 if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
-            self._membership.state = "left"  # nobody has to be told: it owns nothing
+            self._membership.state = "left"
+            self._lease.end()
+            self._drop(list(self._mine))
             await self._stop()
             raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
 
@@ -278,7 +280,7 @@ class Ownership:
 
     async def leave(self, patience: float = PATIENCE) -> None:
         """Hand over everything, each shard to whoever should have it, and take part no more."""
-        if self._membership.state == "left":
+        if self._membership.state == "left" or not self._loops:  # it never joined, or could not
             await self._stop()
             return
         self._membership.state = "leaving"
@@ -314,6 +316,7 @@ class Ownership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._loops = []
         await self._ground.close()
 
     async def _always(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
