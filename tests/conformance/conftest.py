@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance import runtimes
 from tests.conformance.drivers import driven_by, running
+from tests.conformance.three_nodes import few_shards
 from tests.conformance.works import Bench
 from tests.conformance.worlds import Probe, Run
 
@@ -52,6 +53,8 @@ def driver(request: pytest.FixtureRequest) -> Generator[None, None, None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     runtimes.chosen = config.getoption("--runtime")
+    if runtimes.chosen == "cluster":
+        few_shards()
 
 
 @pytest.fixture(params=["process", "disk"])

@@ -339,6 +339,7 @@ async def _drain(server: uvicorn.Server, app: App) -> None:
     for one in server.servers:
         one.close()
     with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+        app.node.is_leaving = True
         app.node.shared(OpenStreams).end()  # they would keep the server from ending
     connections = list(server.server_state.connections)
     for connection in connections:

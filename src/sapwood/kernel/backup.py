@@ -95,7 +95,7 @@ async def back_up(node: Node, target: Path, root: Address | None) -> int:
         return await back_up_stored(node.keeper.trees, target, root)
     if root is None:
         await _hear(node, [] if node.far is None else await node.far.others())
-        with _until_finished(target) as left:
+        with until_finished(target) as left:
             if left is not None:
                 await asyncio.to_thread(shutil.rmtree, left)
             return await back_up_all(node, target) + await _by_others(node, BACK_UP, target)
@@ -144,7 +144,7 @@ async def _hear(node: Node, others: Sequence[str]) -> None:
 
 
 @contextmanager
-def _until_finished(target: Path) -> Generator[Path | None, None, None]:
+def until_finished(target: Path) -> Generator[Path | None, None, None]:
     """Mark a backup as unfinished until it is finished; yield what one that never was has left there, if anything."""
     import fcntl
 
@@ -234,7 +234,7 @@ async def back_up_stored(trees: StoredTrees, target: Path, root: Address | None)
             raise NotFound(f"{root} has no data.", path=root.steps)
         await put_into(target, root, state)
         return 1
-    with _until_finished(target) as left:
+    with until_finished(target) as left:
         if left is not None:
             await asyncio.to_thread(shutil.rmtree, left)
         count = 0

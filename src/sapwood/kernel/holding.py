@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 GRACE = 0.5
 """Seconds that a call gets to end before its tree moves."""
+LAST_ANSWERS = 5.0
+"""Seconds that those get which have ended, and whose answers wait for the log."""
 LOOK = 0.005
 
 
@@ -67,8 +69,8 @@ class Holding:
         node = self._node
         for actor in tree.actors.values():
             actor.ready = False  # so that whoever calls it has to ask where it is
-        end = node.loop.time() + GRACE
-        while _is_called(tree) and node.loop.time() < end:  # noqa: ASYNC110 - calls are many, and tell nobody
+        began = node.loop.time()
+        while _is_called(tree, node.loop.time() - began):  # noqa: ASYNC110 - calls are many, and tell nobody
             await asyncio.sleep(LOOK)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
@@ -113,9 +115,10 @@ def _line(record: Record) -> tuple[Address, float | None, int] | None:
         return None
 
 
-def _is_called(tree: Tree) -> bool:
-    """Return whether somebody waits for a call in the tree. What is done by the clock goes on elsewhere."""
-    return any(call.work is None for actor in tree.actors.values() for call in actor.calls)
+def _is_called(tree: Tree, waited: float) -> bool:
+    """Return whether to wait for a call in the tree. What is done by the clock goes on elsewhere."""
+    calls = [call for actor in tree.actors.values() for call in actor.calls if call.work is None]
+    return (waited < GRACE and bool(calls)) or (waited < LAST_ANSWERS and any(call.is_done for call in calls))
 
 
 if TYPE_CHECKING:

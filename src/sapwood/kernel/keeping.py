@@ -228,10 +228,11 @@ class Keeper:
         )
         return state._replace(tail=healed_tail)
 
-    async def put_away(self, root: Address, folder: Path) -> None:
+    async def put_away(self, root: Address, folder: Path, kept: Callable[[], object] = lambda: None) -> None:
         """Note what the files of a tree are, all of whose databases were closed: then they need no restoring.
 
-        The gate forgets the tree. If not all of it is in the log, its files go: they are not what the log says.
+        The gate forgets the tree, and `kept` is called: another node may have it. If not all of it is in the log, its
+        files go: they are not what the log says.
         """
         tree = tree_id(root)
         async with self._lock(tree):
@@ -240,6 +241,7 @@ class Keeper:
                 await self._gate.flushed(root)
                 tail = self._gate.tail(root)
             self._gate.drop(root)
+            kept()
             self._live.discard(tree)
             for known in (self._again, self._adopted, self._begun):
                 known.pop(tree, None)

@@ -114,7 +114,7 @@ class Round:
         while not self.is_over:
             try:
                 async with self._connected(url, place, timeout=REACHED) as stub:
-                    while not self.is_over and await self._act(node, place, stub, kind):
+                    while not self.is_over and await self._act(node, place, stub, kind):  # noqa: ASYNC110
                         await asyncio.sleep(self.random.random() * self.pause)
             except (SapwoodError, OSError):
                 pass

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import shutil
 import sys
@@ -30,11 +31,17 @@ from typing import Any
 from tests.faults.cluster import mutants, network
 from tests.faults.cluster.aimed import BLOWS, strike
 from tests.faults.cluster.cell import SERVERS, Cell
-from tests.faults.cluster.chains import look_at_chains
+from tests.faults.cluster.chains import CLUSTER, look_at_chains
 from tests.faults.cluster.checker import check
 from tests.faults.cluster.clients import Round, counted
 from tests.faults.cluster.faults import PAUSES, Blow, Faults
+from tests.faults.cluster.said import unexpected
 from tests.faults.cluster.stem import Stem
+
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.verifying import verify
 
 SETTLE = 3.0
 """Seconds that clients go on after everything was healed."""
@@ -53,6 +60,7 @@ class Run:
     violations: list[str] = field(default_factory=list[str])
     faults: Faults = field(init=False)
     chains: list[int] = field(default_factory=list[int])
+    verified: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         only = [one for one in self.options.only.split(",") if one]
@@ -79,6 +87,8 @@ class Run:
                 for one in self.rounds:
                     await one.look()
                     self._found(check(one.history))
+            if self.options.level == "replicated":
+                self.verified = await self._verify()
         finally:
             keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -129,7 +139,22 @@ class Run:
             self._found(problems)
         self._found(self.faults.problems)
         self.faults.problems.clear()
+        self._found([problem for node in self.cell.nodes.values() for problem in unexpected(node)])
+        self._found(self.cell.ended)
+        self.cell.ended.clear()
         print(f"{one.mark}: {len(self.faults.blows)} faults, {counted(one.history.acts)}", file=sys.stderr, flush=True)
+
+    async def _verify(self) -> dict[str, int]:
+        """Check the log at all servers, and the second copy in the archive, as `sapwood cluster verify` does."""
+        os.environ.update(self.cell.store_environ)
+        connection = await connect(self.cell.urls("node"), "verify")
+        try:
+            archive = ObjectArchive(self.cell.archive)
+            found = await verify(connection, Names(CLUSTER, Layout()), archive)
+        finally:
+            await connection.close()
+        self._found([f"{one.root or one.tree} is not whole: {one.what}" for one in found.damaged])
+        return {"trees": found.trees, "messages": found.messages, "parked": found.parked}
 
     def _found(self, problems: list[str]) -> None:
         for problem in problems:
@@ -151,6 +176,7 @@ class Run:
             **counted(acts),
             "problems of clients": dict(Counter(_kind(act.problem) for act in acts if act.problem).most_common(12)),
             "trees and messages in the log": self.chains,
+            "verified with the archive": self.verified,
             "notes": self.cell.notes[:MOST],
             "tracebacks": len(re.findall(r"^Traceback", said, re.MULTILINE)),
             "violations": self.violations,
@@ -179,8 +205,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
-    if not network.is_possible():
-        print("This needs root, and `ip netns` to work.", file=sys.stderr)
+    if missing := network.missing():
+        print(missing, file=sys.stderr)
         return 2
     began = time.monotonic()
     stem = Stem(options.mutant)

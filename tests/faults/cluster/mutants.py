@@ -17,8 +17,8 @@ def no_fence() -> None:
 
     messages = NatsLog._messages  # pyright: ignore[reportPrivateUsage]
 
-    def unfenced(self: NatsLog, *about: Any) -> list[tuple[str, bytes, dict[str, str]]]:
-        made = messages(self, *about)
+    def unfenced(self: NatsLog, entries: Any, epochs: Any) -> list[tuple[str, bytes, dict[str, str]]]:
+        made = messages(self, entries, epochs)
         for _, _, headers in made:
             for name in [name for name in headers if name.startswith(FENCE)]:
                 del headers[name]

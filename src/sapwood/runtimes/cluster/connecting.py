@@ -35,6 +35,8 @@ TELL_AGAIN = 10.0
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
 WRONG_SEQUENCE = 10071
+LOOK = 0.25
+"""Seconds between looks at whether anything comes at all."""
 
 
 async def connect(servers: str, name: str) -> Any:
@@ -135,6 +137,41 @@ def _without_user(url: str) -> str:
     """Return where a server is, and not how to get in: it is read in logs."""
     head, _, rest = url.rpartition("@")
     return f"{head.partition('://')[0]}://{rest}" if head else url
+
+
+async def all_answers(connection: Any, subject: str, question: bytes, patience: float) -> list[Any]:
+    """Return the messages that a question is answered with: the last is the one with a status.
+
+    They come by the thousand, and are taken as they come. `TimeoutError` if none comes for as many seconds.
+    """
+    import nats.errors
+
+    answers: list[Any] = []
+    ended = asyncio.get_running_loop().create_future()
+
+    async def heard(message: Any) -> None:
+        answers.append(message)
+        if "Status" in (message.headers or {}) and not ended.done():
+            ended.set_result(None)
+
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox, cb=heard, pending_bytes_limit=1 << 30)
+    try:
+        await connection.publish(subject, question, reply=inbox)
+        known, silent = 0, 0.0
+        while not ended.done():
+            await asyncio.wait({ended}, timeout=LOOK)
+            silent = silent + LOOK if len(answers) == known else 0.0
+            known = len(answers)
+            if connection.is_closed and not ended.done():
+                raise nats.errors.ConnectionClosedError
+            if silent >= patience and not ended.done():
+                raise TimeoutError("no answer")
+        return answers
+    finally:
+        if not connection.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
 
 async def found(connection: Any, cluster: str, wished: Layout) -> Names:

@@ -55,6 +55,7 @@ class Ownership:
         url: str = "",
         labels: Mapping[str, str] | None = None,
         figures: Callable[[], dict[str, float]] = dict,
+        knows: Mapping[str, int] | None = None,
         lease: float = LEASE,
         renewal: float = RENEWAL,
         margin: float = MARGIN,
@@ -70,7 +71,7 @@ class Ownership:
         self._now = now
         self._membership = Membership(
             ground,
-            NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {})),
+            NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {}), knows=dict(knows or {})),
             lease=lease,
             renewal=renewal,
             margin=margin,
@@ -98,6 +99,8 @@ class Ownership:
         self._free_since: dict[int, float] = {}
         self._promised: dict[int, str] = {}
         """What is to be handed over to whom, as soon as the pace allows."""
+        self._passed_on: set[int] = set()
+        """What this node must not run, because a newer program has written it."""
         self._asked: dict[str, float] = {}
         """Who was asked for shards, and when to ask again."""
         self._live: tuple[str, ...] = ()
@@ -164,8 +167,8 @@ class Ownership:
         return ""
 
     def lock_of(self, node: str) -> str:
-        """Return the name of the file in the data folder that has the id of a node's process."""
-        return "lock"
+        """Return the name of the file in the data folder that has the id of a node's process: only of our own."""
+        return "lock" if node == self._node else ""
 
     # What whoever writes and answers asks.
 
@@ -189,6 +192,17 @@ class Ownership:
         self._doubted.update(shards)
         self._drop(shards)
         self._wake.set()
+
+    def pass_on(self, shard: int, owner: str, number: int) -> bool:
+        """Hand a shard to a node that has this migration, and do not want it back; False: no such node lives."""
+        live = self._nodes.live().items()
+        newer = [node for node, lease in live if node != self._node and lease.knows.get(owner, 0) >= number]
+        if not newer:
+            return False
+        self._passed_on.add(shard)
+        if shard in self._mine:
+            self._promised[shard] = wished(shard, newer)
+        return True
 
     def shards(self) -> list[int]:
         """Return what this node owns."""
@@ -451,7 +465,7 @@ class Ownership:
         """Return what this node should own and others have."""
         wanted: dict[str, list[int]] = {}
         for shard, wish in enumerate(_wish(live)):
-            if wish == self._node and shard not in self._mine and shard not in self._busy:
+            if wish == self._node and not (shard in self._mine or shard in self._busy or shard in self._passed_on):
                 owner = self._known.get(shard, NOBODY).owner
                 if owner.node in live and owner.node != self._node:
                     wanted.setdefault(owner.node, []).append(shard)
