@@ -14,7 +14,9 @@ from tests.e2e.serving import serving
 
 from sapwood import Agent, App, Settings, Unavailable, expose
 from sapwood.client import connect
-from sapwood.kernel.ports import NotBegun
+from sapwood.kernel.ports import NotBegun, OutOfTouch
+
+began, go_on = asyncio.Event(), asyncio.Event()
 
 
 class Teller(Agent):
@@ -25,6 +27,22 @@ class Teller(Agent):
         return 1
 
     @expose
+    async def dig(self) -> None:
+        self.start_fiber("digging", self.digging)
+
+    async def digging(self) -> int:
+        began.set()
+        await go_on.wait()
+        return await self.step("find", self.find)
+
+    async def find(self) -> int:
+        return 7
+
+    @expose
+    async def dug(self) -> list[str]:
+        return [str(one.status) for one in self.list_fibers()]
+
+    @expose
     async def pass_on(self) -> int:
         raise Unavailable("The other one is not there.")
 
@@ -33,7 +51,7 @@ def out_of_touch(app: App) -> None:
     """Have the gate refuse everything, as it does when a node's lease is over."""
 
     def wait(_: object) -> None:
-        raise Unavailable("This node may not answer now.")
+        raise OutOfTouch
 
     app.node.gate.wait = wait  # type: ignore[method-assign]
 
@@ -52,6 +70,23 @@ async def test_a_call_that_may_not_be_answered_is_unavailable_and_nothing_is_log
         assert await ann.stub.tell() == 1
 
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_work_that_is_under_way_waits_until_its_node_may_answer_again_and_does_not_fail(tmp_path: Path) -> None:
+    app = App(agents=[Teller], settings=Settings(data=str(tmp_path)))
+    async with serving(app) as url, connect(url, Teller, "ann", delay=lambda _: 0.01) as ann:
+        await ann.stub.dig()
+        await began.wait()
+        gate = app.node.gate
+        out_of_touch(app)
+        go_on.set()
+        await asyncio.sleep(0.3)
+        del gate.wait  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            while (dug := await ann.stub.dug()) == ["running"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    assert dug == ["completed"]
 
 
 async def test_what_is_unavailable_for_an_agent_is_so_for_its_client(tmp_path: Path) -> None:
@@ -96,7 +131,7 @@ async def test_who_asks_an_app_that_stops_does_not_start_it_anew(tmp_path: Path)
         except NotBegun as error:
             asked.append(error)
 
-    app: App[Any] = App(agents=[Teller], deps=deps, settings=Settings(data=str(tmp_path)))
+    app = App(agents=[Teller], deps=deps, settings=Settings(data=str(tmp_path)))
     async with app:
         pass
 
