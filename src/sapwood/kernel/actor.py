@@ -25,7 +25,7 @@ from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Reply
 from sapwood.kernel.copying import AS_IS, Copies
 from sapwood.kernel.crossing import crossing, describe, mistake
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Gate, OutOfTouch
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.sockets import Sockets
@@ -40,6 +40,8 @@ C = TypeVar("C")
 
 THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process or the loop; nobody is left to be told."""
+TOUCH = 0.05
+"""Seconds between two looks at whether a node may answer again."""
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
 
 
@@ -466,9 +468,14 @@ class Actor:
             except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
                 failure = error
             try:
-                if (waiting := self.to_leave()) is not None:
-                    call.is_done = True
-                    await waiting
+                try:
+                    if (waiting := self.to_leave()) is not None:
+                        call.is_done = True
+                        await waiting
+                except OutOfTouch:
+                    if call.client is not None:
+                        raise  # a client may go to another node at once
+                    await self.leave()
             except CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - what was written is lost, and the gate will not open any more
@@ -514,10 +521,24 @@ class Actor:
             raise again(self.dropped)
         return gate.wait(self.database)
 
-    async def leave(self) -> None:
-        """Return when everything this agent wrote so far is durable."""
+    async def leave_now(self) -> None:
+        """Do as `leave` for a client, which may go to another node at once: `OutOfTouch` if this one may not answer."""
         if (waiting := self.to_leave()) is not None:
             await waiting
+
+    async def leave(self) -> None:
+        """Return when everything this agent wrote so far is durable, and this node may answer.
+
+        It may be out of touch for a while, which is no mistake of what runs here: nothing is to fail for good by
+        that. If the tree is taken by another node meanwhile, it is dropped here.
+        """
+        while True:
+            try:
+                if (waiting := self.to_leave()) is not None:
+                    await waiting
+                return
+            except OutOfTouch:
+                await asyncio.sleep(TOUCH)
 
     async def free(self) -> None:
         """Return when the agent's database can be used: another of its calls may be in long_sql()."""

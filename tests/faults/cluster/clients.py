@@ -31,6 +31,8 @@ SESSION = 25
 """Calls that a client makes through one node, at most."""
 WATCH = 400
 """As many of a client that only reads: it stays while its node is cut off."""
+AT_ONCE = 6
+"""How many lists are looked at together at the end."""
 QUIET = 0.3
 LEVELS = ((), ((Page, "p"),), ((Page, "p"), (Line, "l")))
 """The agents below a root whose lists are written."""
@@ -175,17 +177,23 @@ class Round:
         by_root: dict[str, list[str]] = {}
         for run, root in self.runs.items():
             by_root.setdefault(root, []).append(run)
-        for place in self.places:
-            if (kept := await self._insist(lambda url, place=place: self._look_at(url, place))) is not None:
-                self.history.kept[place.path] = kept
-        for root, runs in by_root.items():
-            place = Place(root, 0)
-            for run in runs:
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def look_at(place: Place) -> None:
+            async with turns:
+                if (kept := await self._insist(lambda url: self._look_at(url, place))) is not None:
+                    self.history.kept[place.path] = kept
+
+        async def hear_of(place: Place, run: str) -> None:
+            async with turns:
                 act = Act("carry", place.path, run, time.monotonic(), "the end")
-                answer = await self._insist(lambda url, place=place, run=run: self._carry(url, place, run))
+                answer = await self._insist(lambda url: self._carry(url, place, run))
                 if answer is not None:
                     act.end, act.last = time.monotonic(), answer
                 self.history.acts.append(act)
+
+        await asyncio.gather(*map(look_at, self.places))
+        await asyncio.gather(*(hear_of(Place(root, 0), run) for root, runs in by_root.items() for run in runs))
 
     async def _insist(self, ask: Callable[[str], Any]) -> Any:
         """Return what any node answers, in the time that everything is to be well again in; None: nobody did."""
