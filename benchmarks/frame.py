@@ -67,6 +67,11 @@ def below(name: str, ours: float, limit: float, *, unit: str, n: int, note: str 
     return emit(Result(name, ours, limit, ours / limit, unit, n, f"<= {limit:g} {unit}", ours <= limit, note))
 
 
+def none(name: str, ours: float, *, unit: str, n: int, note: str = "") -> Result:
+    """There has to be nothing of it."""
+    return emit(Result(name, ours, 0.0, None, unit, n, f"<= 0 {unit}", ours <= 0, note))
+
+
 def works(name: str, ours: float, *, unit: str, n: int, bar: str = "works", note: str = "") -> Result:
     """It has to work; the figure is for information."""
     return emit(Result(name, ours, None, None, unit, n, bar, True, note))

@@ -1,8 +1,8 @@
-"""Measure everything, print a table, and write the page in the docs.
+"""Measure everything, print a table, and write the pages in the docs that follow from it.
 
-    python benchmarks/run.py            measure, print, write the page
+    python benchmarks/run.py            measure, print, write the pages
     python benchmarks/run.py time.py    the same for one program; the other lines of the last run stay
-    python benchmarks/run.py --page     write the page again from the last run
+    python benchmarks/run.py --page     write the pages again from the last run
     python benchmarks/run.py --quick    leave out what takes minutes
 
 The lines of the last run are kept in `last.jsonl` beside this file.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import capacity
 from page import page
 
 HERE = Path(__file__).parent
@@ -38,6 +39,7 @@ PROGRAMS = (
     "temporal.py",
     "costs.py",
     "workers.py",
+    "cluster.py",
 )
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
@@ -49,6 +51,7 @@ QUICK = {
     "temporal.py": ("--small",),
     "costs.py": (),
     "workers.py": ("call", "overhead"),
+    "cluster.py": ("commit", "call"),
 }
 """What is measured with `--quick`: all metrics of a program, or these."""
 
@@ -102,6 +105,7 @@ def main() -> None:
             lines = [*lines[:1], *(line for line in before if line.get("name", None) not in {*new, None}), *lines[1:]]
         LAST.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     PAGE.write_text(page([json.loads(text) for text in LAST.read_text().splitlines()]))
+    capacity.main([])
 
 
 if __name__ == "__main__":

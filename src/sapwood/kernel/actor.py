@@ -31,6 +31,7 @@ from sapwood.kernel.slices import Slices
 from sapwood.kernel.sockets import Sockets
 from sapwood.settings import Limits, Settings
 from sapwood.storage.database import Database, until_free
+from sapwood.storage.migrations import USER, NewerData
 from sapwood.storage.rows import Rows
 
 log = logging.getLogger(__name__)
@@ -243,9 +244,14 @@ class Actor:
         """Return the database for the user's own statements, with the class's migrations applied."""
         self.check_use()
         if not self._migrated:
-            if self.kind.migrations or (self.database.exists and self.database.version("user")):
+            if self.kind.migrations or self.database.exists:
                 try:
-                    self.database.migrate(self.kind.migrations)
+                    self.database.check_known()
+                    if self.kind.migrations or self.database.version(USER):
+                        self.database.migrate(self.kind.migrations)
+                except NewerData as error:
+                    owner = self.kind.type if error.owner == USER else error.owner
+                    raise NewerData(f"{self.address}: {error}", owner, error.number) from error
                 except MigrationFailed as error:
                     raise MigrationFailed(f"{self.address}: {error}") from error
             self._migrated = True
@@ -461,6 +467,7 @@ class Actor:
                 failure = error
             try:
                 if (waiting := self.to_leave()) is not None:
+                    call.is_done = True
                     await waiting
             except CancelledError:
                 raise

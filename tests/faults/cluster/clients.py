@@ -25,6 +25,8 @@ PATIENCE = 60.0
 """Seconds in which a cluster that was healed answers everybody."""
 CALL = 20.0
 """Seconds that a client waits for an answer: longer than a lease and its margin, so that some outlive a node."""
+REACHED = 3.0
+"""Seconds after which a client goes to another node, if this one is not reached."""
 SESSION = 25
 """Calls that a client makes through one node, at most."""
 WATCH = 400
@@ -66,6 +68,8 @@ class Round:
     runs: dict[str, str] = field(default_factory=dict[str, str])
     """All runs, and of which root they are."""
     is_over: bool = False
+    hung: Callable[[str], None] = lambda url: None
+    """Told of a node that did not answer although all is well."""
     pause: float = 0.05
     """Seconds between two calls of one client, at most."""
     _numbers: Any = field(default_factory=itertools.count)
@@ -82,7 +86,7 @@ class Round:
             node, url = self.random.choice([*self.urls().items()])
             place = self.random.choice(self.places)
             try:
-                async with self._connected(url, place, timeout=5.0) as stub:
+                async with self._connected(url, place, timeout=REACHED) as stub:
                     only_reads = _only_read(node, place)
                     for _ in range(self.random.randint(1, WATCH if only_reads else SESSION)):
                         if self.is_over or not await self._act(node, place, stub):
@@ -104,14 +108,35 @@ class Round:
             except TimeoutError as error:
                 raise OSError(f"{url} was not reached") from error
 
-    async def _act(self, node: str, place: Place, stub: Any) -> bool:
+    async def stay(self, node: str, place: Place, kind: str) -> None:
+        """Ask one node for one thing again and again, until all is over."""
+        url = self.urls()[node]
+        while not self.is_over:
+            try:
+                async with self._connected(url, place, timeout=REACHED) as stub:
+                    while not self.is_over and await self._act(node, place, stub, kind):  # noqa: ASYNC110
+                        await asyncio.sleep(self.random.random() * self.pause)
+            except (SapwoodError, OSError):
+                pass
+            await asyncio.sleep(0.1)
+
+    async def owner(self, place: Place) -> str:
+        """Write to a list; return which node did."""
+        node, url = self.random.choice([*self.urls().items()])
+        async with self._connected(url, place) as stub:
+            await self._act(node, place, stub, "append")
+            kept = await stub.items(0)
+        return str(kept[-1][1]).partition("/")[0]
+
+    async def _act(self, node: str, place: Place, stub: Any, kind: str = "") -> bool:
         """Ask for something; return whether it was answered."""
         choices: list[tuple[int, str]] = [(12, "append"), (2, "append_slowly"), (6, "read"), (1, "plan"), (1, "dig")]
         if place.depth == 0:
             choices.append((1, "carry"))
         if _only_read(node, place):
             choices = [(1, "read")]
-        ((_, kind),) = self.random.choices(choices, [weight for weight, _ in choices])
+        if not kind:
+            ((_, kind),) = self.random.choices(choices, [weight for weight, _ in choices])
         act = Act(kind.partition("_")[0], place.path, "", time.monotonic(), node)
         if kind != "read":
             act.item = f"{self.mark}-{self.name(kind[0])}"
@@ -170,7 +195,9 @@ class Round:
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(until - time.monotonic(), 1)):
                     return await ask(url)
-            except (SapwoodError, OSError, TimeoutError):
+            except (SapwoodError, OSError, TimeoutError) as error:
+                if isinstance(error, (TimeoutError, OSError)):
+                    self.hung(url)
                 if time.monotonic() > until:
                     return None
                 await asyncio.sleep(0.2)

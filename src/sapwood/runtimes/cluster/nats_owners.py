@@ -25,7 +25,7 @@ import msgspec
 from sapwood.errors import Unavailable
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
 
@@ -92,6 +92,14 @@ class Ground(Protocol):
         asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
     ) -> None:
         """Have these called with what others send: a lease, owners that were stored, and questions from a node."""
+        ...
+
+    async def is_there(self) -> bool:
+        """Return whether the server that we ask is there."""
+        ...
+
+    async def go_elsewhere(self) -> None:
+        """Ask another server from now on."""
         ...
 
     async def close(self) -> None:
@@ -359,11 +367,22 @@ class NatsOwners:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
+        async def heard_roll_call(message: Any) -> None:
+            await message.respond(node.encode())
+
         subscribe = self._connection.subscribe
+        self._subscriptions.append(await subscribe(self._names.who, cb=heard_roll_call))
         self._subscriptions.append(await subscribe(self._names.lease("*"), cb=heard_lease))
         self._subscriptions.append(await subscribe(self._names.news, cb=heard_news))
         self._subscriptions.append(await subscribe(self._names.ask(node), cb=heard_question))
         await self._connection.flush()
+
+    async def is_there(self) -> bool:
+        return await answers(self._connection)
+
+    async def go_elsewhere(self) -> None:
+        log.warning("The lease cannot be renewed at this NATS server; another one is asked.")
+        await go_elsewhere(self._connection)
 
     async def close(self) -> None:
         import nats.errors

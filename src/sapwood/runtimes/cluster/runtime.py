@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import socket
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sapwood.clock import Clock, SystemClock
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
+from sapwood.kernel.classes import all_classes
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.keeping import Keeper, Replicas, Shipping
@@ -27,6 +29,7 @@ from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
+from sapwood.storage.migrations import framework
 
 HOST_LETTERS = 40
 
@@ -135,6 +138,7 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.recovery import check_archive
         from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
         from sapwood.runtimes.cluster.shipping import Shipper
@@ -149,7 +153,12 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name)
             stack.push_async_callback(connection.close)
             names = await found(connection, settings.cluster, self._layout)
-            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
+            try:
+                await check_archive(connection, names, archive)
+            except Unavailable as error:
+                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
+            ground = NatsOwners(connection, names, name)
+            owners = self._make_owners(ground, name, version=version("sapwood"), knows=migrations())
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
@@ -171,6 +180,7 @@ class ClusterRuntime:
             node, keeper = member.node, member.keeper
             Answering(node, far)
             node.leave = owners.leave
+            node.pass_on = owners.pass_on
 
             async def listen() -> None:
                 await transport.listen()
@@ -228,6 +238,12 @@ def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
         lock.release()
         raise
     return lock
+
+
+def migrations() -> dict[str, int]:
+    """Return how many migrations this program has, of whom."""
+    own = {kind.type: len(kind.migrations) for kind in all_classes() if kind.migrations}
+    return {**own, **framework()}
 
 
 def node_name() -> str:

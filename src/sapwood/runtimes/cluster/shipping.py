@@ -276,19 +276,18 @@ class Shipper:
         """
         horizon = time.time() - self._history
         keys = [key async for key in self._archive.keys(f"{SEGMENTS}/{self._stream:04}/")]
-        low, high = 0, max(len(keys) - 1, 0)  # the last one stays: it says where to go on
-        while low < high:
-            middle = (low + high) // 2
-            segment = await get_segment(self._archive, keys[middle])
-            if segment is None or segment.ended < horizon:
-                low = middle + 1
-            else:
-                high = middle
-        if not low:
+        old = 0
+        for key in keys[:-1]:  # the last one stays: it says where to go on
+            # One after the other: those that have no message any more do not say how old they are.
+            segment = await get_segment(self._archive, key)
+            if segment is not None and segment.count and segment.ended >= horizon:
+                break
+            old += 1
+        if not old:
             return 0
         await self.index()
-        await self._archive.remove(keys[:low])
-        return low
+        await self._archive.remove(keys[:old])
+        return old
 
     async def index(self) -> None:
         """Have the archive know all alarms and owners of the stream as they are now."""
