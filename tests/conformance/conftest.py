@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     runtimes.chosen = config.getoption("--runtime")
     if runtimes.chosen == "cluster":
         few_shards()
+        world.PATIENCE = 0.15  # nodes and the log are asked over the network, by programs that want the same cores
 
 
 @pytest.fixture(params=["process", "disk"])

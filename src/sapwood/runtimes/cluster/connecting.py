@@ -199,8 +199,8 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     )
     await _make(streams, members)
     names = Names(cluster, await _layout(streams, first, wished))
-    for number in range(names.layout.streams * names.layout.cells):
-        stream = StreamConfig(
+    logs = [
+        StreamConfig(
             name=names.stream(number),
             subjects=[names.subjects(number)],
             retention=RetentionPolicy.LIMITS,
@@ -214,7 +214,9 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
             deny_purge=False,
             duplicate_window=DUPLICATES,
         )
-        await _make(streams, stream)
+        for number in range(names.layout.streams * names.layout.cells)
+    ]
+    await asyncio.gather(*(_make(streams, stream) for stream in logs))
     return names
 
 
