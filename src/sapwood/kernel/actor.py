@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import Context
 from threading import get_ident
 from time import monotonic
@@ -468,14 +468,9 @@ class Actor:
             except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
                 failure = error
             try:
-                try:
-                    if (waiting := self.to_leave()) is not None:
-                        call.is_done = True
-                        await waiting
-                except OutOfTouch:
-                    if call.client is not None:
-                        raise  # a client may go to another node at once
-                    await self.leave()
+                if (waiting := self._to_answer(call)) is not None:
+                    call.is_done = True
+                    await waiting
             except CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - what was written is lost, and the gate will not open any more
@@ -520,6 +515,15 @@ class Actor:
         if self.dropped is not None:
             raise again(self.dropped)
         return gate.wait(self.database)
+
+    def _to_answer(self, call: Call) -> Awaitable[None] | None:
+        """Return what to await before a call may be answered; None if it may be now."""
+        try:
+            return self.to_leave()
+        except OutOfTouch:
+            if call.client is not None:
+                raise  # a client may go to another node at once
+            return self.leave()
 
     async def leave_now(self) -> None:
         """Do as `leave` for a client, which may go to another node at once: `OutOfTouch` if this one may not answer."""
