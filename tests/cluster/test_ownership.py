@@ -151,6 +151,24 @@ async def test_what_a_killed_node_owned_is_taken_when_its_lease_is_over(nats: Na
         assert b.ownership.epoch_of(next(iter(b.notes.ended_badly))) is not None
 
 
+async def test_a_node_that_comes_again_gets_what_it_owned_although_it_forgets_its_former_life(
+    nats: Nats, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(nats, cluster, "b") as (b,), processes(nats, cluster, "a") as (a,):
+        await eventually(lambda: b.here < SHARDS - 200)
+        a.kill()
+        async with nodes(nats, cluster, "a") as (again,):
+            look = again.ownership._membership.look
+
+            async def slowly() -> None:
+                await asyncio.sleep(2.5)  # meanwhile it looks at who is dead and owns nothing any more
+                await look()
+
+            monkeypatch.setattr(again.ownership._membership, "look", slowly)
+            await eventually(lambda: again.here + b.here == SHARDS)
+            assert again.here > 200
+
+
 async def test_a_node_that_was_stopped_beyond_its_lease_does_not_answer_and_learns_what_it_lost(
     nats: Nats, cluster: str
 ) -> None:

@@ -7,8 +7,8 @@ import re
 from tests.faults.cluster.cell import Node
 
 RECORD = re.compile(r"^\d\d:\d\d:\d\d (?P<level>[A-Z]+) +(?P<text>.*)$")
-EXPECTED = re.compile(r"No space left on device|disk is full|disk I/O error")
-"""A disk that is full is one of the faults."""
+EXPECTED = re.compile(r"No space left on device|disk is full|disk I/O error|timeout graceful shutdown exceeded")
+"""A disk that is full is one of the faults; and a node that is told to stop does so in time, whoever still waits."""
 LONGEST = 300
 
 

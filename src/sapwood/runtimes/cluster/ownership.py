@@ -104,6 +104,8 @@ class Ownership:
         self._asked: dict[str, float] = {}
         """Who was asked for shards, and when to ask again."""
         self._live: tuple[str, ...] = ()
+        self._former: list[Life] = []
+        """Those from whom something is being taken."""
         self._next_asking = 0.0
         self._tell_again = 0.0
 
@@ -437,7 +439,7 @@ class Ownership:
                     self._asked[node] = at + 5 * LOOK
                     self._start(self._ask_for(node, shards))
             owners = {Life(held.owner.node, held.owner.life) for held in self._known.values()}
-            self._nodes.forget([life for life in self._nodes.dead() if life not in owners])
+            self._nodes.forget([life for life in self._nodes.dead() if life not in owners | {*self._former}])
         return min(wait, max(0.0, self._next_asking - at))
 
     def _takeable(self, live: Sequence[str]) -> tuple[list[int], float]:
@@ -475,9 +477,9 @@ class Ownership:
 
     async def _take(self, shards: Sequence[int]) -> None:
         """Become the owner of shards that are free, as far as nobody else is faster."""
+        former: dict[Life, list[int]] = {}
         try:
             wishes: dict[int, Held] = {}
-            former: dict[Life, list[int]] = {}
             for shard in shards:
                 held = self._known.get(shard, NOBODY)
                 owner = held.owner
@@ -485,6 +487,7 @@ class Ownership:
                 wishes[shard] = Held(held.sequence, Owner(owner.epoch + 1, self._node, self.life, "", ended_well))
                 if owner.node and owner.life != self.life:
                     former.setdefault(Life(owner.node, owner.life), []).append(shard)
+            self._former += former  # they must not be forgotten, although they will own nothing
             async with self._writing:
                 stored = await self._ground.write(wishes)
             self._doubted.update(shard for shard in shards if shard not in stored)
@@ -501,6 +504,8 @@ class Ownership:
             self._doubted.update(shards)
             raise
         finally:
+            for life in former:
+                self._former.remove(life)
             self._busy.difference_update(shards)
             self._unsettled.update(shards)
 
