@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -636,3 +637,15 @@ def opened_images(node: Node) -> dict[str, bytes]:
         if whose == ONE and not database.removed:
             database.execute("SELECT 1")
     return node.images(ONE)
+
+
+async def test_whoever_asked_and_does_not_wait_leaves_nothing_behind_when_the_tree_goes(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = node.commit(ONE)
+    assert node.gate.wait(database) is not None  # only looked at
+    node.gate.drop(ONE)
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert caplog.records == []

@@ -354,4 +354,6 @@ def settle(waiting: Iterable[Future[None]], error: BaseException | None) -> None
         if error is None:
             waiter.set_result(None)
         else:
-            waiter.set_exception(Unavailable(str(error)))  # each its own: one raised twice gathers tracebacks
+            # Each its own: one raised twice gathers tracebacks.
+            waiter.set_exception(OutOfTouch() if isinstance(error, OutOfTouch) else Unavailable(str(error)))
+            waiter.exception()  # known, whether or not anybody still waits
