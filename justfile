@@ -44,6 +44,12 @@ test-all:
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers -k 'not disk' tests/conformance || failed=1
+    # The same once more where trees lie in a log: one node over a log in memory, and three nodes over three NATS servers.
+    # What does not apply there is in tests/conformance/exclusions.toml, with why.
+    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
+    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance || failed=1
+    # Real NATS servers and S3: those that start many of them, one file at a time.
+    pytest --inline-snapshot disable tests/cluster || failed=1
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
         tests/conformance/test_{chat,runs,teams}_*.py || failed=1

@@ -9,7 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--runtime",
         default="local",
-        help="where agents live in tests/conformance: local, workers, movable or replicated",
+        help="where agents live in tests/conformance: local, workers, movable, replicated or cluster",
     )
 
 

@@ -21,6 +21,7 @@ from sapwood.kernel.backup import back_up, restore
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
+from sapwood.kernel.ports import NotBegun
 from sapwood.runs.pacing import OutsideDriver
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
@@ -109,6 +110,7 @@ class App:
         self._node: Node | None = None
         self._door: Door | None = None
         self._starting: asyncio.Lock | None = None
+        self._is_stopping = False
         self._stack = AsyncExitStack()
         urls: dict[str, type] = {}
         for cls in self.agents:
@@ -175,8 +177,14 @@ class App:
             )
 
     async def __aexit__(self, *exc: object) -> None:
-        self._node = self._door = None
-        await self._stack.aclose()
+        self._node = None
+        self._is_stopping = True
+        try:
+            # Until its trees have gone elsewhere other nodes may ask for them.
+            await self._stack.aclose()
+        finally:
+            self._is_stopping = False
+            self._door = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -232,6 +240,8 @@ class App:
         if self._door is None:
             self._starting = self._starting or asyncio.Lock()
             async with self._starting:
+                if self._is_stopping:
+                    raise NotBegun("The app stops.")
                 if self._node is None:
                     log.warning(
                         "The app starts with its first request, because nobody started it before. Pass "

@@ -41,7 +41,7 @@ class Nats:
         ports = free_ports(3 * count)
         self.ports, self.routes, self.monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        text = CONFIGURATION.read_text()
+        text = re.sub(r"max_streams: \d+", "max_streams: 1000", CONFIGURATION.read_text())  # tests make many clusters
         if sync != "always":
             text = text.replace("sync_interval: always", f"sync_interval: {sync}")
         if count == 1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import nats.errors
 import pytest
 from tests.cluster.servers import Nats
 
@@ -25,6 +26,33 @@ async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_p
         await connection.flush()
         await connection.close()
     finally:
+        cell.stop()
+
+
+async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_told(tmp_path: Path) -> None:
+    cell = Nats(tmp_path).start().wait()
+    try:
+        connection = await connecting.connect(cell.urls, "test")
+        still = cell.ports.index(connection.connected_url.port)
+        assert await connecting.answers(connection)
+        cell.pause(still)
+        asked = asyncio.ensure_future(connection.request("nobody", b"", timeout=30))
+        await asyncio.sleep(0.1)
+        assert not await connecting.answers(connection)
+
+        began = time.monotonic()
+        await connecting.go_elsewhere(connection)
+        with pytest.raises(nats.errors.Error):
+            await asked
+        await _until(lambda: connection.is_connected)
+        took = time.monotonic() - began
+        assert cell.ports.index(connection.connected_url.port) != still
+        assert await connecting.answers(connection)
+        assert took < connecting.REACHED
+        await connection.close()
+    finally:
+        for n in range(cell.count):
+            cell.go_on(n)
         cell.stop()
 
 

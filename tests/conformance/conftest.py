@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance import runtimes
 from tests.conformance.drivers import driven_by, running
+from tests.conformance.three_nodes import few_shards
 from tests.conformance.works import Bench
 from tests.conformance.worlds import Probe, Run
 
@@ -22,8 +23,6 @@ from sapwood.testing import World, world
 world.PATIENCE = 0.03
 
 EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
-IN_A_LOG = ("replicated", "cluster")
-"""The runtimes whose trees lie in a log."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             for mark in item.iter_markers("fiber"):
                 item.add_marker(pytest.mark.skip(mark.args[0]))
-    if runtimes.chosen in IN_A_LOG:
+    if runtimes.chosen in runtimes.IN_A_LOG:
         excluded: dict[str, dict[str, str]] = tomllib.loads(EXCLUSIONS.read_text())
         for item in items:
             reason = excluded.get(item.nodeid.partition("::")[0], {}).get(getattr(item, "originalname", item.name))
@@ -52,6 +51,9 @@ def driver(request: pytest.FixtureRequest) -> Generator[None, None, None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     runtimes.chosen = config.getoption("--runtime")
+    if runtimes.chosen == "cluster":
+        few_shards()
+        world.PATIENCE = 0.15  # nodes and the log are asked over the network, by programs that want the same cores
 
 
 @pytest.fixture(params=["process", "disk"])

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 from tests.conformance.chats import Talking
 from tests.conformance.drivers import running
+from tests.conformance.runtimes import serve
 from tests.conformance.served import Served, served
 from tests.conformance.serving import serving
 
@@ -200,7 +201,7 @@ async def far_away(app: App, bench: Far, **settings: Any) -> AsyncGenerator[Serv
             if bench.spoken is not None:
                 headers = [one for one in scope["headers"] if one[0] != b"sapwood-protocol"]
                 scope = {**scope, "headers": [*headers, (b"sapwood-protocol", bench.spoken)]}
-            await world.app(scope, receive, send)
+            await serve(world, scope, receive, send)
 
         async with serving(current, world) as site:
             yield Served(world, site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -11,6 +12,7 @@ from tests.conformance.three_nodes import running_on_three_nodes
 from tests.conformance.two_nodes import running_on_two_nodes, running_with_movable_trees
 
 from sapwood import App
+from sapwood.errors import UsageError
 from sapwood.testing import World
 from sapwood.testing import running as running_here
 
@@ -21,9 +23,27 @@ RUNTIMES: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
     "replicated": running_replicated,
     "cluster": running_on_three_nodes,
 }
+IN_A_LOG = ("replicated", "cluster")
+"""Those whose trees lie in a log."""
 chosen = "local"
 
 
 def running(app: App, **options: Any) -> AbstractAsyncContextManager[World]:
     """Run an app for a test."""
     return RUNTIMES[chosen](app, **options)
+
+
+async def serve(world: World, scope: Any, receive: Any, send: Any) -> None:
+    """Serve a connection. A cluster starts again in a while: until then it is not the app that ended that is asked."""
+    if chosen in IN_A_LOG:
+        async with asyncio.timeout(30):
+            while not _is_running(world.app):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.005)
+    await world.app(scope, receive, send)
+
+
+def _is_running(app: App) -> bool:
+    try:
+        return app.node is not None
+    except UsageError:
+        return False

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import websockets
 from tests.conformance.drivers import running
+from tests.conformance.runtimes import serve
 from tests.conformance.serving import Site, serving
 from websockets.asyncio.client import ClientConnection
 
@@ -121,7 +122,7 @@ async def served(app: App, **settings: Any) -> AsyncGenerator[Served, None]:
     async with running(app, slow_slices="allow", **settings) as world:
 
         async def current(scope: Any, receive: Any, send: Any) -> None:
-            await world.app(scope, receive, send)
+            await serve(world, scope, receive, send)
 
         async with serving(current, world) as site:
             one = Served(world, site)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import uvicorn
-from tests.conformance.runtimes import running
+from tests.conformance.runtimes import running, serve
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -213,7 +213,7 @@ async def door(
     async with running(app, slow_slices="allow", **settings) as world:
 
         async def now(scope: Any, receive: Any, send: Any) -> None:
-            await world.app(scope, receive, send)
+            await serve(world, scope, receive, send)
 
         async with serving(now, world) as site:
             yield site

@@ -634,8 +634,12 @@ async def test_26_a_flood_of_connections_is_refused_beyond_the_limit_and_leaves_
         await asyncio.gather(*(client.close() for client in clients))
         async with asyncio.timeout(60):
             await happens(lambda: site.world.node.sockets.count == 0)
-        async with site.socket(ROOT) as client:
-            assert await call(client, "who") == "Fort:f"
+            answer = None
+            while answer is None:  # whoever accepted them may count them longer than whoever runs the agents
+                async with site.socket(ROOT) as client:
+                    with contextlib.suppress(ConnectionClosed):
+                        answer = await call(client, "who")
+        assert answer == "Fort:f"
 
 
 async def test_27_a_slow_body_holds_up_only_itself(log: Log) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conformance.runtimes import running
@@ -16,9 +17,11 @@ from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageE
 from sapwood.errors import Quarantined
 from sapwood.kernel import backup
 from sapwood.kernel.node import RESTORED, roots_in, tree_folder
-from sapwood.storage.copies import Order, copy_elsewhere
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
+
+WAYS = ("copy_elsewhere", "write_elsewhere")
+"""What copies a tree: from the folder of a node, or from the log of a cluster."""
 
 
 class Shelf(Agent):
@@ -198,16 +201,20 @@ async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_r
     async with run(Library) as world:
         for name in "abc":
             await (await world.get_agent(Library, name)).put(1)
-        copied: list[Order] = []
+        copied: list[Any] = []
 
-        async def fail_at_the_second(order: Order) -> int:
-            copied.append(order)
-            if len(copied) == 2:
-                raise Unavailable("The disk is full.")
-            return await copy_elsewhere(order)
+        def failing_at_the_second(copy: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def one(*what: Any) -> Any:
+                copied.append(what)
+                if len(copied) == 2:
+                    raise Unavailable("The disk is full.")
+                return await copy(*what)
+
+            return one
 
         with monkeypatch.context() as patch:
-            patch.setattr(backup, "copy_elsewhere", fail_at_the_second)
+            for name in WAYS:
+                patch.setattr(backup, name, failing_at_the_second(getattr(backup, name)))
             with pytest.raises(Unavailable, match="The disk is full"):
                 await world.app.back_up(tmp_path / "copy")
         with pytest.raises(UsageError, match="was not finished: trees are missing"):
@@ -263,17 +270,21 @@ class Copies:
         self.made = asyncio.Event()
         self.go_on = asyncio.Event()
 
-    async def copy(self, order: Order) -> int:
-        size = await copy_elsewhere(order)
-        self.made.set()
-        await self.go_on.wait()
-        return size
+    def holding(self, copy: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def one(*what: Any) -> Any:
+            done = await copy(*what)
+            self.made.set()
+            await self.go_on.wait()
+            return done
+
+        return one
 
 
 def held(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """Hold every copy that is made from now on."""
     copies = Copies()
-    monkeypatch.setattr(backup, "copy_elsewhere", copies.copy)
+    for name in WAYS:
+        monkeypatch.setattr(backup, name, copies.holding(getattr(backup, name)))
     return copies
 
 

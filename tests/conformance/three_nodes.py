@@ -3,16 +3,21 @@
 One that the test and its clients meet, one that runs every tree, and one that looks on. After a crash or a restart a
 new node, which has nothing on its disk, runs the trees: what it knows of them is what the log and the archive hold.
 Only what a test hands to its agents, deps and clock, is shared.
+
+Streams are made once and emptied after each test, and there are few shards: a cluster begins for every test, and most
+of that would be to make streams and to write and read thousands of owners.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import copy
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -21,14 +26,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.cluster.servers import Nats
 from tests.conformance.replicated import Alive, StoringGate, is_backup
 
 from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.kernel import shards
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Archive, Gate
-from sapwood.runtimes.cluster.cells import Layout
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
@@ -37,22 +45,45 @@ from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
 
+FEW = 16
+LAYOUT = Layout(streams=1)
 LATER = 0.5
 _numbers = itertools.count()
 _servers: list[Nats] = []
+_empty: list[str] = []
+"""Names of clusters whose streams have nothing in them."""
 
 
 def servers() -> Nats:
     """Return the servers that all tests of this process share."""
     if not _servers:
-        nats = Nats(Path(tempfile.mkdtemp(prefix="sapwood-nats-")), 3)
+        nats = Nats(Path(tempfile.mkdtemp(prefix="sapwood-nats-")), 3, sync="2m")  # no server is killed here
         _servers.append(nats)
         atexit.register(nats.remove)
         nats.start().wait()
     return _servers[0]
 
 
-class Onlooker(Ownership):
+def few_shards() -> None:
+    """Have every cluster of this process consist of a few shards."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("sapwood.", "tests.")) and hasattr(module, "SHARDS"):
+            module.SHARDS = FEW
+    shards._shard.cache_clear()
+
+
+class Mortal(Ownership):
+    """A node whose death is told to those that come after it: they need not wait until its lease is over."""
+
+    async def die(self) -> None:
+        await super().die()
+        place, lease = await self._ground.last_lease(self._node)
+        if lease is not None and lease.life == self.life:
+            last = msgspec.structs.replace(lease, beat=lease.beat + 1_000_000, state="left")
+            await self._ground.renew(last, place)
+
+
+class Onlooker(Mortal):
     """Takes part, and takes nothing."""
 
     def _decide(self) -> float:
@@ -69,7 +100,7 @@ class NodeRuntime(ClusterRuntime):
         clock: Any,
         archive: Archive,
         points: CrashPoints | None = None,
-        owners: Callable[..., Ownership] = Ownership,
+        owners: Callable[..., Ownership] = Mortal,
     ) -> None:
         def around(gate: Gate) -> Gate:
             return gate if points is None else StoringGate(points, gate)
@@ -78,7 +109,7 @@ class NodeRuntime(ClusterRuntime):
             settings,
             clock=clock,
             files=None if points is None else CountingFiles(points, Files()),
-            layout=Layout(streams=1),
+            layout=LAYOUT,
             archive=archive,
             around=around,
             make_owners=partial(owners, lease=1.5, renewal=0.3, margin=0.2, patience=60.0),
@@ -101,9 +132,27 @@ class Cluster:
     """What outlives every node of a test."""
 
     def __init__(self) -> None:
-        self.name = f"c{os.getpid()}-{next(_numbers)}"
+        self.name = _empty.pop() if _empty else f"c{os.getpid()}-{next(_numbers)}"
         self.archive = MemoryArchive()
         self.lives = 0
+
+    async def empty(self) -> None:
+        """Leave nothing of it but its streams and who owned what, for another test. All its nodes have ended well.
+
+        Epochs go on, as they do in a cluster: messages of tests with the same clock are the same otherwise,
+        and what is the same is stored once.
+        """
+        connection = await connect(servers().urls, "test")
+        streams = connection.jetstream()
+        names = Names(self.name, LAYOUT)
+        for stream, subject in (
+            (names.stream(0), f"{self.name}.log.0.*.tree.*"),
+            (names.stream(0), f"{self.name}.log.0.*.alarm.*"),
+            (names.members, names.lease("*")),
+        ):
+            await streams.purge_stream(stream, subject=subject)
+        await connection.close()
+        _empty.append(self.name)
 
 
 _kept: dict[Path, Cluster] = {}
@@ -114,6 +163,8 @@ class ThreeNodes(World):
     """A running app whose agents are run by another node than the one that a test speaks with."""
 
     _cluster: Cluster
+    behind: Node
+    """The last node that ran the agents."""
 
     def _settings(self, node: str) -> Settings:
         data = self.data if node == "back" else Path(f"{self.data}-{node}")
@@ -149,7 +200,7 @@ class ThreeNodes(World):
         )
         await behind.__aenter__()
         deps = behind.node.deps
-        others = [behind]
+        apps: list[App] = []
         for name, driver in zip(("third", "front"), drivers, strict=True):
             settings = self._settings(name)
             app = (Front if name == "front" else App)(
@@ -159,12 +210,13 @@ class ThreeNodes(World):
                 settings=settings,
                 runtime=NodeRuntime(settings, clock=self.clock, archive=archive, owners=Onlooker),
             )
-            await app.__aenter__()
-            others.append(app)
-        front = others.pop()
+            apps.append(app)
+        third, front = apps
+        await asyncio.gather(third.__aenter__(), front.__aenter__())
         assert isinstance(front, Front)
-        front.others = tuple(reversed(others))
+        front.others = (third, behind)
         self.app = front
+        self.behind = behind.node
         if self._slow_slices == "fail":
             self.node.watchdog.on_slow.append(self.slow.append)
 
@@ -172,6 +224,10 @@ class ThreeNodes(World):
         if self.points.ended and isinstance(self.node.gate, StoringGate):
             await self.node.gate.stored()
         await super().crash()
+
+    def _is_flushing(self) -> bool:
+        """Return whether a log writes, or a tree comes from one: neither waits for the test."""
+        return super()._is_flushing() or bool(self.behind._bringing)
 
     @property
     def node(self) -> Node:
@@ -199,3 +255,7 @@ async def running_on_three_nodes(
         for world in worlds:
             for name in ("front", "third"):
                 shutil.rmtree(f"{world.data}-{name}", ignore_errors=True)
+            if "data" not in settings:
+                cluster = _kept.pop(world.data)
+                if not world.behind.has_died:
+                    await cluster.empty()

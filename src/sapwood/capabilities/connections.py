@@ -20,7 +20,7 @@ from sapwood import tracing
 from sapwood.address import kebab
 from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
 from sapwood.capabilities.state import State
-from sapwood.errors import InvalidArguments, SapwoodError, UsageError
+from sapwood.errors import InvalidArguments, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import THE_END, Actor
 from sapwood.kernel.context import Call
 from sapwood.kernel.copying import to_json
@@ -311,7 +311,7 @@ class Connections:
         if reply.cancelled():
             return
         error = reply.exception()
-        text = frames.result(id, reply.result(), done=True) if error is None else frames.error(id, _said(error))
+        text = frames.result(id, reply.result(), done=True) if error is None else _failed(id, error)
         self._outbox.put(socket, text)
 
     def _stream(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> Future[Any]:
@@ -335,13 +335,13 @@ class Connections:
             self._outbox.put(socket, frames.result(id, None, done=True))
         except CancelledError:
             if actor.dropped is not None:
-                self._outbox.put(socket, frames.error(id, str(actor.dropped)))
+                self._outbox.put(socket, _failed(id, actor.dropped))
             raise
         except THE_END:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             actor.last_error = describe(error)
-            self._outbox.put(socket, frames.error(id, _said(error)))
+            self._outbox.put(socket, _failed(id, error))
         finally:
             actor.finished(call)
 
@@ -363,6 +363,11 @@ def _why_not(actor: Actor, method: str) -> str:
         not method.startswith("_") and callable(getattr(actor.kind.cls, method, None))
     )
     return "is not callable" if is_there else "does not exist"
+
+
+def _failed(id: str, error: BaseException) -> str:
+    """Return what a client is told that has to try again, or has made a mistake."""
+    return frames.error(id, _said(error), Unavailable.code if isinstance(error, Unavailable) else "")
 
 
 def _said(error: BaseException) -> str:

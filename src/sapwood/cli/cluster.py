@@ -13,16 +13,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sapwood.address import Address
 from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
 from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
+from sapwood.runtimes.cluster.recovery import Recovered
 from sapwood.runtimes.cluster.verifying import SERVER, Verified
 
 cluster = App(name="cluster", help="Look at a whole cluster, check what it stores, or try one on this machine.")
 
 Nats = Annotated[str, Parameter(env_var="SAPWOOD_NATS", help="The NATS servers, with commas between them.")]
 Archive = Annotated[str | None, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
+At = Annotated[str | None, Parameter(help="A time with its zone, such as 2026-11-16T05:00:00Z.")]
+TheArchive = Annotated[str, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
 Name = Annotated[str, Parameter(env_var="SAPWOOD_CLUSTER", help="The name of the cluster.")]
 Monitor = Annotated[
     str | None,
@@ -69,7 +73,7 @@ def status(
 def verify(
     *,
     nats: Nats,
-    archive: Annotated[str, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")],
+    archive: TheArchive,
     cluster: Name = "sapwood",
     repair: Annotated[
         bool, Parameter(negative="", help="Have a server that lacks messages lead no more where it does.")
@@ -127,6 +131,51 @@ def told(found: Verified) -> Iterator[Text]:
         yield Text(f"Stream {stream} was given another leader.", "yellow")
     if found.is_whole:
         yield Text("Everything is whole.", "green")
+
+
+@cluster.command
+def backup(
+    folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
+    address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,
+    /,
+    *,
+    nats: Nats,
+    archive: TheArchive,
+    cluster: Name = "sapwood",
+    at: At = None,
+) -> None:
+    """Copy all data of a cluster, or one tree, as it is now or was at a time. `sapwood restore` puts it back.
+
+    Nodes may run meanwhile, or not.
+    """
+
+    async def copy() -> int:
+        from sapwood.cli.recovering import back_up, moment
+
+        root = None if address is None else Address.parse(address).root
+        return await back_up(nats, cluster, _archive(archive), folder, root, moment(at))
+
+    print(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
+
+
+@cluster.command
+def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: At = None) -> int:
+    """Have a cluster begin anew with what its archive has, after NATS has lost everything.
+
+    Its streams have to be empty or not there, and no node may run. Exits with 1 if trees did not come back whole.
+    """
+
+    async def begin() -> Recovered:
+        from sapwood.cli.recovering import moment, restore
+
+        return await restore(nats, cluster, _archive(archive), moment(at))
+
+    result = _ask(begin())
+    from sapwood.cli.recovering import told as told_of
+
+    for line in told_of(result):
+        print(line)
+    return 1 if result.lost else 0
 
 
 @cluster.command

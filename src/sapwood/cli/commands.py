@@ -367,7 +367,8 @@ def dead_letters(
     if answer["more"]:
         print(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
     for worker in answer.get("unanswered", ()):
-        print(f"Worker {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
+        called = str(answer.get("called", "worker")).capitalize()
+        print(f"{called} {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
     if not answer["letters"]:
         print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
     elif console.is_terminal:

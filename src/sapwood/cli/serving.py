@@ -50,7 +50,7 @@ LOOPBACK_ORIGINS = tuple(
     f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
 )
 PINGS = 20.0
-LAST_ANSWERS = 1.5
+LAST_ANSWERS = 3.0
 """Seconds that clients' sockets are given to end: their calls, and then the clients, who have to say that they heard.
 """
 BYTES_PER_CHARACTER = 4
@@ -339,6 +339,7 @@ async def _drain(server: uvicorn.Server, app: App) -> None:
     for one in server.servers:
         one.close()
     with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+        app.node.is_leaving = True
         app.node.shared(OpenStreams).end()  # they would keep the server from ending
     connections = list(server.server_state.connections)
     for connection in connections:

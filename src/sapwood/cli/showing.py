@@ -51,7 +51,9 @@ def picture(seen: dict[str, Any]) -> Tree:
     if (more := count - len(seen["roots"])) > 0:
         tree.add(Text(f"… {more} more", "dim"))
     for worker in seen.get("unanswered", ()):
-        tree.add(Text(f"worker {worker} does not answer, and its trees are not shown", "bold red"))
+        tree.add(
+            Text(f"{seen.get('called', 'worker')} {worker} does not answer, and its trees are not shown", "bold red")
+        )
     return tree
 
 

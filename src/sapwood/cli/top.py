@@ -28,20 +28,29 @@ class Top:
         self._trees = trees
         self._gap = 1 if width < WIDE else 2
         name = max(width - NUMBERS * self._gap, 16)
-        self._widths = {"worker": 6, "pool": POOL, "waiting in": 12, "tree": name, "held up its process": name}
+        self._widths = {
+            "worker": 6,
+            "node": 20,
+            "pool": POOL,
+            "waiting in": 12,
+            "tree": name,
+            "held up its process": name,
+        }
         """How wide a text may be; all else are numbers."""
         self._before: dict[int, tuple[float, float]] = {}
+        self._called = "worker"
 
     def __call__(self, seen: Seen) -> RenderableType:
         """Return it as tables, for 80 columns or more."""
         workers = sorted(seen["workers"], key=_place)
+        who = self._called = seen.get("called", "worker")
         unanswered = seen.get("unanswered", [])
         return Group(
-            _head(workers, len(workers) + len(unanswered)),
+            _head(workers, len(workers) + len(unanswered), who),
             "",
             self._processes(workers, seen.get("silent", [])),
-            *(_missing(worker) for worker in unanswered),
-            *(_unready(one) for one in workers if not one["ready"]),
+            *(_missing(f"{who} {name}") for name in unanswered),
+            *(_unready(one, who) for one in workers if not one["ready"]),
             "",
             self._waiting(workers),
             "",
@@ -57,7 +66,7 @@ class Top:
             runs = one["process"] is not None
             rows.append(
                 {
-                    "worker": one["worker"],
+                    self._called: one["worker"],
                     "pool": one["pool"],
                     "process": str(one["process"]) if runs else "",
                     "up": lasted(one["uptime"]) if runs else "",
@@ -83,7 +92,7 @@ class Top:
                     "waiting in": one["worker"] or "the process",
                     **{name: str(one["waiting"][name]) for name in ("due", "waking", "disk", "threads")},
                     "to clients": size(one["waiting"]["clients"]),
-                    "to workers": str(one["waiting"]["workers"]) if one["worker"] else "",
+                    f"to {self._called}s": str(one["waiting"]["workers"]) if one["worker"] else "",
                 }
                 for one in workers
             ]
@@ -98,7 +107,7 @@ class Top:
             [
                 {
                     "tree": unquote(one["address"]),
-                    "worker": one["worker"],
+                    self._called: one["worker"],
                     "agents": str(one["agents"]),
                     "calls": str(one["calls"]),
                     "calls/s": _rate(one["per_second"]),
@@ -114,7 +123,7 @@ class Top:
         rows = [
             {
                 "held up its process": one["method"],
-                "worker": one["worker"],
+                self._called: one["worker"],
                 "times": str(one["times"]),
                 "longest": f"{one['seconds']:.1f} s",
             }
@@ -139,19 +148,20 @@ def _place(one: Seen) -> tuple[int, str]:
     return len(one["worker"]), one["worker"]
 
 
-def _head(workers: Sequence[Seen], count: int) -> Text:
-    what = counted(count, "workers") if any(one["worker"] for one in workers) else "one process"
+def _head(workers: Sequence[Seen], count: int, called: str) -> Text:
+    what = counted(count, f"{called}s") if any(one["worker"] for one in workers) else "one process"
     trees, sockets = (sum(one[name] for one in workers) for name in ("trees", "sockets"))
     return Text(f"{what}, {counted(trees, 'trees')} awake, {counted(sockets, 'sockets')}", "bold")
 
 
-def _missing(worker: str) -> Text:
-    return Text(f"worker {worker} does not answer: it computes, or is being started", "bold red")
+def _missing(who: str) -> Text:
+    return Text(f"{who} does not answer: it computes, or is being started", "bold red")
 
 
-def _unready(one: Seen) -> Text:
-    who = f"worker {one['worker']}" if one["worker"] else "the process"
-    return Text(f"{who} is not ready: an agent has held it up for long", "bold red")
+def _unready(one: Seen, called: str) -> Text:
+    who = f"{called} {one['worker']}" if one["worker"] else "the process"
+    why = "an agent has held it up for long" + (", or it has no lease" if called == "node" else "")
+    return Text(f"{who} is not ready: {why}", "bold red")
 
 
 def _rate(per_second: float | None) -> str:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from sapwood.address import Address, kebab
 from sapwood.client.calls import Decoder, RemoteMethod, encode
 from sapwood.client.link import Link, Socket
-from sapwood.errors import ChildFailed, Refused, SapwoodError, TimedOut
+from sapwood.errors import ChildFailed, Refused, SapwoodError, TimedOut, Unavailable
 from sapwood.kernel.actor import again
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import current, deadline_of
@@ -206,7 +206,10 @@ class Waiting(Protocol):
     def failed(self, error: SapwoodError) -> None: ...
 
 
-def _said(text: str, address: Address, kind: type[SapwoodError]) -> SapwoodError:
+def _said(answer: hearing.Answer, address: Address, kind: type[SapwoodError]) -> SapwoodError:
+    text = answer.error or ""
+    if answer.code == Unavailable.code:
+        return Unavailable(text)
     return ChildFailed(text, path=address.steps) if kind is ChildFailed else kind(text)
 
 
@@ -226,7 +229,7 @@ class Answer:
         if self.value.done():
             return
         if answer.error is not None:
-            self.failed(_said(answer.error, address, self._refusal))
+            self.failed(_said(answer, address, self._refusal))
             return
         try:
             self.value.set_result(self._read(answer.value))
@@ -249,7 +252,7 @@ class Items:
 
     def answered(self, answer: hearing.Answer, address: Address) -> None:
         if answer.error is not None:
-            self.failed(_said(answer.error, address, ChildFailed))
+            self.failed(_said(answer, address, ChildFailed))
             return
         if answer.value:
             self._items.append(answer.value)

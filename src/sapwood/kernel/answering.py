@@ -16,7 +16,17 @@ from sapwood import tracing
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import CANCELLED_INSIDE, Actor
-from sapwood.kernel.backup import BACK_UP, RESTORE, back_up, back_up_all, read_copying, restore, restore_all
+from sapwood.kernel.backup import (
+    BACK_UP,
+    RESTORE,
+    TAKE,
+    back_up,
+    back_up_all,
+    read_copying,
+    restore,
+    restore_all,
+    take,
+)
 from sapwood.kernel.classes import AgentClass, Method, named, resolve
 from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
@@ -100,6 +110,7 @@ class Answering:
         node.circles.answer(far)
         far.transport.answer(BACK_UP, partial(self._copy, back_up_all, back_up))
         far.transport.answer(RESTORE, partial(self._copy, restore_all, restore))
+        far.transport.answer(TAKE, self._take)
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:
         sought = read_sought(message)
@@ -282,6 +293,15 @@ class Answering:
             else:
                 count = await one(self._node, folder, Address.parse(asked.root))
             exchange.end(str(count).encode())
+
+        self._spawn(exchange, None, work())
+
+    def _take(self, message: bytes, exchange: Exchange) -> None:
+        asked = read_copying(message)
+
+        async def work() -> None:
+            await take(self._node, asked.folder, Address.parse(asked.root or ""))
+            exchange.end(b"")
 
         self._spawn(exchange, None, work())
 

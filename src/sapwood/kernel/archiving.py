@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from sapwood.address import Address
@@ -82,13 +82,22 @@ async def _put(archive: Archive, snapshot: Snapshot) -> Base:
     return base
 
 
-async def park(stored: FencedLog, archive: Archive, shard: int, tree: str, *, history: float) -> bool:
+async def park(
+    stored: FencedLog,
+    archive: Archive,
+    shard: int,
+    tree: str,
+    *,
+    history: float,
+    is_ours: Callable[[], bool] = lambda: True,
+) -> bool:
     """Have the log forget a tree that nobody writes to; return whether it did.
 
     Safe to die anywhere, and to be overtaken by a new owner who writes: first the archive has the tree as a whole, then
     the mark says so, and only then its messages go, up to the last one that the archive has. Whoever reads before
     that finds the log as it was; whoever wrote meanwhile follows what was parked, and that is what restoring looks for.
-    A mark of an owner that is late sorts before those of later ones, and does not count.
+    A mark of an owner that is late sorts before those of later ones, and does not count; if the tree was destroyed
+    since there is none of later ones, so nobody marks it whose it is not any more.
     """
     records = await stored.read(shard, tree)
     if not records:
@@ -105,6 +114,8 @@ async def park(stored: FencedLog, archive: Archive, shard: int, tree: str, *, hi
     now = time.time()
     base = await _archive(archive, tree, records, since_base(links), last, now)
     key = mark_key(tree, last.message.epoch, last.sequence, PARKED)
+    if not is_ours():
+        return False
     await archive.put(key, pack_mark(Mark(root=last.message.root, at=now, parked=base)))
     await stored.drop(shard, tree, last.sequence)
     await _forget_marks(archive, tree, key)

@@ -3,6 +3,9 @@
 A backup is a data folder: it can be opened as it is, elsewhere, or put back in place of
 a tree. All files of a tree are from one moment, between two commits; trees among
 themselves are not.
+
+In a cluster nodes share no disk. Whoever is asked makes a backup of what the log and the archive have, which is
+everything, and to put one back it hands each tree to its owner through the archive.
 """
 
 from __future__ import annotations
@@ -11,22 +14,34 @@ import asyncio
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
+from sapwood.kernel.chain import tree_id
+from sapwood.kernel.keeping import Keeper
+from sapwood.kernel.kept import Image, Snapshot, pack_snapshot, unpack_snapshot
 from sapwood.kernel.node import COPYING, TREES, Node, roots_in, tree_folder
 from sapwood.kernel.parcels import pack
+from sapwood.kernel.ports import Moved
+from sapwood.kernel.restoring import State, put_together, write
+from sapwood.kernel.stored import StoredTrees
 from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
-from sapwood.storage.image import wal_bytes
+from sapwood.storage.image import PAGE_SIZE, wal_bytes
+from sapwood.storage.walframes import whole_image
 
 BACK_UP = "back up"
 RESTORE = "restore"
+TAKE = "take a tree from the archive"
+HANDED = "handed"
+"""Where in the archive trees lie that are handed to their owners."""
 UNFINISHED = "unfinished"
 """The file in a backup of everything that says that it is not finished; who makes it holds it locked."""
 
@@ -76,9 +91,11 @@ def _cut(tree: Tree) -> list[Part]:
 
 async def back_up(node: Node, target: Path, root: Address | None) -> int:
     """Copy one tree, or all, whichever node runs them; return how many there were."""
+    if node.keeper is not None:
+        return await back_up_stored(node.keeper.trees, target, root)
     if root is None:
         await _hear(node, [] if node.far is None else await node.far.others())
-        with _until_finished(target) as left:
+        with until_finished(target) as left:
             if left is not None:
                 await asyncio.to_thread(shutil.rmtree, left)
             return await back_up_all(node, target) + await _by_others(node, BACK_UP, target)
@@ -97,8 +114,16 @@ async def restore(node: Node, source: Path, root: Address | None) -> int:
                 f"The backup {str(source)!r} was not finished: trees are missing. Put back one tree, by its root, or "
                 f"remove the file {UNFINISHED!r} in it to put back what there is."
             )
+        if node.keeper is not None:
+            wanted = list(roots_in(source))
+            for one in wanted:
+                await _restore_anywhere(node, node.keeper, one, source)
+            return len(wanted)
         await _hear(node, [] if node.far is None else await node.far.others())
         return await restore_all(node, source) + await _by_others(node, RESTORE, source)
+    if node.keeper is not None:
+        await _restore_anywhere(node, node.keeper, root, source)
+        return 1
     if node.far is not None and not node.owns(root):
         await _hear(node, [await node.far.directory.owner(root)])
         return int(await node.far.ask_owner(root, RESTORE, _order(source, root)))
@@ -119,7 +144,7 @@ async def _hear(node: Node, others: Sequence[str]) -> None:
 
 
 @contextmanager
-def _until_finished(target: Path) -> Generator[Path | None, None, None]:
+def until_finished(target: Path) -> Generator[Path | None, None, None]:
     """Mark a backup as unfinished until it is finished; yield what one that never was has left there, if anything."""
     import fcntl
 
@@ -180,11 +205,115 @@ async def restore_all(node: Node, source: Path) -> int:
 
 async def restore_tree(node: Node, root: Address, source: Path) -> None:
     """Put a tree back as it is in a backup, in place of what it is now. Calls to it wait meanwhile."""
+    await _replace(node, root, await _copied(node, root, source))
+
+
+async def _copied(node: Node, root: Address, source: Path) -> Path:
+    """Return a copy of a tree in a backup, which is nobody else's, in the node's folder."""
     copy = tree_folder(source, root)
     if not copy.exists():
         raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.steps)
-    final = tree_folder(node.folder, root)
-    half = final.with_name(f"{final.name}-{time.time_ns()}{COPYING}")  # nobody else's, whatever failed before
-    parts = [Part(entry.name) for entry in os.scandir(copy)]
-    await copy_elsewhere(Order(str(copy), str(half), parts))
+    half = _half(tree_folder(node.folder, root))
+    await copy_elsewhere(Order(str(copy), str(half), [Part(entry.name) for entry in os.scandir(copy)]))
+    return half
+
+
+def _half(final: Path) -> Path:
+    return final.with_name(f"{final.name}-{time.time_ns()}{COPYING}")  # nobody else's, whatever failed before
+
+
+async def _replace(node: Node, root: Address, half: Path) -> None:
     await node.replace(root, half, Unavailable(f"{root} is being restored from a backup."))
+
+
+async def back_up_stored(trees: StoredTrees, target: Path, root: Address | None) -> int:
+    """Copy one tree of a cluster, or all, as the log and the archive have them; return how many there were."""
+    if root is not None:
+        state = await trees.tree(root)
+        if state is None:
+            raise NotFound(f"{root} has no data.", path=root.steps)
+        await put_into(target, root, state)
+        return 1
+    with until_finished(target) as left:
+        if left is not None:
+            await asyncio.to_thread(shutil.rmtree, left)
+        count = 0
+        async for state in trees.every():
+            await put_into(target, Address.parse(state.tail.root), state)
+            count += 1
+        return count
+
+
+async def put_into(target: Path, root: Address, state: State) -> None:
+    """Have a backup hold a tree."""
+    final = tree_folder(target, root)
+    if final.exists():
+        raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
+    half = _half(final)
+    await write_elsewhere(state, root, half)
+    half.rename(final)
+
+
+async def write_elsewhere(state: State, root: Address, folder: Path) -> None:
+    """Write the files of a tree to a new folder, durably."""
+    await asyncio.to_thread(_write, state, root, folder)
+
+
+def _write(state: State, root: Address, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    files = {f"{stem}.db": content for stem, content in state.files.items()}
+    for name, content in {**files, LABEL: str(root).encode()}.items():
+        with (folder / name).open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: Path) -> None:
+    """Put a tree of a cluster back, whoever runs it."""
+    far = node.far
+
+    async def put_back() -> None:
+        half = await _copied(node, root, source)
+        if far is None or node.owns(root):
+            await _replace(node, root, half)
+            return
+        key = f"{HANDED}/{tree_id(root)}/{uuid.uuid4().hex}"
+        await keeper.archive.put(key, await asyncio.to_thread(_packed, root, half))
+        try:
+            await far.ask(await far.directory.owner(root), TAKE, pack(Copying(key, str(root))))
+        finally:
+            await keeper.archive.remove([key])
+
+    if far is None:
+        await put_back()
+    else:
+        await far.follow(root, put_back)
+
+
+def _packed(root: Address, folder: Path) -> bytes:
+    """Return the files of a folder as one object, and remove it."""
+    images = [Image(path.stem, PAGE_SIZE, whole_image(path)) for path in sorted(folder.glob("*.db"))]
+    shutil.rmtree(folder)
+    whole = Snapshot(
+        root=str(root), epoch=0, sequence=0, chain=b"", at=time.time(), version=version("sapwood"), images=images
+    )
+    return pack_snapshot(whole)[0]
+
+
+async def take(node: Node, key: str, root: Address) -> int:
+    """Put a tree back that another node has put into the archive."""
+    if not node.owns(root):
+        raise Moved(root)
+    assert node.keeper is not None
+    data = await node.keeper.archive.get(key)
+    if data is None:
+        raise NotFound(f"The archive has no {key!r}.", path=root.steps)
+    half = _half(tree_folder(node.folder, root))
+    await write(await asyncio.to_thread(_unpacked, data, key), root, half, node.files)
+    await _replace(node, root, half)
+    return 1
+
+
+def _unpacked(data: bytes, key: str) -> State:
+    return put_together(unpack_snapshot(data, key, None), None, [], None)

@@ -123,13 +123,15 @@ def unseal(record: Record) -> Link:
 def chained(records: Iterable[Record], before: bytes | None = None) -> list[Link]:
     """Return the messages of a tree, checked; `before`: the digest that the first has to follow, None: any.
 
-    A message that is stored twice counts once.
+    A message that is stored twice counts once, and a commit whose last part was never stored not at all.
     """
     links: list[Link] = []
     for record in records:
         link = unseal(record)
         if links and link.digest == links[-1].digest:
             continue
+        if links and link.message.part == 0 and links[-1].message.part < links[-1].message.parts - 1:
+            _leave_out_unfinished(links, link, before)
         expected = links[-1].digest if links else before
         if link.message.base is None and expected is not None and link.message.before != expected:
             raise ChainBroken(
@@ -140,6 +142,15 @@ def chained(records: Iterable[Record], before: bytes | None = None) -> list[Link
             raise ChainBroken(f"Message {record.sequence} of tree {record.tree} is from an owner before the last.")
         links.append(link)
     return links
+
+
+def _leave_out_unfinished(links: list[Link], after: Link, before: bytes | None) -> None:
+    """Leave out the parts at the end if what comes after them follows what was before them."""
+    first = len(links) - 1
+    while first and links[first].message.part:
+        first -= 1
+    if after.message.before == links[first].message.before and (first or before in (None, after.message.before)):
+        del links[first:]
 
 
 def commits(links: Sequence[Link]) -> list[list[Link]]:

@@ -57,6 +57,7 @@ class Call:
         "deadline",
         "depth",
         "ended",
+        "is_done",
         "is_start",
         "method",
         "reply",
@@ -78,6 +79,8 @@ class Call:
         """The trace that what it does belongs to; None: nobody wants any."""
         self.is_start = False
         """Whether it is the start of its agent."""
+        self.is_done = False
+        """Whether only the answer has still to wait until what was written is kept."""
         self.ended = False
         """Whether the caller waits no longer; callbacks that came with the call end with it."""
         limit = until.get()

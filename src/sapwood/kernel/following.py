@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from sapwood.address import Address
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import lend
 from sapwood.kernel.classes import AgentClass, Method
@@ -202,7 +203,10 @@ class MovingChannel:
         self._source = await self._open()
         try:
             item = await self._source.next()
-        except NotBegun:
+        except NotBegun as error:
+            if isinstance(self._source, Channel):
+                self._open = None  # it runs here: of something that it asked for
+                raise Unavailable(str(error)) from None
             self._source = None
             raise
         except BaseException:

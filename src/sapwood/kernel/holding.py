@@ -7,10 +7,12 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sapwood.address import Address
-from sapwood.errors import Unavailable
+from sapwood.errors import InvalidName, Unavailable
 from sapwood.kernel.node import MOVED, Node
-from sapwood.kernel.ports import FencedLog
+from sapwood.kernel.ports import FencedLog, Record
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.tree import Tree
 from sapwood.kernel.treelog import alarm_line
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 GRACE = 0.5
 """Seconds that a call gets to end before its tree moves."""
+LAST_ANSWERS = 5.0
+"""Seconds that those get which have ended, and whose answers wait for the log."""
 LOOK = 0.005
 
 
@@ -34,7 +38,7 @@ class Holding:
 
     async def gained(self, shards: Mapping[int, bool]) -> None:
         node = self._node
-        lines = [alarm_line(record.data) for record in await self._log.alarms(shards)]
+        lines = [_line(record) for record in await self._log.alarms(shards)]
         node.held.update(shards)
         node.sockets.gained(shards)
         now = node.clock.now()
@@ -43,7 +47,7 @@ class Holding:
                 node.crashes.pop(shard, None)
             else:
                 node.crashes[shard] = now
-        node.alarms.gained([(Address.parse(line.root), line.due, line.dead) for line in lines if line is not None])
+        node.alarms.gained([line for line in lines if line is not None])
 
     async def let_go(self, shards: Collection[int]) -> None:
         node = self._node
@@ -52,25 +56,33 @@ class Holding:
         node.sockets.leave(gone)
         for bringing in node.stop_bringing(lambda root: shard_of(root) in gone):
             await asyncio.wait({bringing})
-        await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
+        ended = await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
+        # Those that had gone to sleep just before may still have to say that nobody has to wake them.
+        if closing := node.putting_away(lambda root: shard_of(root) in gone):
+            await asyncio.wait(closing.values())
         node.forget_alarms_of_others()
+        if not all(ended):
+            raise Unavailable(f"{ended.count(False)} trees did not close in good order.")
 
-    async def _end(self, tree: Tree) -> None:
+    async def _end(self, tree: Tree) -> bool:
+        """Close a tree; return whether it ended in good order."""
         node = self._node
         for actor in tree.actors.values():
             actor.ready = False  # so that whoever calls it has to ask where it is
-        end = node.loop.time() + GRACE
-        while _is_called(tree) and node.loop.time() < end:  # noqa: ASYNC110 - calls are many, and tell nobody
+        began = node.loop.time()
+        while _is_called(tree, node.loop.time() - began):  # noqa: ASYNC110 - calls are many, and tell nobody
             await asyncio.sleep(LOOK)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
             if node.trees.get(tree.address) is not tree:
-                return
+                return True
         try:
             await node.close(tree, Unavailable(MOVED))
         except Exception:
             log.exception("a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)})
             node.lose(tree)
+            return False
+        return True
 
     def lost(self, shards: Collection[int]) -> None:
         node = self._node
@@ -78,17 +90,35 @@ class Holding:
         node.held -= gone
         node.stop_bringing(lambda root: shard_of(root) in gone)
         node.sockets.lost(gone)
+        for root in node.putting_away(lambda root: shard_of(root) in gone):
+            node.gate.drop(root)  # what it has to say is refused anyway, however long that takes
         for tree in self._trees_of(gone):
-            node.lose(tree)
+            try:
+                node.lose(tree)
+            except Exception:
+                # Whatever it was: nothing of it may leave, and the others have to go, too.
+                log.exception("a tree could not be dropped: %s", tree.address, extra={"root": str(tree.address)})
+                node.gate.drop(tree.address)
         node.forget_alarms_of_others()
 
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
         return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]
 
 
-def _is_called(tree: Tree) -> bool:
-    """Return whether somebody waits for a call in the tree. What is done by the clock goes on elsewhere."""
-    return any(call.work is None for actor in tree.actors.values() for call in actor.calls)
+def _line(record: Record) -> tuple[Address, float | None, int] | None:
+    """Return what a line of the index of alarms says; None: nothing, or nobody can read it."""
+    try:
+        line = alarm_line(record.data)
+        return None if line is None else (Address.parse(line.root), line.due, line.dead)
+    except (msgspec.DecodeError, InvalidName):
+        log.exception("the alarm of tree %s cannot be read: it is woken by nobody until it sets another", record.tree)
+        return None
+
+
+def _is_called(tree: Tree, waited: float) -> bool:
+    """Return whether to wait for a call in the tree. What is done by the clock goes on elsewhere."""
+    calls = [call for actor in tree.actors.values() for call in actor.calls if call.work is None]
+    return (waited < GRACE and bool(calls)) or (waited < LAST_ANSWERS and any(call.is_done for call in calls))
 
 
 if TYPE_CHECKING:

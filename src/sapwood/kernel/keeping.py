@@ -21,7 +21,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
 from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
-from sapwood.kernel.ports import Archive, Entry, Epoch, FencedLog, Record
+from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.restoring import (
     CLEAN,
@@ -34,9 +34,11 @@ from sapwood.kernel.restoring import (
     heal,
     read_tree,
     record_clean,
+    to_the_end,
     write,
 )
 from sapwood.kernel.shards import shard_of
+from sapwood.kernel.stored import Replicas, StoredTrees
 from sapwood.kernel.treelog import Tail
 from sapwood.storage.files import Files
 
@@ -45,32 +47,10 @@ log = logging.getLogger(__name__)
 SMALLEST = 1024 * 1024
 """Bytes of a tree in the log below which no snapshot is made."""
 LOOK_EVERY = 1.0
-PATIENCE = 30.0
-"""Seconds that a log is waited for which nobody leads."""
-STUCK = 8.0
-"""Seconds after which a question may be without an answer because two copies differ."""
-DIFFER = 6
-"""How often copies may differ before that is no accident."""
 AGAIN_AFTER = 30.0
 """Seconds until what failed is tried again."""
 AT_ONCE = 4
 """How many trees are archived at the same time."""
-
-
-class Replicas(Protocol):
-    """The copies of the log, one by one."""
-
-    async def newest(self, shard: int, tree: str) -> int:
-        """Return the highest place that any copy has a message of the tree at."""
-        ...
-
-    def reads(self, shard: int, tree: str) -> Iterable[Read]:
-        """Return a way to read a tree from each copy."""
-        ...
-
-    async def distrust(self, shard: int) -> None:
-        """Have another server lead the stream of a shard: the one that does has lost something."""
-        ...
 
 
 class Lag(NamedTuple):
@@ -113,13 +93,15 @@ class Keeper:
     ) -> None:
         """`ship`: makes what ships one stream; the node that owns the shard of the same number as a stream ships it."""
         self._stored = stored
-        self._archive = archive
+        self.archive = archive
         self._gate = gate
         self._files = files
         self._epoch_of = epoch_of
         self._park_after = park_after
         self._history = history
         self._replicas = replicas
+        self.trees = StoredTrees(stored, archive, replicas)
+        """All trees, also those that other nodes run."""
         self._ship = ship
         self._shipping: dict[int, tuple[Shipping, asyncio.Task[None]]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -185,7 +167,7 @@ class Keeper:
                 return Tail(clean.sequence, clean.digest, clean.epoch, clean.messages, clean.stored_bytes, files)
         except ChainBroken:
             return None
-        marked = None if records else await last_mark(self._archive, tree)
+        marked = None if records else await last_mark(self.archive, tree)
         if marked is None or not is_parked(marked[0]) or marked[1].parked is None:
             return None
         if marked[1].parked.chain == clean.digest:
@@ -194,12 +176,12 @@ class Keeper:
 
     async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
         try:
-            state = await self._read(root, tree)
+            state = await self.trees.read(shard_of(root), tree)
         except ChainBroken as error:
             log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
             state = await self._heal(root, tree, error)
         if state is None:
-            await asyncio.to_thread(clear, folder, self._files)
+            await to_the_end(clear, folder, self._files)
             return None
         tail = await write(state, root, folder, self._files)
         self._begun[tree] = tail.begun
@@ -208,53 +190,19 @@ class Keeper:
         place = tail.sequence if tail.in_log else 0
         return Tail(place, tail.digest, tail.epoch, tail.messages, tail.log_bytes, tail.stems)
 
-    async def _read(self, root: Address, tree: str) -> State | None:
-        """Read a tree as whoever leads the log knows it, unless another copy knows more."""
-        shard = shard_of(root)
-        if self._replicas is None:
-            return await read_tree(await self._stored.read(shard, tree), self._archive, tree)
-        end = time.monotonic() + PATIENCE
-        differed = 0
-        while differed < DIFFER:
-            try:
-                async with asyncio.timeout(STUCK):
-                    records, newest = await asyncio.gather(
-                        self._stored.read(shard, tree), self._replicas.newest(shard, tree)
-                    )
-                if newest <= (records[-1].sequence if records else 0):
-                    return await read_tree(records, self._archive, tree)
-                differed += 1  # a copy may be ahead for a moment of whoever leads
-                await asyncio.sleep(0.02 * differed**2)
-            except (TimeoutError, Unavailable) as error:
-                # Either nobody leads now, or who does and the replica that was read do not have the same.
-                if time.monotonic() > end:
-                    raise Unavailable(f"The log of {root} cannot be read: {error or 'no answer'}") from None
-                if await self._is_led(shard, tree):
-                    differed += DIFFER // 2
-        raise ChainBroken(f"The copies of the log of {root} differ: one of them lacks messages that another one has.")
-
-    async def _is_led(self, shard: int, tree: str) -> bool:
-        try:
-            assert self._replicas is not None
-            await self._replicas.newest(shard, tree)
-            return True
-        except Unavailable:
-            await asyncio.sleep(0.2)
-            return False
-
     async def _heal(self, root: Address, tree: str, found: ChainBroken) -> State | None:
         """Put a tree together from all copies, and have the log begin with it anew; `ChainBroken` if that fails."""
         shard = shard_of(root)
         if self._replicas is None or (epoch := self._epoch_of(shard)) is None:
             raise found
         newest = await self._replicas.newest(shard, tree)
-        healed = await heal(self._replicas.reads(shard, tree), self._archive, tree, newest)
+        healed = await heal(self._replicas.reads(shard, tree), self.archive, tree, newest)
         if healed is None or healed.seen < newest:
             # Not all that was stored was read: the next try may have more.
             raise found
         state = healed.state
         await self._replicas.distrust(shard)
-        base = await archive_state(self._archive, root, state)
+        base = await archive_state(self.archive, root, state)
         tail = state.tail
         message = Message(
             root=str(root),
@@ -269,7 +217,7 @@ class Keeper:
         )
         data, digest = seal(message)
         entry = Entry(shard, tree, data, digest.hex(), replaces=True)
-        (sequence,) = await self._stored.append([entry], {shard: epoch})
+        sequence = await self._replace(entry, epoch)
         log.warning("the log of %s is whole again", root, extra={"root": str(root)})
         healed_tail = tail._replace(
             sequence=sequence,
@@ -300,10 +248,10 @@ class Keeper:
             for known in (self._again, self._adopted, self._begun):
                 known.pop(tree, None)
             if tail is None or not tail.files:
-                await asyncio.to_thread(clear, folder, self._files)
+                await to_the_end(clear, folder, self._files)
             else:
                 clean = Clean(tail.epoch, tail.sequence, tail.digest, tail.messages, tail.stored_bytes)
-                await asyncio.to_thread(record_clean, folder, clean, self._files)
+                await to_the_end(record_clean, folder, clean, self._files)
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
@@ -311,7 +259,7 @@ class Keeper:
         async with self._lock(tree):
             records = await self._stored.read(shard_of(root), tree)
             if records and (end := unseal(records[-1])).message.is_end:
-                await forget_tree(self._archive, tree, end.message.epoch, end.sequence)
+                await forget_tree(self.archive, tree, end.message.epoch, end.sequence)
 
     def look_after(
         self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
@@ -397,7 +345,7 @@ class Keeper:
 
     async def _mark(self, root: Address, tree: str, tail: Tail) -> None:
         self._begun.setdefault(tree, time.time())
-        await mark_live(self._archive, root, tail.epoch, tail.sequence)
+        await mark_live(self.archive, root, tail.epoch, tail.sequence)
         if (old := self._moved.get(tree)) is not None:
             await self._say_moved(old, root)
             del self._moved[tree]
@@ -406,7 +354,7 @@ class Keeper:
     async def _say_moved(self, old: Address, root: Address) -> None:
         """Have the log of a tree's old address say the new one."""
         shard, tree = shard_of(old), tree_id(old)
-        state = await read_tree(await self._stored.read(shard, tree), self._archive, tree)
+        state = await read_tree(await self._stored.read(shard, tree), self.archive, tree)
         epoch = self._epoch_of(shard)
         if state is None or state.tail.moved_to or epoch is None:
             return
@@ -420,7 +368,19 @@ class Keeper:
             moved_to=str(root),
         )
         data, digest = seal(message)
-        await self._stored.append([Entry(shard, tree, data, digest.hex(), replaces=True)], {shard: epoch})
+        await self._replace(Entry(shard, tree, data, digest.hex(), replaces=True), epoch)
+
+    async def _replace(self, entry: Entry, epoch: Epoch) -> int:
+        """Store what takes the place of a tree's log; return where."""
+        try:
+            (sequence,) = await self._stored.append([entry], {entry.shard: epoch})
+        except Fenced:
+            raise
+        except Exception as error:
+            # It may arrive at any time, and take away what is stored until then: so only as long as nothing is.
+            self._gate.doubt(entry.shard, error)
+            raise
+        return sequence
 
     async def snapshot(self, root: Address) -> None:
         """Have the archive take a tree that is open here, and its log begin with that."""
@@ -434,11 +394,11 @@ class Keeper:
         finally:
             self._gate.uncut(root, cut)  # of one that was used nothing is kept anyway
         self._begun[tree_id(root)] = began
-        await sweep_tree(self._archive, tree_id(root), base, before=time.time() - self._history)
+        await sweep_tree(self.archive, tree_id(root), base, before=time.time() - self._history)
 
     async def _copy(self, root: Address, tail: Tail) -> Base:
         try:
-            return await snapshot(self._stored, self._archive, root, tail.sequence, tail.digest)
+            return await snapshot(self._stored, self.archive, root, tail.sequence, tail.digest)
         except ChainBroken as error:
             log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
             return await self._from_copies(root, tail)
@@ -456,11 +416,11 @@ class Keeper:
             return some
 
         reads = [up_to(read) for read in self._replicas.reads(shard, tree)]
-        healed = await heal(reads, self._archive, tree, tail.sequence)
+        healed = await heal(reads, self.archive, tree, tail.sequence)
         if healed is None or healed.state.tail.digest != tail.digest:
             raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
         await self._replicas.distrust(shard)
-        return await archive_state(self._archive, root, healed.state)
+        return await archive_state(self.archive, root, healed.state)
 
     async def _sweep(self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]) -> None:
         while True:
@@ -496,10 +456,15 @@ class Keeper:
 
     async def _park(self, shard: int, tree: str, slots: asyncio.Semaphore) -> bool:
         async with slots, self._lock(tree):
-            if tree not in self._idle or self._epoch_of(shard) is None:
+            epoch = self._epoch_of(shard)
+            if tree not in self._idle or epoch is None:
                 return False  # opened meanwhile, or another node's
+
+            def is_ours() -> bool:
+                return self._epoch_of(shard) == epoch
+
             try:
-                parked = await park(self._stored, self._archive, shard, tree, history=self._history)
+                parked = await park(self._stored, self.archive, shard, tree, history=self._history, is_ours=is_ours)
             except SapwoodError as error:
                 self._again[tree] = time.monotonic() + AGAIN_AFTER
                 log.warning("tree %s could not be parked: %s", tree, error)

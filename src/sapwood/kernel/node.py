@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
@@ -47,6 +47,7 @@ from sapwood.kernel.watchdog import Strikes, Watchdog
 from sapwood.settings import Settings
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.storage.migrations import NewerData
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,10 @@ class Node:
         """The shards whose owner before did not end in good order, with when this node took them."""
         self.leave: Callable[[], Awaitable[None]] | None = None
         """Hands all that this node runs to others."""
+        self.is_leaving = False
+        """Whether it was asked to stop."""
+        self.pass_on: Callable[[int, str, int], bool] | None = None
+        """Hands a shard to a node that knows this migration of this owner; False: there is none."""
         self.may_answer: Callable[[], bool] = lambda: True
         """Whether its trees are its own for certain now."""
         self.loop = asyncio.get_running_loop()
@@ -224,8 +229,8 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it should be sent work: running, and no agent stops all others."""
-        return self._stopped is None and self.watchdog.ready and self.may_answer()
+        """Whether it should be sent work: running, about to go on, and no agent stops all others."""
+        return self._stopped is None and not self.is_leaving and self.watchdog.ready and self.may_answer()
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""
@@ -275,6 +280,8 @@ class Node:
             tree.visitors += 1
             try:
                 actor = await tree.reach(address, kind, caller, alone=alone)
+            except NewerData as error:
+                self._pass_on(address.root, error)
             except Unavailable:
                 if self._may_reach(address.root, caller):
                     raise
@@ -283,6 +290,15 @@ class Node:
                 tree.visitors -= 1
             if actor is not None:
                 return actor
+
+    def _pass_on(self, root: Address, error: NewerData) -> NoReturn:
+        """Have a node run a tree that knows what is in its files; this one must not."""
+        if self.pass_on is None:
+            raise error
+        log.warning("not run here: %s", error, extra={"root": str(root)})
+        if not self.pass_on(shard_of(root), error.owner, error.number):
+            raise Unavailable(f"{error} There is no such node in the cluster now.") from error
+        raise Moved(root) from None
 
     def _may_reach(self, root: Address, caller: Call | None) -> bool:
         """Return whether a tree may be asked for something: while it is handed over only what runs in it may go on."""
@@ -299,12 +315,12 @@ class Node:
                 bringing = self._bringing[root] = self.loop.create_task(
                     self._bring(self.keeper, root, aliases), context=self.context.copy()
                 )
-                # Whoever wanted it may be gone.
-                bringing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                bringing.add_done_callback(lambda done: self._brought(root, done))
             try:
                 await asyncio.shield(bringing)
             except CancelledError:
-                if not bringing.cancelled():
+                me = asyncio.current_task()
+                if not bringing.cancelled() or (me is not None and me.cancelling()):
                     raise
                 raise Moved(address.root) from None
         return self.tree(address, kind, only_files=only_files)
@@ -321,20 +337,28 @@ class Node:
 
     async def _bring(self, keeper: Keeper, root: Address, aliases: Sequence[str]) -> None:
         former = [Address.root_of(alias, root.name) for alias in aliases]
-        try:
-            for old in former:  # somebody may have looked at it by its old name
+        for old in former:  # somebody may have looked at it by its old name
+            await self._until_put_away(old)
+            if (tree := self.trees.get(old)) is not None:
+                if not tree.is_quiet or not tree.close():
+                    raise Unavailable(f"{root} is still run as {old}.")
+                self.put_away(tree)
                 await self._until_put_away(old)
-                if (tree := self.trees.get(old)) is not None:
-                    if not tree.is_quiet or not tree.close():
-                        raise Unavailable(f"{root} is still run as {old}.")
-                    self.put_away(tree)
-                    await self._until_put_away(old)
-            await self._until_put_away(root)
-            await keeper.bring(root, tree_folder(self.folder, root), former)
-            self._check_may_open(root, only_files=True)
-            self._make_tree(root, self._folder_of(root, aliases))
-        finally:
+        await self._until_put_away(root)
+        await keeper.bring(root, tree_folder(self.folder, root), former)
+        self._check_may_open(root, only_files=True)
+        self._make_tree(root, self._folder_of(root, aliases))
+
+    def _brought(self, root: Address, done: Task[None]) -> None:
+        # Not in the task itself: it may be cancelled before its first step.
+        if self._bringing.get(root) is done:
             del self._bringing[root]
+        if not done.cancelled():
+            done.exception()  # whoever wanted it may be gone
+
+    def putting_away(self, is_meant: Callable[[Address], bool]) -> dict[Address, Task[None]]:
+        """Return which of these trees are closed, and what still notes their files."""
+        return {root: task for root, task in self._putting_away.items() if is_meant(root)}
 
     def put_away(self, tree: Tree, kept: Callable[[], object] = lambda: None) -> Task[None] | None:
         """Forget a tree that is closed; return what is done when its files may be used again.
@@ -373,6 +397,9 @@ class Node:
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         tree.die(Unavailable(MOVED))
         self.gate.drop(tree.address)
+        for database in tree.databases.values():
+            database.let_go = True
+            self.gate.forget(database)
         if tree.folder.exists():
             self._move_away(tree.folder)
 

@@ -41,7 +41,7 @@ class Outbox:
 
     def put(self, socket: Socket, frame: str | bytes) -> None:
         """Send a frame as soon as it may leave."""
-        if not self._waiting and self._actor.home.slices.open is None and self._durable() is None:
+        if not self._waiting and self._actor.home.slices.open is None and self._is_free():
             socket.send(frame)
             return
         self._waiting.append((socket, frame))
@@ -55,6 +55,13 @@ class Outbox:
             self._waiting.append((socket, (code, reason)))
         else:
             socket.close(code, reason)
+
+    def _is_free(self) -> bool:
+        """Return whether a frame may leave now; nobody may answer: it is found out when it should leave."""
+        try:
+            return self._durable() is None
+        except Unavailable:
+            return False
 
     def _durable(self) -> Future[None] | None:
         return self._actor.host.gate.wait(self._actor.database)

@@ -19,7 +19,7 @@ from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
-from sapwood.kernel.ports import Commit, Entry, Epoch, Fenced, FencedLog, settle
+from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, OutOfTouch, settle
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
@@ -125,15 +125,21 @@ class ReplicatedGate:
             raise Unavailable(str(tree.error))
         if tree.ended or commit.last_frame < commit.first_frame:
             return
-        frames = file.frames
-        if frames is None:
-            frames = file.frames = WalFrames(database.wal)
-        tree.commit(file.stem, frames.read(commit.first_frame, commit.last_frame))
+        try:
+            frames = file.frames
+            if frames is None:
+                frames = file.frames = WalFrames(database.wal)
+            read = frames.read(commit.first_frame, commit.last_frame)
+        except Exception as error:
+            # It is in the file and will never be in the log: nothing that comes after it may be either.
+            self._doubt([tree], error)
+            raise Unavailable(f"What was written cannot be stored: {error}") from error
+        tree.commit(file.stem, read)
         self._send(tree)
 
     def wait(self, database: Database) -> Future[None] | None:
         if not self._may_answer():
-            raise Unavailable("This node may not answer now: it has lost touch with the cluster.")
+            raise OutOfTouch
         tree = (self._files.get(database) or self._found(database)).tree
         if tree.error is not None:
             raise Unavailable(str(tree.error))
@@ -152,7 +158,7 @@ class ReplicatedGate:
         elif self._may_answer():
             settle(leaving, None)
         else:
-            settle(leaving, Unavailable("This node may not answer now: it has lost touch with the cluster."))
+            settle(leaving, OutOfTouch())
 
     def follows(self, database: Database, other: Database) -> None:
         pass  # a tree has one order anyway, and its line in the index of alarms goes before what it is about
@@ -221,7 +227,8 @@ class ReplicatedGate:
     def adopt(self, root: Address, tail: Tail) -> None:
         """A tree was restored, or is new; what is committed in it follows this."""
         self.drop(root)
-        tree = TreeLog(root, tail, self._log.stream_of(shard_of(root)))
+        shard = shard_of(root)
+        tree = TreeLog(root, tail, self._log.stream_of(shard), self._epoch_of(shard))
         self._trees[tree.id] = tree
 
     def tail(self, root: Address) -> Tail | None:
@@ -305,7 +312,7 @@ class ReplicatedGate:
 
     def _found(self, database: Database) -> _File:
         tree = self._trees.get(database.path.parent.name)
-        if tree is None:
+        if tree is None or database.let_go:  # the tree may be here anew, in other hands
             raise Unavailable("This tree is not run here any more.")
         file = self._files[database] = _File(tree, database.path.stem)
         return file
@@ -364,7 +371,7 @@ class ReplicatedGate:
                 break
             del stream.waiting[tree]
             epoch = self._epoch_of(tree.shard)
-            if epoch is None:
+            if epoch is None or epoch != tree.owned:
                 tree.fail(Fenced([tree.shard]))
                 continue
             try:
@@ -381,9 +388,10 @@ class ReplicatedGate:
 
     async def _append(self, taken: dict[TreeLog, Sending]) -> list[_Stored]:
         """Store these, and return where; if some are not ours any more, store the others."""
-        while taken:
+        # What was dropped is sent by nobody: its shard may be ours anew, and the tree have been read since.
+        while taken := {tree: sending for tree, sending in taken.items() if tree.error is None}:
             try:
-                sequences = await self._store([entry for sending in taken.values() for entry in sending.entries])
+                sequences = await self._store(taken.values())
             except Fenced as error:
                 rest = {tree: sending for tree, sending in taken.items() if tree.shard not in error.shards}
                 self._lose(error.shards, error)
@@ -403,14 +411,10 @@ class ReplicatedGate:
                 return stored
         return []
 
-    async def _store(self, entries: Sequence[Entry]) -> list[int]:
-        epochs: dict[int, Epoch] = {}
-        for entry in entries:
-            if entry.shard not in epochs:
-                epoch = self._epoch_of(entry.shard)
-                if epoch is None:
-                    raise Fenced([entry.shard])
-                epochs[entry.shard] = epoch
+    async def _store(self, sendings: Collection[Sending]) -> list[int]:
+        entries = [entry for sending in sendings for entry in sending.entries]
+        # Those by which it was made, also if a shard was lost since and is ours anew.
+        epochs = {sending.shard: sending.epoch for sending in sendings}
         if len(entries) <= MOST_PARTS:
             return await self._log.append(entries, epochs)
         # A commit of one tree: parts of it do not count until the last one is there.
@@ -436,6 +440,10 @@ class ReplicatedGate:
             self._fenced(shards)
         except Exception:
             log.exception("trees that are not ours any more could not be dropped: %s", shards)
+
+    def doubt(self, shard: int, error: Exception) -> None:
+        """Nobody knows whether something was stored that somebody else sent for a shard."""
+        self._lose({shard}, Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
         trees = [tree for tree in taken if tree.error is None]

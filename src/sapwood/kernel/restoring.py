@@ -13,8 +13,9 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 import msgspec
 
@@ -26,6 +27,8 @@ from sapwood.kernel.shards import shard_of
 from sapwood.storage.files import Files
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 LABEL = "address"
 CLEAN = "clean"
@@ -61,6 +64,8 @@ class Restored(NamedTuple):
     """Whether the tree was destroyed: then it has no files."""
     moved_to: str = ""
     """The address that it has instead."""
+    root: str = ""
+    """Its address."""
 
 
 Read = Callable[[], Awaitable[list[Record]]]
@@ -168,10 +173,10 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
     ended = commits(links)
     last = ended[-1][-1] if ended else None
     if last is not None:
-        end, digest, epoch = last.sequence, last.digest, last.message.epoch
+        end, digest, epoch, root = last.sequence, last.digest, last.message.epoch, last.message.root
     else:
         assert base is not None
-        end, digest, epoch = base.sequence, base.chain, base.epoch
+        end, digest, epoch, root = base.sequence, base.chain, base.epoch, base.root
     tail = Restored(
         end,
         digest,
@@ -185,6 +190,7 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
         in_log=last is not None,
         is_end=last is not None and last.message.is_end,
         moved_to="" if last is None else last.message.moved_to,
+        root=root,
     )
     return State(done, {stem: file.page_size for stem, file in files.items()}, tail)
 
@@ -258,9 +264,23 @@ async def restore(stored: FencedLog, archive: Archive, root: Address, folder: Pa
     return None if state is None else await write(state, root, folder, files)
 
 
+async def to_the_end(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Do something to files in a thread. Whoever is cancelled waits: nobody else may use these files meanwhile."""
+    done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        await asyncio.shield(done)
+    except asyncio.CancelledError:
+        while not done.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({done})
+        if not done.cancelled():
+            done.exception()
+        raise
+
+
 async def write(state: State, root: Address, folder: Path, files: Files) -> Restored:
     """Put a tree into its folder in place of what is there; a crash leaves the one or the other."""
-    await asyncio.to_thread(_write, state, root, folder, files)
+    await to_the_end(_write, state, root, folder, files)
     return state.tail
 
 

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from sapwood.address import Address
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import lend
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.context import Call, current, in_time
+from sapwood.kernel.ports import NotBegun
 from sapwood.kernel.streams import Channel, Stream
 
 
@@ -115,6 +117,8 @@ class Line:
         arguments.insert(0, actor.agent)
         try:
             return await actor.serve(call, method.function, arguments, named, method.is_async, method.signature.result)
+        except NotBegun as error:
+            raise Unavailable(str(error)) from None  # of something that it asked for: it itself has begun
         except CancelledError:
             # Wanted by somebody above who no longer wants it: it stops. Wanted by anybody else: it goes on, and
             # its result is dropped.

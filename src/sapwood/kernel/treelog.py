@@ -25,10 +25,14 @@ from sapwood.storage.walframes import Frames
 
 PART = 900_000
 """Bytes of pages in one message; NATS takes a megabyte unless it is told otherwise."""
+NAMES = 1000
+"""How many files one message may say to be no more."""
 KEPT = 32768
 """Pages that are kept beside for a snapshot: 64 MB. If more change before it is done, it was for nothing."""
 MOST_PARTS = 900
 """How many messages are stored at once; the log takes a thousand."""
+LARGEST_BASE = MOST_PARTS // 2 * (PART // PAGE_SIZE)
+"""Pages that may be stored together with a new base."""
 
 
 class Tail(NamedTuple):
@@ -185,7 +189,9 @@ class Sending(NamedTuple):
     """How long these are."""
     up_to: int
     digest: bytes
-    epoch: int
+    shard: int
+    epoch: Epoch
+    """By which they are ours to send."""
     told: Sequence[Future[Tail]]
     is_fresh: bool
     """Whether nothing that was stored before counts any more."""
@@ -206,6 +212,7 @@ class TreeLog:
         "id",
         "last_cut",
         "open",
+        "owned",
         "rebasing",
         "root",
         "sending",
@@ -218,8 +225,10 @@ class TreeLog:
         "waiters",
     )
 
-    def __init__(self, root: Address, tail: Tail, stream: int) -> None:
+    def __init__(self, root: Address, tail: Tail, stream: int, owned: Epoch | None) -> None:
         self.root = root
+        self.owned = owned
+        """By which its shard was ours when it was read: by no other may it be written to."""
         self.stream = stream
         self.text = str(root)
         self.id = tree_id(root)
@@ -270,9 +279,11 @@ class TreeLog:
     @property
     def pages(self) -> int:
         """How many pages it would send now, at most."""
+        if self.rebasing is not None and self.since is not None:
+            left = [*self.closed, *([] if self.open is None else [self.open])]
+            return self.since.pages + sum(gathered.pages for gathered in left)
         gathered = self.closed[0] if self.closed else self.open
-        pages = 0 if gathered is None else gathered.pages
-        return pages if self.rebasing is None or self.since is None else pages + self.since.pages
+        return 0 if gathered is None else gathered.pages
 
     def gathering(self) -> Gathered:
         """Return what the next commit joins."""
@@ -320,7 +331,8 @@ class TreeLog:
         if gathered is not None:
             parts = gathered.changes()
             is_fresh = base is not None or is_end
-            removed = sorted(gathered.removed)
+            removed = _cut(sorted(gathered.removed))
+            parts = [list[Change]() for _ in removed[1:]] + parts  # so many names leave no room for pages
             for number, changes in enumerate(parts):
                 message = Message(
                     root=self.text,
@@ -333,7 +345,7 @@ class TreeLog:
                     part=number,
                     base=base if number == 0 else None,
                     changes=changes,
-                    removed=removed if number == 0 else [],
+                    removed=removed[number] if number < len(removed) else [],
                     is_end=is_end,
                 )
                 data, digest = seal(message)
@@ -343,7 +355,7 @@ class TreeLog:
         if not entries and not sealed:
             return None
         is_fresh = bool(sealed) and sealed[0].replaces
-        self.sending = Sending(entries + sealed, len(sealed), size, up_to, digest, epoch.number, told, is_fresh)
+        self.sending = Sending(entries + sealed, len(sealed), size, up_to, digest, self.shard, epoch, told, is_fresh)
         return self.sending
 
     def _next(self) -> tuple[Gathered | None, Base | None, bool]:
@@ -357,6 +369,10 @@ class TreeLog:
             self.ending = self.since = self.rebasing = None
             return last, None, True
         gathered: Gathered | None
+        if self.rebasing is not None and self.pages > LARGEST_BASE:
+            # It would be stored in several steps, and the first takes away what was stored before.
+            _refuse([self.rebasing[1]], Unavailable(f"So much is written to {self.root} that no snapshot is made."))
+            self.rebasing = self.since = None
         if self.rebasing is not None and self.since is not None:
             (base, told), gathered = self.rebasing, self._all(self.since)
             gathered.told.append(told)
@@ -395,7 +411,7 @@ class TreeLog:
             self.tail = Tail(
                 sequences[-1],
                 sent.digest,
-                sent.epoch,
+                sent.epoch.number,
                 old.messages + sent.messages,
                 old.stored_bytes + sent.size,
                 frozenset(),
@@ -442,6 +458,11 @@ class TreeLog:
         self.waiters, self.flushing = [], []
         settle(waiting, error)
         _refuse(told, error)
+
+
+def _cut(names: list[str]) -> list[list[str]]:
+    """Return names in groups of which each fits into a message beside its pages; the first may be all."""
+    return [names[at : at + NAMES] for at in range(0, len(names), NAMES)]
 
 
 def _refuse(told: Sequence[Future[Tail]], error: Unavailable) -> None:

@@ -8,7 +8,9 @@ twice.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from asyncio import Future
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.registry import RUNS, Registry, Row, types_of
@@ -54,7 +56,15 @@ class RunClients:
         runs = [row.id for row in self._registry.all()]
         if runs:
             self._to_come[socket] = set(runs)
-            self._actor.handle("replay runs", self._replay, socket, runs)
+            _, replayed = self._actor.handle("replay runs", self._replay, socket, runs)
+            replayed.add_done_callback(functools.partial(self._replayed, socket))
+
+    def _replayed(self, socket: Socket, replayed: Future[None]) -> None:
+        error = None if replayed.cancelled() else replayed.exception()
+        if error is not None:
+            if not isinstance(error, Unavailable):
+                log.error("a client of %s was not told of all runs", self._actor.address, exc_info=error)
+            socket.close(RESTARTING, "The agent restarts")  # it lacks something, and has to come again
 
     async def _replay(self, socket: Socket, runs: list[str]) -> None:
         try:

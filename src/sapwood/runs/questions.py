@@ -168,7 +168,8 @@ class Questions:
     def greet(self, socket: Socket) -> None:
         """Tell a new client what is asked below."""
         if self._tree.root.busy_elsewhere:
-            self._actor.handle("tell questions", self._greet_later, socket)
+            _, told = self._actor.handle("tell questions", self._greet_later, socket)
+            told.add_done_callback(lambda told: told.cancelled() or told.exception())  # the outbox sees to the client
         else:
             self._greet(socket)
 

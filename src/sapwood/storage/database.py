@@ -36,7 +36,7 @@ from sapwood.errors import (
 )
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut
-from sapwood.storage.migrations import APPLIED, Schema, Script, to_come
+from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.permitted import is_reserved, no_look, no_use
 from sapwood.storage.rows import Rows, SqlValue
 
@@ -645,6 +645,11 @@ class Database:
         """Return how many scripts of this owner the file has seen."""
         self._ready()
         return self._versions.get(owner, 0)
+
+    def check_known(self) -> None:
+        """Refuse a file that a newer version of the framework has written."""
+        self._ready()
+        check_known(self._versions)
 
     def migrate(self, scripts: Sequence[Script]) -> None:
         """Apply the user's migrations that this file has not seen, and refuse edited ones."""

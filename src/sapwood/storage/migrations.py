@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from sapwood.errors import MigrationFailed
 
+PARTS = ("kernel", "capabilities", "runs", "chat")
+USER = "user"
 APPLIED = "SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number"
 """What a file has seen of the user's migrations."""
+
+
+class NewerData(MigrationFailed):
+    """A file has seen a script that this program does not have: a newer one has written it."""
+
+    def __init__(self, text: str, owner: str, number: int) -> None:
+        super().__init__(text)
+        self.owner = owner
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,37 @@ def to_come(applied: Sequence[tuple[int, bytes]], scripts: Sequence[Script]) -> 
                 "a new one. While you develop, you may delete the data folder instead."
             )
     if len(applied) > len(scripts):
-        raise MigrationFailed(
+        raise NewerData(
             f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
-            "what was removed, or run the newer version of the program that wrote it."
+            "what was removed, or run the newer version of the program that wrote it.",
+            USER,
+            len(applied),
         )
     return scripts[len(applied) :]
+
+
+def check_known(versions: Mapping[str, int]) -> None:
+    """Refuse a file that has seen a script of the framework which this version of it does not have."""
+    known = framework()
+    for owner, number in versions.items():
+        if owner != USER and number > known.get(owner, 0):
+            raise NewerData(
+                f"a newer version of sapwood has written this database: it has {owner} {number}, and this one knows "
+                f"{known.get(owner, 0)}. Run the newer version.",
+                owner,
+                number,
+            )
+
+
+@functools.cache
+def framework() -> dict[str, int]:
+    """Return how many scripts each owner of the framework has."""
+    counts: dict[str, int] = {}
+    for part in PARTS:
+        for entry in (resources.files(f"sapwood.{part}") / "schema").iterdir():
+            owner = entry.name.rpartition("_")[0]
+            counts[owner] = counts.get(owner, 0) + 1
+    return counts
 
 
 @functools.cache

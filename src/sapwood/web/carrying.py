@@ -274,6 +274,8 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
     async def answered(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
         try:
             await work
+        except Unavailable as error:  # whoever holds the client asks again, or tells it to
+            exchange.fail(error)
         except Exception as error:
             log.exception("a client that another process holds could not be served")
             exchange.fail(Unavailable(str(error)))

@@ -53,7 +53,9 @@ IN_FLIGHT = 256
 """Messages of one socket that may be under way; then it is not read until one has ended."""
 PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
-LAST_ANSWERS = 0.5
+TELL_AGAIN = 5.0
+"""Seconds between two lines in the log that clients have to come again."""
+LAST_ANSWERS = 2.0
 """Seconds that calls are given to end when the server that holds their client's socket stops."""
 FAREWELL = 10.0
 """Seconds that a client is given to take what we closed its socket with."""
@@ -135,6 +137,9 @@ class Door:
         self._open: Counter[object] = Counter()
         """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
+        self._sent_away = 0
+        """Clients that had to come again since it was last told."""
+        self._tell_again = 0.0
 
     def find(self, scope: Scope) -> Place | None:
         """Return where a path leads; None if it is not ours. Raises `Refusal` if it is ours and leads nowhere."""
@@ -287,7 +292,7 @@ class Door:
         request = cast(Request, arrival.request)
 
         async def leaving(message: MutableMapping[str, Any]) -> None:
-            await actor.leave()
+            await actor.leave_now()
             await send(message)
 
         async def work() -> None:
@@ -510,7 +515,12 @@ class Door:
 
     def _log(self, what: str, error: BaseException, scope: Scope) -> None:
         if isinstance(error, Unavailable):  # nobody's mistake: it stops, or somebody it needs is not there
-            log.warning("a %s to %s has to come again: %s", what, _shown(scope), error)
+            now = time.monotonic()
+            self._sent_away += 1
+            if now >= self._tell_again:  # all clients come again and again while a cluster cannot answer
+                more = f", and so had {self._sent_away - 1} others" if self._sent_away > 1 else ""
+                log.warning("a %s to %s has to come again%s: %s", what, _shown(scope), more, error)
+                self._tell_again, self._sent_away = now + TELL_AGAIN, 0
         elif status_of(error) >= 500:
             log.error("a %s to %s failed", what, _shown(scope), exc_info=error)
 
@@ -672,7 +682,8 @@ class Door:
         except SapwoodError as error:
             frame = frames.read(data) if isinstance(data, str) else None
             if isinstance(frame, frames.Rpc):
-                socket.send(frames.error(frame.id, str(error)))
+                code = Unavailable.code if isinstance(error, Unavailable) else ""
+                socket.send(frames.error(frame.id, str(error), code))
             return None
 
     async def _say_goodbye(self, socket: Socket, code: int, reason: str) -> None:

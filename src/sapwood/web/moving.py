@@ -23,13 +23,15 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.far import Far
 from sapwood.kernel.parcels import pack
 from sapwood.kernel.ports import Exchange
-from sapwood.web.asgi import Receive, Scope, Send
+from sapwood.web.asgi import DRAIN, Receive, Scope, Send
 from sapwood.web.carrying import CARRY, MOVED, NEAR, TAKEN, Kept, close_again, read_message, serve_for, told_of
-from sapwood.web.door import Door, Place
+from sapwood.web.door import LAST_ANSWERS, Door, Place
 
 WINDOW = 256 * 1024
 """Bytes that may wait between a client and its agent in one process."""
 EACH = 64
+DRAINING = LAST_ANSWERS + 0.5
+"""Seconds that whoever runs an agent is given to close a socket when this node stops."""
 
 _read_kept = msgspec.msgpack.Decoder(Kept).decode
 
@@ -65,29 +67,17 @@ class Holding:
         self._leg: Exchange | None = None
         self._leg_is_there = asyncio.Event()
         self._accepted = False
+        self._patience = asyncio.timeout(None)
         self._serving: set[Task[None]] = set()
 
     async def hold(self) -> None:
         """Carry what both sides say; return when the socket is closed."""
         upwards = asyncio.get_running_loop().create_task(self._upwards())
         try:
-            while True:
-                leg = await self._far.follow(self._root, self._open)
-                for message in self._said:
-                    leg.send(message)
-                self._leg = leg
-                self._leg_is_there.set()
-                try:
-                    kept = await self._downwards(leg)
-                finally:
-                    self._leg = None
-                    self._leg_is_there.clear()
-                    leg.drop()
-                if kept is None:
-                    return
-                if isinstance(kept, Kept):
-                    self._carried.kept = kept
-                    self._has(kept.taken)
+            async with self._patience:
+                await self._follow()
+        except TimeoutError:  # this node stops, and whoever runs the agent cannot say what was answered
+            await close_again(self._send, begun=self._accepted)
         except OSError:
             pass  # the client is gone; whoever runs its agent learns of it
         except Unavailable:
@@ -95,6 +85,25 @@ class Holding:
         finally:
             upwards.cancel()
             await asyncio.wait({upwards, *self._serving})
+
+    async def _follow(self) -> None:
+        while True:
+            leg = await self._far.follow(self._root, self._open)
+            for message in self._said:
+                leg.send(message)
+            self._leg = leg
+            self._leg_is_there.set()
+            try:
+                kept = await self._downwards(leg)
+            finally:
+                self._leg = None
+                self._leg_is_there.clear()
+                leg.drop()
+            if kept is None:
+                return
+            if isinstance(kept, Kept):
+                self._carried.kept = kept
+                self._has(kept.taken)
 
     async def _open(self) -> Exchange:
         """Return an exchange with whoever runs the tree, who has agreed to serve the socket."""
@@ -126,6 +135,8 @@ class Holding:
             message = await self._receive()
             packed = pack(message)
             self._said.append(packed)
+            if message["type"] == DRAIN:
+                self._patience.reschedule(asyncio.get_running_loop().time() + DRAINING)
             if (leg := self._leg) is not None and (waiting := leg.send(packed)) is not None:
                 await waiting
             if message["type"] == "websocket.disconnect":

@@ -509,6 +509,7 @@ class OperatorDoor:
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
             own = _json(await self._do(what, asked))
             together = _together([own, *filter(None, answers)]) | {"unanswered": missing}
+            together["called"] = "worker" if self._node().keeper is None else "node"
             if what == "top":
                 together["silent"] = [asdict(silent(far, self._node().folder, node)) for node in missing]
             if what == "tree":

@@ -137,5 +137,7 @@ def result(id: str, value: bytes | None, *, done: bool) -> str:
     return (head + (b',"result":' + value if value is not None else b"") + b"}").decode()
 
 
-def error(id: str, text: str) -> str:
-    return _text({"type": "rpc", "id": id, "success": False, "error": text}).decode()
+def error(id: str, text: str, code: str = "") -> str:
+    """Return why there is no result. `code`: for a program; browsers read the text."""
+    told = {"type": "rpc", "id": id, "success": False, "error": text}
+    return _text({**told, "code": code} if code else told).decode()

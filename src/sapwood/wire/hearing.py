@@ -23,6 +23,8 @@ class Answer(msgspec.Struct):
     """JSON; empty if there is none."""
     error: str | None
     done: bool
+    code: str = ""
+    """What kind of error it is, if a program can do something about it."""
 
 
 class Identity(msgspec.Struct):
@@ -58,6 +60,7 @@ class Outgoing(msgspec.Struct):
     done: Any = True
     result: msgspec.Raw = msgspec.Raw(b"")
     error: Any = None
+    code: Any = None
     name: Any = None
     agent: Any = None
     state_follows: Any = msgspec.field(default=False, name="stateFollows")
@@ -79,7 +82,8 @@ def hear(text: str) -> Heard | None:
         return None
     if frame.type == frames.RPC and isinstance(frame.id, str):
         error = None if frame.success is True else str(frame.error)
-        return Answer(frame.id, bytes(frame.result), error, frame.done is not False)
+        code = frame.code if isinstance(frame.code, str) else ""
+        return Answer(frame.id, bytes(frame.result), error, frame.done is not False, code)
     if frame.type == frames.STATE and frame.state:
         return State(bytes(frame.state))
     if frame.type == IDENTITY:

@@ -71,6 +71,8 @@ class Node:
     pid: int = 0
     is_wanted: bool = False
     """Whether it should run: then it is started again when it ends by itself."""
+    looked: int = 0
+    """How much of its log was looked at."""
     seen: int = 0
     """How much of its log belongs to the processes before."""
 
@@ -101,7 +103,10 @@ class Cell:
     disks: dict[str, Disk] = field(default_factory=dict[str, Disk])
     notes: list[str] = field(default_factory=list[str])
     """What happened that nobody did."""
+    ended: list[str] = field(default_factory=list[str])
+    """Nodes that ended by themselves, since it was last asked."""
     store: int = 0
+    _has_told: bool = False
 
     def __post_init__(self) -> None:
         for place in (*SERVERS, STORE):
@@ -161,15 +166,26 @@ class Cell:
         if self.level == "replicated":
             environ |= {
                 "SAPWOOD_NATS": self.urls("node"),
-                "SAPWOOD_ARCHIVE": f"s3://{S3.bucket}/trees",
+                "SAPWOOD_ARCHIVE": self.archive,
                 "SAPWOOD_CLUSTER": "sapwood",
-                "AWS_ENDPOINT_URL": self._store_url,
-                "AWS_ALLOW_HTTP": "true",
-                "AWS_ACCESS_KEY_ID": "test",
-                "AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_DEFAULT_REGION": "us-east-1",
+                **self.store_environ,
             }
         return environ
+
+    @property
+    def archive(self) -> str:
+        return f"s3://{S3.bucket}/trees"
+
+    @property
+    def store_environ(self) -> dict[str, str]:
+        """What a process has to know to reach S3."""
+        return {
+            "AWS_ENDPOINT_URL": self._store_url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a node or a server, if it runs."""
@@ -199,11 +215,20 @@ class Cell:
             for name, node in self.nodes.items():
                 if node.is_wanted and (code := self.stem.code(node.pid)) is not None:
                     last = node.said().strip().splitlines()[-1:]
-                    self.notes.append(f"{name} ended by itself with {code}: {last}")
+                    self.ended.append(f"{name} ended by itself with {code}: {last}")
+                    self.notes.append(self.ended[-1])
                     await asyncio.sleep(0.5)
                     if node.is_wanted and self.stem.code(node.pid) is not None:
                         self._launch(node)
             await asyncio.sleep(0.25)
+
+    def hung(self, url: str) -> None:
+        """Take note of a node that did not answer; all write to their logs what they wait for, the first time."""
+        names = [name for name, node in self.nodes.items() if node.url == url]
+        self.notes.append(f"{', '.join(names)} did not answer, although all was well")
+        if not self._has_told:
+            self._has_told = True
+            self.tell_tasks()
 
     def tell_tasks(self) -> None:
         """Have every node write to its log what it waits for."""

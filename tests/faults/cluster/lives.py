@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import shutil
 import sys
@@ -28,12 +29,19 @@ from random import Random
 from typing import Any
 
 from tests.faults.cluster import mutants, network
+from tests.faults.cluster.aimed import BLOWS, strike
 from tests.faults.cluster.cell import SERVERS, Cell
-from tests.faults.cluster.chains import look_at_chains
+from tests.faults.cluster.chains import CLUSTER, look_at_chains
 from tests.faults.cluster.checker import check
-from tests.faults.cluster.clients import Round, counted
-from tests.faults.cluster.faults import PAUSES, Faults
+from tests.faults.cluster.clients import Round, availability, counted
+from tests.faults.cluster.faults import PAUSES, Blow, Faults
+from tests.faults.cluster.said import unexpected
 from tests.faults.cluster.stem import Stem
+
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.verifying import verify
 
 SETTLE = 3.0
 """Seconds that clients go on after everything was healed."""
@@ -52,6 +60,7 @@ class Run:
     violations: list[str] = field(default_factory=list[str])
     faults: Faults = field(init=False)
     chains: list[int] = field(default_factory=list[int])
+    verified: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         only = [one for one in self.options.only.split(",") if one]
@@ -63,7 +72,9 @@ class Run:
         until = time.monotonic() + self.options.minutes * 60
         try:
             await self.cell.start(self.options.nodes)
-            while True:
+            for how in filter(None, self.options.aimed.split(",")):
+                await self._aimed(how)
+            while not self.options.aimed:
                 left = self.options.faults - len(self.faults.blows)
                 await self._round(max(min(left, self.options.per_round), 1))
                 if self.violations and not self.options.until:
@@ -76,15 +87,28 @@ class Run:
                 for one in self.rounds:
                     await one.look()
                     self._found(check(one.history))
+            if self.options.level == "replicated":
+                self.verified = await self._verify()
         finally:
             keeping.cancel()
             with suppress(asyncio.CancelledError):
                 await keeping
 
+    def _begin(self) -> Round:
+        def urls() -> dict[str, str]:
+            return {name: node.url for name, node in self.cell.nodes.items() if node.is_wanted}
+
+        self.rounds.append(Round(f"r{len(self.rounds)}", urls, self.random, hung=self.cell.hung))
+        return self.rounds[-1]
+
+    async def _aimed(self, how: str) -> None:
+        one = self._begin()
+        told = await strike(self.cell, one, how)
+        self.faults.blows.append(Blow(how, 0.0, told=told))
+        await self._look(one)
+
     async def _round(self, count: int) -> None:
-        mark = f"r{len(self.rounds)}"
-        one = Round(mark, lambda: {name: node.url for name, node in self.cell.nodes.items() if node.pid}, self.random)
-        self.rounds.append(one)
+        one = self._begin()
         clients = [asyncio.create_task(one.client()) for _ in range(self.options.clients)]
         try:
             await asyncio.sleep(1.0)
@@ -101,6 +125,10 @@ class Run:
         for task in clients:
             if task.done() and not task.cancelled():
                 task.result()
+        await self._look(one)
+
+    async def _look(self, one: Round) -> None:
+        """Check all that is left of a round, now that all is well."""
         await one.look()
         if len(one.history.kept) < len(one.places):
             self.cell.tell_tasks()
@@ -111,7 +139,22 @@ class Run:
             self._found(problems)
         self._found(self.faults.problems)
         self.faults.problems.clear()
-        print(f"{mark}: {len(self.faults.blows)} faults, {counted(one.history.acts)}", file=sys.stderr, flush=True)
+        self._found([problem for node in self.cell.nodes.values() for problem in unexpected(node)])
+        self._found(self.cell.ended)
+        self.cell.ended.clear()
+        print(f"{one.mark}: {len(self.faults.blows)} faults, {counted(one.history.acts)}", file=sys.stderr, flush=True)
+
+    async def _verify(self) -> dict[str, int]:
+        """Check the log at all servers, and the second copy in the archive, as `sapwood cluster verify` does."""
+        os.environ.update(self.cell.store_environ)
+        connection = await connect(self.cell.urls("node"), "verify")
+        try:
+            archive = ObjectArchive(self.cell.archive)
+            found = await verify(connection, Names(CLUSTER, Layout()), archive)
+        finally:
+            await connection.close()
+        self._found([f"{one.root or one.tree} is not whole: {one.what}" for one in found.damaged])
+        return {"trees": found.trees, "messages": found.messages, "parked": found.parked}
 
     def _found(self, problems: list[str]) -> None:
         for problem in problems:
@@ -131,8 +174,10 @@ class Run:
             "rounds": len(self.rounds),
             "by kind": dict(sorted(Counter(act.kind for act in acts if act.is_answered).items())),
             **counted(acts),
+            **availability(self.rounds),
             "problems of clients": dict(Counter(_kind(act.problem) for act in acts if act.problem).most_common(12)),
             "trees and messages in the log": self.chains,
+            "verified with the archive": self.verified,
             "notes": self.cell.notes[:MOST],
             "tracebacks": len(re.findall(r"^Traceback", said, re.MULTILINE)),
             "violations": self.violations,
@@ -155,13 +200,14 @@ def main() -> int:
     parser.add_argument("--level", default="replicated")
     parser.add_argument("--pause", type=float, help="seconds that anything stands still or is cut off, always")
     parser.add_argument("--only", default="", help="faults to do, by name, with commas")
+    parser.add_argument("--aimed", default="", help=f"strike one node where it shows instead: {', '.join(BLOWS)}")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="break sapwood in this way")
     parser.add_argument("--until", default="", help="go on until something like this was found")
     parser.add_argument("--keep", action="store_true", help="keep the logs, whatever was found")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
-    if not network.is_possible():
-        print("This needs root, and `ip netns` to work.", file=sys.stderr)
+    if missing := network.missing():
+        print(missing, file=sys.stderr)
         return 2
     began = time.monotonic()
     stem = Stem(options.mutant)

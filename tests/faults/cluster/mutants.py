@@ -13,22 +13,18 @@ FENCE = "Nats-Expected-Last-Subject-Sequence"
 
 def no_fence() -> None:
     """Whoever writes to the log does not say which ownership it writes under."""
-    from nats.aio.client import Client
+    from sapwood.runtimes.cluster.nats_log import NatsLog
 
-    publish = Client.publish
+    messages = NatsLog._messages  # pyright: ignore[reportPrivateUsage]
 
-    async def publish_unfenced(
-        self: Any,
-        subject: str,
-        payload: bytes = b"",
-        reply: str = "",
-        headers: dict[str, Any] | None = None,
-    ) -> None:
-        if headers and ".log." in subject and not subject.endswith(".owner"):
-            headers = {name: value for name, value in headers.items() if not name.startswith(FENCE)}
-        await publish(self, subject, payload, reply, headers)
+    def unfenced(self: NatsLog, entries: Any, epochs: Any) -> list[tuple[str, bytes, dict[str, str]]]:
+        made = messages(self, entries, epochs)
+        for _, _, headers in made:
+            for name in [name for name in headers if name.startswith(FENCE)]:
+                del headers[name]
+        return made
 
-    Client.publish = publish_unfenced
+    NatsLog._messages = unfenced  # pyright: ignore[reportPrivateUsage]
 
 
 def replied_first() -> None:

@@ -19,15 +19,19 @@ HUB = 254
 WHERE = Path("/var/run/netns")
 
 
-def is_possible() -> bool:
-    """Return whether this machine lets us make networks."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
+def missing() -> str:
+    """Return what keeps us from making networks and disks on this machine; nothing: they can be made."""
+    if os.geteuid() != 0:
+        return "A cluster is only broken by root, who may make networks and disks."
+    for program in ("ip", "tc", "mount"):
+        if shutil.which(program) is None:
+            return f"A cluster is broken with `{program}`, which is not there (iproute2 has ip and tc)."
     name = f"sw{os.getpid()}try"
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
-        return False
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"A cluster is broken with network namespaces, and none can be made: {tried.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    return True
+    return ""
 
 
 class Network:

@@ -14,7 +14,7 @@ from tests.faults.cluster import network
 from tests.faults.cluster.cell import Disk
 from tests.faults.cluster.network import Network
 
-pytestmark = pytest.mark.skipif(not network.is_possible(), reason="networks of their own need root and `ip netns`")
+pytestmark = pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 
 ECHO = """
 import socket

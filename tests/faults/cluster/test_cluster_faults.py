@@ -17,7 +17,7 @@ PATIENCE = 1800.0
 
 pytestmark = [
     pytest.mark.alone,  # leases are seconds: whoever is not given a core in time loses them
-    pytest.mark.skipif(not network.is_possible(), reason="networks of their own need root and `ip netns`"),
+    pytest.mark.skipif(bool(network.missing()), reason=network.missing()),
 ]
 
 
@@ -43,16 +43,22 @@ def test_whatever_is_broken_nothing_acknowledged_is_lost_and_nothing_is_done_twi
     assert result["by kind"].keys() == {"append", "read", "plan", "dig", "carry"}
 
 
+def test_a_node_that_is_struck_where_it_owns_most_tells_nobody_what_is_not_so() -> None:
+    result = run(nodes=3, aimed="cut,pause,kill", seed=os.environ.get("SAPWOOD_SEED", "aimed"))
+
+    assert result["violations"] == [], f"kept in {result.get('kept')}"
+    assert result["answered"] > 300
+
+
 @pytest.mark.parametrize(
-    ("mutant", "only", "sentences"),
+    ("mutant", "aimed", "sentence"),
     [
-        ("no-fence", "cut_node_off_the_log,pause_node", ("the chain of", "after items of ownership")),
-        ("replied-first", "pause_log_and_kill_node", ("was acknowledged",)),
-        ("lease-for-ever", "cut_node_off_the_log", ("is older than",)),
+        ("no-fence", "cut", "does not follow the one before it"),
+        ("replied-first", "kill", "was acknowledged"),
+        ("lease-for-ever", "cut", "is older than"),
     ],
 )
-def test_a_cluster_broken_on_purpose_is_found_out(mutant: str, only: str, sentences: tuple[str, ...]) -> None:
-    result = run(mutant=mutant, only=only, pause=18, faults=12, per_round=3, seed=mutant, until="|".join(sentences))
+def test_a_cluster_broken_on_purpose_is_found_out(mutant: str, aimed: str, sentence: str) -> None:
+    result = run(mutant=mutant, nodes=3, aimed=aimed, seed=mutant)
 
-    told = "\n".join(result["violations"])
-    assert any(sentence in told for sentence in sentences), told[:2000]
+    assert any(sentence in told for told in result["violations"]), "\n".join(result["violations"])[:2000]

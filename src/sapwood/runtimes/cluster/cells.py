@@ -88,3 +88,8 @@ class Names:
     def news(self) -> str:
         """Where nodes tell each other which shards they took and released."""
         return f"{self.cluster}.news"
+
+    @property
+    def who(self) -> str:
+        """Where everybody can be asked who is there."""
+        return f"{self.cluster}.who"

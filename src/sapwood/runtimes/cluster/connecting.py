@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 from math import inf
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,12 +21,22 @@ from sapwood.runtimes.cluster.cells import Layout, Names
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
-"""Seconds that servers which are being elected or restarted are waited for: an election takes 4 to 9."""
+"""Seconds in which one of the servers is reached."""
+ELECTION = 120.0
+"""Seconds that servers which were reached are waited for while they elect: one takes 4 to 9, several come at once."""
+REACHED = 2
+"""Seconds that a server is given to greet."""
+PONG = 1.0
+"""Seconds that a server is given to answer a ping, once it is in doubt."""
+AGAIN = 0.05
+"""Seconds between two attempts to reach a server."""
 TELL_AGAIN = 10.0
 """Seconds after which the same trouble is told once more."""
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
 WRONG_SEQUENCE = 10071
+LOOK = 0.25
+"""Seconds between looks at whether anything comes at all."""
 
 
 async def connect(servers: str, name: str) -> Any:
@@ -32,8 +44,8 @@ async def connect(servers: str, name: str) -> Any:
 
     The first of them that names a user and a password names them for all: servers tell of each other without.
     """
-    import nats
     import nats.errors
+    from nats.aio.client import Client
 
     urls = [server.strip() for server in servers.split(",")]
     user, password = _user_of(urls)
@@ -46,22 +58,79 @@ async def connect(servers: str, name: str) -> Any:
             told[text] = now
             log.warning("NATS: %s", text)
 
+    connection: Any = Client()
+
+    def choose(servers: list[Any], _: object) -> tuple[Any, float]:
+        """Take the next server, not the one that was just left: it may stand still, and take connections."""
+        left = getattr(connection, "_current_server").uri  # noqa: B009
+        # One server may be there twice, once as the others tell of it.
+        places = [
+            place for place, one in enumerate(servers) if (one.uri.hostname, one.uri.port) == (left.hostname, left.port)
+        ]
+        order = [*range(places[-1] + 1, len(servers)), *range(len(servers))] if places else [0]
+        return servers[next((place for place in order if place not in places), 0)], AGAIN
+
+    async def lost() -> None:
+        _fail_waiting(connection)
+
     try:
         async with asyncio.timeout(PATIENCE):
-            return await nats.connect(
-                urls,
+            await connection.connect(
+                random.sample(urls, len(urls)),
                 name=name,
                 user=user,
                 password=password,
+                connect_timeout=REACHED,
+                dont_randomize=True,
+                reconnect_to_server_handler=choose,
+                disconnected_cb=lost,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.05,
+                reconnect_time_wait=AGAIN,
                 ping_interval=5,
                 max_outstanding_pings=2,
                 error_cb=trouble,
                 pending_size=64 * 1024 * 1024,
             )
+        return connection
     except (OSError, nats.errors.NoServersError, TimeoutError) as error:
         raise Unavailable(f"No NATS server answers at {', '.join(map(_without_user, urls))}: {error}") from None
+
+
+def _fail_waiting(connection: Any) -> None:
+    """Tell whoever waits for an answer that it was lost with the connection, and does not come any more."""
+    import nats.errors
+
+    waiting: dict[str, asyncio.Future[Any]] = getattr(connection, "_resp_map", {})
+    for answer in list(waiting.values()):
+        if not answer.done():
+            answer.set_exception(nats.errors.StaleConnectionError())
+
+
+async def answers(connection: Any) -> bool:
+    """Return whether the server we are connected to is there."""
+    import nats.errors
+
+    try:
+        await connection.flush(timeout=PONG)
+    except (nats.errors.Error, TimeoutError, OSError):
+        return False
+    return True
+
+
+async def go_elsewhere(connection: Any) -> None:
+    """Leave the server we are connected to for another one."""
+    # What was not sent is not waited for: a server that stands still never takes it.
+    with contextlib.suppress(AttributeError):
+        getattr(connection, "_transport")._io_writer.transport.abort()  # noqa: B009
+    await connection.force_reconnect()
+
+
+async def disconnect(connection: Any) -> None:
+    """End a connection, also one whose servers are gone."""
+    import nats.errors
+
+    with contextlib.suppress(OSError, nats.errors.Error):
+        await connection.close()
 
 
 def _user_of(urls: list[str]) -> tuple[str | None, str | None]:
@@ -76,6 +145,41 @@ def _without_user(url: str) -> str:
     """Return where a server is, and not how to get in: it is read in logs."""
     head, _, rest = url.rpartition("@")
     return f"{head.partition('://')[0]}://{rest}" if head else url
+
+
+async def all_answers(connection: Any, subject: str, question: bytes, patience: float) -> list[Any]:
+    """Return the messages that a question is answered with: the last is the one with a status.
+
+    They come by the thousand, and are taken as they come. `TimeoutError` if none comes for as many seconds.
+    """
+    import nats.errors
+
+    answers: list[Any] = []
+    ended = asyncio.get_running_loop().create_future()
+
+    async def heard(message: Any) -> None:
+        answers.append(message)
+        if "Status" in (message.headers or {}) and not ended.done():
+            ended.set_result(None)
+
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox, cb=heard, pending_bytes_limit=1 << 30)
+    try:
+        await connection.publish(subject, question, reply=inbox)
+        known, silent = 0, 0.0
+        while not ended.done():
+            await asyncio.wait({ended}, timeout=LOOK)
+            silent = silent + LOOK if len(answers) == known else 0.0
+            known = len(answers)
+            if connection.is_closed and not ended.done():
+                raise nats.errors.ConnectionClosedError
+            if silent >= patience and not ended.done():
+                raise TimeoutError("no answer")
+        return answers
+    finally:
+        if not connection.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
 
 async def found(connection: Any, cluster: str, wished: Layout) -> Names:
@@ -95,8 +199,8 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     )
     await _make(streams, members)
     names = Names(cluster, await _layout(streams, first, wished))
-    for number in range(names.layout.streams * names.layout.cells):
-        stream = StreamConfig(
+    logs = [
+        StreamConfig(
             name=names.stream(number),
             subjects=[names.subjects(number)],
             retention=RetentionPolicy.LIMITS,
@@ -110,7 +214,9 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
             deny_purge=False,
             duplicate_window=DUPLICATES,
         )
-        await _make(streams, stream)
+        for number in range(names.layout.streams * names.layout.cells)
+    ]
+    await asyncio.gather(*(_make(streams, stream) for stream in logs))
     return names
 
 
@@ -119,7 +225,7 @@ async def _make(streams: Any, config: Any) -> None:
     import nats.errors
     import nats.js.errors
 
-    end = asyncio.get_running_loop().time() + PATIENCE
+    end = asyncio.get_running_loop().time() + ELECTION
     while True:
         try:
             await streams.stream_info(config.name)
@@ -148,7 +254,7 @@ async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
     import nats.errors
     import nats.js.errors
 
-    end = asyncio.get_running_loop().time() + PATIENCE
+    end = asyncio.get_running_loop().time() + ELECTION
     while True:
         try:
             try:

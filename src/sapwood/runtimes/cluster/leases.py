@@ -49,6 +49,8 @@ class NodeLease(msgspec.Struct, array_like=True, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     figures: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     """Its load, for those who look at the cluster."""
+    knows: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    """How many migrations it has: of each class by its type id, and of each part of the framework."""
 
 
 class Life(NamedTuple):

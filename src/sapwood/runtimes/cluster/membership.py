@@ -72,6 +72,7 @@ class Membership:
 
     async def renew_for_ever(self) -> None:
         """Renew in time, whatever the servers do; return when another process has our name."""
+        failing: float | None = None
         while True:
             self._look_now.clear()
             lookers, self._lookers = self._lookers, []
@@ -83,6 +84,10 @@ class Membership:
             except (Unavailable, TimeoutError) as error:
                 log.warning("The lease was not renewed: %s", str(error) or "no answer in time")
                 self._lookers = lookers + self._lookers
+                failing = begun if failing is None else failing
+                if await self._is_worth_leaving(self._now() - failing):
+                    failing = None
+                    await self._ground.go_elsewhere()
                 await asyncio.sleep(min(0.25, self._renewal / 4))
                 continue
             except BaseException:
@@ -90,8 +95,18 @@ class Membership:
                 raise
             if not goes_on:
                 return
+            failing = None
             settle(lookers)
             await self._until_next(begun)
+
+    async def _is_worth_leaving(self, failing: float) -> bool:
+        """Return whether another server may do better than one by which nothing was renewed for so many seconds.
+
+        One that is there may be about to elect with others. One that they have lost says for ever that nobody leads.
+        """
+        if failing < self._renewal * 0.8:
+            return False
+        return failing >= self._renewal * 2 or not await self._ground.is_there()
 
     async def _until_next(self, begun: float) -> None:
         wait = begun + self._renewal - self._now()

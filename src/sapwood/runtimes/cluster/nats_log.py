@@ -21,7 +21,7 @@ import msgspec
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Entry, Epoch, Fenced, Record
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers
 
 log = logging.getLogger(__name__)
 
@@ -301,29 +301,17 @@ class NatsLog:
 
     async def _page(self, stream: int, question: Mapping[str, object]) -> tuple[list[tuple[str, int, bytes]], int, int]:
         """Return what one question is answered with, how much is left, and up to where the replica looked."""
-        connection = self._connection
-        inbox = connection.new_inbox()
-        answers = await connection.subscribe(inbox, pending_bytes_limit=1 << 30)
-        found: list[tuple[str, int, bytes]] = []
-        try:
-            subject = f"$JS.API.DIRECT.GET.{self._names.stream(stream)}"
-            await connection.publish(subject, _question(question), reply=inbox)
-            while True:
-                message = await answers.next_msg(timeout=ATTEMPT)
-                headers: dict[str, str] = message.headers or {}
-                match headers.get("Status"):
-                    case None:
-                        found.append((headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data))
-                    case "404":
-                        return found, 0, 0
-                    case "204":
-                        left, up_to = headers.get("Nats-Num-Pending", "0"), headers.get("Nats-UpTo-Sequence", "0")
-                        return found, int(left), int(up_to)
-                    case status:
-                        raise OSError(f"{status} {headers.get('Description', '')}")
-        finally:
-            if not connection.is_closed:
-                await answers.unsubscribe()
+        subject = f"$JS.API.DIRECT.GET.{self._names.stream(stream)}"
+        *messages, end = await all_answers(self._connection, subject, _question(question), ATTEMPT)
+        found = [(one.headers["Nats-Subject"], int(one.headers["Nats-Sequence"]), one.data) for one in messages]
+        match end.headers["Status"]:
+            case "404":
+                return found, 0, 0
+            case "204":
+                left, up_to = end.headers.get("Nats-Num-Pending", "0"), end.headers.get("Nats-UpTo-Sequence", "0")
+                return found, int(left), int(up_to)
+            case status:
+                raise OSError(f"{status} {end.headers.get('Description', '')}")
 
     async def alarms(self, shards: Collection[int]) -> list[Record]:
         names = self._names

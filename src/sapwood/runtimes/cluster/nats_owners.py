@@ -25,7 +25,7 @@ import msgspec
 from sapwood.errors import Unavailable
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
 
@@ -94,6 +94,14 @@ class Ground(Protocol):
         """Have these called with what others send: a lease, owners that were stored, and questions from a node."""
         ...
 
+    async def is_there(self) -> bool:
+        """Return whether the server that we ask is there."""
+        ...
+
+    async def go_elsewhere(self) -> None:
+        """Ask another server from now on."""
+        ...
+
     async def close(self) -> None:
         """Listen no more."""
         ...
@@ -128,6 +136,8 @@ class NatsOwners:
         """Of each stream, the place up to which no owner message is unknown."""
         self._found: dict[int, Held] = {}
         """What was read and not asked for yet, because another stream could not be read."""
+        self._told: list[dict[int, int]] = [{} for _ in self._seen]
+        """Of each stream, places in a row that are known without being read, the last by the first."""
         self._reading = asyncio.Lock()
         self._life = uuid.uuid4().hex[:12]
         self._ids = itertools.count(1)
@@ -176,11 +186,35 @@ class NatsOwners:
             wanted = {"seq": self._seen[stream] + 1, "next_by_subj": subjects}
             first = await self._get(name, wanted)
             if first is None:
+                self._told[stream].clear()
                 return
+            if self._skip_told(stream, first[0]):
+                continue
             more = await self._get_many(name, {**wanted, "seq": first[0] + 1, "batch": 1000})
             for sequence, subject, data in [first, *more]:
                 self._found[_shard_in(subject)] = Held(sequence, decode(data))
                 self._seen[stream] = max(self._seen[stream], sequence)
+
+    def _skip_told(self, stream: int, place: int) -> bool:
+        """Return whether this and what follows was written here or told by whoever wrote it: that is not read again."""
+        for first, last in self._told[stream].items():
+            if first <= place <= last:
+                self._seen[stream] = last
+                self._told[stream] = {begin: end for begin, end in self._told[stream].items() if end > last}
+                return True
+        return False
+
+    def _note(self, stored: Mapping[int, Held]) -> None:
+        """Take note of owners that whoever gets them takes note of too."""
+        places: dict[int, list[int]] = {}
+        for shard, held in stored.items():
+            places.setdefault(self.stream_of(shard), []).append(held.sequence)
+        for stream, sequences in places.items():
+            first = before = 0
+            for sequence in sorted(sequences):
+                if sequence != before + 1:
+                    first = sequence
+                self._told[stream][first] = before = sequence
 
     async def read(self, shards: Iterable[int]) -> dict[int, Held]:
         held: dict[int, Held] = {}
@@ -210,6 +244,7 @@ class NatsOwners:
         parts = await asyncio.gather(*(one_stream(shards) for shards in streams.values()))
         stored = {shard: held for part in parts for shard, held in part.items()}
         if stored:
+            self._note(stored)
             await self._tell(stored)
         return stored
 
@@ -318,7 +353,9 @@ class NatsOwners:
 
         async def heard_news(message: Any) -> None:
             news = msgspec.msgpack.decode(message.data, type=_News)
-            owners({shard: Held(sequence, owner) for shard, sequence, owner in news.owners})
+            stored = {shard: Held(sequence, owner) for shard, sequence, owner in news.owners}
+            owners(stored)
+            self._note(stored)
 
         async def answer(message: Any) -> None:
             question = msgspec.msgpack.decode(message.data, type=_Question)
@@ -330,11 +367,22 @@ class NatsOwners:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
+        async def heard_roll_call(message: Any) -> None:
+            await message.respond(node.encode())
+
         subscribe = self._connection.subscribe
+        self._subscriptions.append(await subscribe(self._names.who, cb=heard_roll_call))
         self._subscriptions.append(await subscribe(self._names.lease("*"), cb=heard_lease))
         self._subscriptions.append(await subscribe(self._names.news, cb=heard_news))
         self._subscriptions.append(await subscribe(self._names.ask(node), cb=heard_question))
         await self._connection.flush()
+
+    async def is_there(self) -> bool:
+        return await answers(self._connection)
+
+    async def go_elsewhere(self) -> None:
+        log.warning("The lease cannot be renewed at this NATS server; another one is asked.")
+        await go_elsewhere(self._connection)
 
     async def close(self) -> None:
         import nats.errors
@@ -395,25 +443,14 @@ class NatsOwners:
         """Return messages as any replica of a stream knows them."""
         import nats.errors
 
-        inbox = self._connection.new_inbox()
-        subscription = await self._connection.subscribe(inbox)
-        found: list[tuple[int, str, bytes]] = []
+        subject = f"$JS.API.DIRECT.GET.{stream}"
         try:
-            await self._connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(wanted), reply=inbox)
-            while True:
-                message = await subscription.next_msg(timeout=WAIT)
-                headers: Mapping[str, str] = message.headers or {}
-                if "Nats-Sequence" not in headers:
-                    status = headers.get("Status", "")
-                    if status in ("204", "404"):
-                        return found
-                    raise Unavailable(f"The stream {stream} cannot be read: {status or 'no answer'}")
-                found.append((int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data))
+            *messages, end = await all_answers(self._connection, subject, msgspec.json.encode(wanted), WAIT)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise Unavailable(f"The stream {stream} cannot be read: {error or type(error).__name__}") from None
-        finally:
-            with contextlib.suppress(nats.errors.Error):  # it went with the connection
-                await subscription.unsubscribe()
+        if end.headers["Status"] not in ("204", "404"):
+            raise Unavailable(f"The stream {stream} cannot be read: {end.headers['Status']}")
+        return [(int(one.headers["Nats-Sequence"]), one.headers["Nats-Subject"], one.data) for one in messages]
 
 
 NOBODY = Held(0, Owner(0, ""))

@@ -35,6 +35,10 @@ MOVES = 6000
 """Shards that a node hands over per minute while all are well, so that others get their share."""
 GROUP = 32
 """Shards that are handed over together: their trees stand still meanwhile."""
+JOINING = 120.0
+"""Seconds that a node tries to take part while the servers elect whoever leads its streams."""
+TELL_AGAIN = 5.0
+"""Seconds between two lines in the log about the same trouble."""
 LOOK = 2.0
 """Seconds between looks at the owners; news come at once unless they get lost."""
 
@@ -51,6 +55,7 @@ class Ownership:
         url: str = "",
         labels: Mapping[str, str] | None = None,
         figures: Callable[[], dict[str, float]] = dict,
+        knows: Mapping[str, int] | None = None,
         lease: float = LEASE,
         renewal: float = RENEWAL,
         margin: float = MARGIN,
@@ -66,7 +71,7 @@ class Ownership:
         self._now = now
         self._membership = Membership(
             ground,
-            NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {})),
+            NodeLease(node, self.life, 0, version, url=url, labels=dict(labels or {}), knows=dict(knows or {})),
             lease=lease,
             renewal=renewal,
             margin=margin,
@@ -94,10 +99,13 @@ class Ownership:
         self._free_since: dict[int, float] = {}
         self._promised: dict[int, str] = {}
         """What is to be handed over to whom, as soon as the pace allows."""
+        self._passed_on: set[int] = set()
+        """What this node must not run, because a newer program has written it."""
         self._asked: dict[str, float] = {}
         """Who was asked for shards, and when to ask again."""
         self._live: tuple[str, ...] = ()
         self._next_asking = 0.0
+        self._tell_again = 0.0
 
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -159,8 +167,8 @@ class Ownership:
         return ""
 
     def lock_of(self, node: str) -> str:
-        """Return the name of the file in the data folder that has the id of a node's process."""
-        return "lock"
+        """Return the name of the file in the data folder that has the id of a node's process: only of our own."""
+        return "lock" if node == self._node else ""
 
     # What whoever writes and answers asks.
 
@@ -184,6 +192,17 @@ class Ownership:
         self._doubted.update(shards)
         self._drop(shards)
         self._wake.set()
+
+    def pass_on(self, shard: int, owner: str, number: int) -> bool:
+        """Hand a shard to a node that has this migration, and do not want it back; False: no such node lives."""
+        live = self._nodes.live().items()
+        newer = [node for node, lease in live if node != self._node and lease.knows.get(owner, 0) >= number]
+        if not newer:
+            return False
+        self._passed_on.add(shard)
+        if shard in self._mine:
+            self._promised[shard] = wished(shard, newer)
+        return True
 
     def shards(self) -> list[int]:
         """Return what this node owns."""
@@ -228,24 +247,40 @@ class Ownership:
         """Take part: return when this node has a lease and owns whatever it should that nobody has."""
         self._holder = holder
         await self._ground.listen(self._node, self._membership.heard, self._heard_owners, self._heard_question)
-        await self._membership.begin()
+        end = asyncio.get_running_loop().time() + JOINING
+        await self._begin_by(end)
         self._loops = [
             asyncio.ensure_future(self._always(self._membership.renew_for_ever)),
             asyncio.ensure_future(self._always(self._act_for_ever)),
             asyncio.ensure_future(self._always(self._hand_over_for_ever)),
         ]
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout_at(end):
                 await self._has_looked.wait()
                 if self._acts:
                     await asyncio.wait(list(self._acts))
         except TimeoutError:
+            self._membership.state = "left"
+            self._lease.end()
+            self._drop(list(self._mine))
             await self._stop()
             raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
 
+    async def _begin_by(self, end: float) -> None:
+        while True:
+            try:
+                await self._membership.begin()
+                return
+            except Unavailable as error:
+                if asyncio.get_running_loop().time() > end:
+                    self._membership.state = "left"
+                    raise
+                log.info("The cluster's streams do not answer yet: %s", error)
+                await asyncio.sleep(0.5)
+
     async def leave(self, patience: float = PATIENCE) -> None:
         """Hand over everything, each shard to whoever should have it, and take part no more."""
-        if self._membership.state == "left":
+        if self._membership.state == "left" or not self._loops:  # it never joined, or could not
             await self._stop()
             return
         self._membership.state = "leaving"
@@ -281,6 +316,7 @@ class Ownership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._loops = []
         await self._ground.close()
 
     async def _always(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -290,7 +326,9 @@ class Ownership:
                 await act()
                 return
             except Unavailable as error:
-                log.warning("The cluster's streams do not answer: %s", error)
+                if self._now() >= self._tell_again:  # it is tried four times a second
+                    self._tell_again = self._now() + TELL_AGAIN
+                    log.warning("The cluster's streams do not answer: %s", error)
             except Exception:
                 log.exception("Ownership stumbled and goes on.")
             await asyncio.sleep(0.25)
@@ -302,8 +340,11 @@ class Ownership:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._acts.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("Shards were not moved.", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Unavailable):
+            log.warning("Shards were not moved yet: %s", error)
+        elif error is not None:
+            log.error("Shards were not moved.", exc_info=error)
         self._wake.set()
 
     # What is known of owners.
@@ -424,7 +465,7 @@ class Ownership:
         """Return what this node should own and others have."""
         wanted: dict[str, list[int]] = {}
         for shard, wish in enumerate(_wish(live)):
-            if wish == self._node and shard not in self._mine and shard not in self._busy:
+            if wish == self._node and not (shard in self._mine or shard in self._busy or shard in self._passed_on):
                 owner = self._known.get(shard, NOBODY).owner
                 if owner.node in live and owner.node != self._node:
                     wanted.setdefault(owner.node, []).append(shard)
@@ -552,15 +593,13 @@ class Ownership:
             except Exception:
                 log.exception("%d shards were not let go of well.", len(shards))
                 ended_well = False
+            # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
+            let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
+            releases = {
+                shard: Held(epoch.sequence, Owner(epoch.number + 1, "", self.life, shards[shard], ended_well))
+                for shard, epoch in let_go.items()
+            }
             while True:
-                releases = {
-                    shard: Held(
-                        self._mine[shard].sequence,
-                        Owner(self._mine[shard].number + 1, "", self.life, to, ended_well),
-                    )
-                    for shard, to in shards.items()
-                    if shard in self._mine
-                }
                 try:
                     async with self._writing:
                         stored = await self._ground.write(releases)
@@ -568,11 +607,8 @@ class Ownership:
                 except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
                     await asyncio.sleep(1)
-            for shard in releases:
-                self._mine.pop(shard, None)
             self._learn(stored)
-            taken = [shard for shard in releases if shard not in stored]
-            self._doubted.update(taken)
+            self._doubted.update(shard for shard in releases if shard not in stored)
         finally:
             self._busy.difference_update(shards)
             self._unsettled.update(shards)

@@ -36,6 +36,8 @@ SOON = 0.02
 HIGH = 4 * 1024 * 1024
 """Bytes that may be on their way before nobody should write more."""
 LOW = HIGH // 4
+NOTHING = 1 << 63
+"""In place of the number of a packet."""
 
 
 class Kind(IntEnum):
@@ -220,8 +222,9 @@ class Pipe(asyncio.Transport):
 
     def _say(self, kind: int, number: int) -> None:
         self._unsaid = 0
-        # An answer is wanted by whoever asks: it should know if there is nobody to give one.
-        self._publish(_pack(kind, number, self._taken), self._sent + 1 if kind == ASKED else 0)
+        # An answer is wanted by whoever asks: it should know if there is nobody to give one. What is sent after it may
+        # be heard by somebody who came back in between: nothing is said to be unheard.
+        self._publish(_pack(kind, number, self._taken), NOTHING if kind == ASKED else 0)
 
     def _look_after(self) -> None:
         now = self._loop.time()

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.chain import Base, ChainBroken, tree_id, unseal
+from sapwood.kernel.archiving import archive_state
+from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import (
     MARKS,
     PARKED,
@@ -32,14 +35,19 @@ from sapwood.kernel.kept import (
 from sapwood.kernel.ports import Archive, Record
 from sapwood.kernel.restoring import State, get_snapshot, heal, put_together
 from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.segments import Line, get_segment, lines_of, segments, tree_from_segments
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.owners import Owner, decode, encode
+from sapwood.runtimes.cluster.segments import Line, get_segment, lines_of, segment_key, segments, tree_from_segments
 from sapwood.runtimes.cluster.shipping import INDEX, ask_leader, position
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 32
 TRIES = 20
+ROLL_CALL = 1.5
+"""Seconds that nodes have to say that they are there."""
+SETUP = "setup"
+"""Where in the archive it stands whose it is."""
 
 
 class Recovered(msgspec.Struct):
@@ -57,11 +65,74 @@ class Recovered(msgspec.Struct):
     """Trees that did not come back as they were last, and why."""
 
 
+class Setup(msgspec.Struct, frozen=True):
+    """Whose an archive is, and how that cluster is cut."""
+
+    cluster: str
+    layout: Layout
+
+
+async def setup_of(archive: Archive) -> Setup | None:
+    """Return whose an archive is; None: nobody's yet."""
+    data = await archive.get(SETUP)
+    return None if data is None else msgspec.json.decode(data, type=Setup)
+
+
+async def check_archive(connection: Any, names: Names, archive: Archive) -> None:
+    """Have the archive know whose it is; `UsageError` if it is another cluster's, or has what the log has lost."""
+    mine = Setup(names.cluster, names.layout)
+    await archive.put(SETUP, msgspec.json.encode(mine), only_new=True)
+    found = await setup_of(archive)
+    if found is not None and found != mine:
+        raise UsageError(
+            f"The archive is that of the cluster {found.cluster!r} with {found.layout.streams} streams, and this is "
+            f"{names.cluster!r} with {names.layout.streams}. Each has to have one of its own."
+        )
+    for stream in range(names.layout.streams * names.layout.cells):
+        if (await position(connection, names.stream(stream))).last == 0:
+            async for _ in archive.keys(f"{segment_key(stream, 0).rpartition('/')[0]}/"):
+                raise UsageError(
+                    f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
+                    "its data. Begin with what the archive has: `sapwood cluster restore`."
+                )
+
+
+async def nodes_there(connection: Any, names: Names) -> list[str]:
+    """Return the nodes that answer now, whatever became of their leases."""
+    import nats.errors
+
+    inbox = connection.new_inbox()
+    answers = await connection.subscribe(inbox)
+    nodes: list[str] = []
+    end = time.monotonic() + ROLL_CALL
+    try:
+        await connection.publish(names.who, b"", reply=inbox)
+        while (left := end - time.monotonic()) > 0:
+            message = await answers.next_msg(timeout=left)
+            if message.data:
+                nodes.append(message.data.decode())
+    except (nats.errors.Error, TimeoutError):
+        pass
+    finally:
+        await answers.unsubscribe()
+    return sorted(nodes)
+
+
+async def check_no_nodes(connection: Any, names: Names) -> None:
+    """Raise `UsageError` if a node runs."""
+    if nodes := await nodes_there(connection, names):
+        raise UsageError(f"Nodes are running: {', '.join(nodes)}. Stop them first.")
+
+
 async def tree_at(archive: Archive, names: Names, root: Address, until: float) -> State | None:
     """Return a tree as it was at a time; None: there was none, or nothing so old is kept."""
     tree = tree_id(root)
-    stream = names.layout.stream_of(shard_of(root))
-    records = await tree_from_segments(archive, stream, tree, until)
+    records = await tree_from_segments(archive, names.layout.stream_of(shard_of(root)), tree, until)
+    return await _at(archive, tree, records, until)
+
+
+async def _at(archive: Archive, tree: str, records: Sequence[Record], until: float) -> State | None:
+    """Return a tree as it was at a time, from its messages up to then and its snapshots."""
     best: Base | None = None
     async for key in archive.keys(f"{SNAPSHOTS}/{tree}/"):
         name = name_of(key)
@@ -71,7 +142,7 @@ async def tree_at(archive: Archive, names: Names, root: Address, until: float) -
     if records:
 
         async def read() -> list[Record]:
-            return records
+            return list(records)
 
         healed = await heal([read], archive, tree)
         state = None if healed is None else healed.state
@@ -83,11 +154,38 @@ async def tree_at(archive: Archive, names: Names, root: Address, until: float) -
     return None if state is None or state.tail.is_end or state.tail.moved_to else state
 
 
-async def restore_everything(connection: Any, names: Names, archive: Archive) -> Recovered:
+async def every_tree_at(archive: Archive, names: Names, until: float, lost: dict[str, str]) -> AsyncIterator[State]:
+    """Return all trees as they were at a time; `lost` gets those of which that is not whole any more, and why."""
+
+    async def at_most(tree: str, lines: Sequence[Line]) -> State | None:
+        try:
+            return await _at(archive, tree, _records(tree, lines), until)
+        except ChainBroken as error:
+            lost[tree] = str(error)
+            return None
+
+    seen: set[str] = set()
+    for stream in range(names.layout.streams * names.layout.cells):
+        trees = (await _read_stream(archive, stream, until)).trees
+        for tree, lines in trees.items():
+            seen.add(tree)
+            if (state := await at_most(tree, lines)) is not None:
+                yield state
+    last = ""
+    async for key in archive.keys(f"{SNAPSHOTS}/"):
+        if (tree := key.split("/")[-2]) not in seen and tree != last:
+            last = tree
+            if (state := await at_most(tree, [])) is not None:
+                yield state
+
+
+async def restore_everything(connection: Any, names: Names, archive: Archive, until: float | None = None) -> Recovered:
     """Write all that the archive has back to the streams of a cluster, which are empty, so that nodes can open it.
 
-    No node may run meanwhile. `UsageError` if the streams are not empty.
+    `until`: as it was at this time; None: all of it. No node may run meanwhile. `UsageError` if one does, or the
+    streams are not empty.
     """
+    await check_no_nodes(connection, names)
     streams = names.layout.streams * names.layout.cells
     for stream in range(streams):
         there = await position(connection, names.stream(stream))
@@ -96,10 +194,11 @@ async def restore_everything(connection: Any, names: Names, archive: Archive) ->
                 f"The stream {names.stream(stream)!r} is not empty. Restoring is for a cluster that has lost its log: "
                 "make its streams anew first."
             )
+    await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
     marks = await _marks(archive)
     result = Recovered()
     for stream in range(streams):
-        await _restore_stream(connection, names, archive, stream, marks, result)
+        await _restore_stream(connection, names, archive, stream, marks, until, result)
     for tree, key in marks.items():
         # What is left are trees of which the second copy has nothing.
         await _restore_mark(archive, tree, key, result)
@@ -133,36 +232,88 @@ async def _restore_mark(archive: Archive, tree: str, key: str, result: Recovered
     result.parked += 1
 
 
-async def _restore_stream(
-    connection: Any, names: Names, archive: Archive, stream: int, marks: dict[str, str], result: Recovered
-) -> None:
+class _Read(NamedTuple):
+    """What the second copy has of a stream."""
+
+    trees: dict[str, list[Line]]
+    """The messages of trees that count, up to the time that was asked for."""
+    undone: dict[str, Line]
+    """The last message of each tree that was stored later."""
+    others: dict[str, Line]
+    """The last alarms and owners, by subject."""
+    last: int
+    newest: float
+    """When the last message was stored."""
+
+
+async def _read_stream(archive: Archive, stream: int, until: float | None) -> _Read:
     trees: dict[str, list[Line]] = {}
+    undone: dict[str, Line] = {}
     others: dict[str, Line] = {}
-    last = 0
+    last, newest = 0, 0.0
     for line in await _index(archive, stream):
         others[line.subject] = line
     async for _, segment in segments(archive, stream):
         last = max(last, segment.last)
-        result.newest[stream] = max(result.newest.get(stream, 0.0), segment.ended)
         for line in await asyncio.to_thread(lines_of, segment):
-            if line.kind != "tree":
+            is_late = until is not None and line.at > until
+            if not is_late:
+                newest = max(newest, line.at)
+            if line.kind == "tree":
+                if is_late:
+                    undone[line.tree] = line
+                    continue
+                some = trees.setdefault(line.tree, [])
+                if _counts_alone(line):
+                    some.clear()
+                some.append(line)
+            elif not is_late or line.kind == "owner":  # whoever owns a shard next comes after all that did
                 known = others.get(line.subject)
                 if known is None or known.sequence < line.sequence:
                     others[line.subject] = line
-                continue
-            some = trees.setdefault(line.tree, [])
-            if _counts_alone(line):
-                some.clear()
-            some.append(line)
-    if last:
-        await _begin_at(connection, names.stream(stream), last + 1)
-    for some in _batches(list(trees.items())):
+    return _Read(trees, undone, others, last, newest)
+
+
+async def _restore_stream(
+    connection: Any,
+    names: Names,
+    archive: Archive,
+    stream: int,
+    marks: dict[str, str],
+    until: float | None,
+    result: Recovered,
+) -> None:
+    found = await _read_stream(archive, stream, until)
+    if not found.last:
+        return
+    result.newest[stream] = found.newest
+    await _begin_at(connection, names.stream(stream), found.last + 1)
+    put = _Put(connection, names, archive, result)
+    for some in _batches([tree for tree in found.trees if tree not in found.undone]):
+        await asyncio.gather(*(put.tree(tree, found.trees[tree], marks.pop(tree, "")) for tree in some))
+    for some in _batches(list(found.undone)):
+        for tree in some:
+            marks.pop(tree, None)
         await asyncio.gather(
-            *(_restore_tree(connection, archive, tree, lines, marks.pop(tree, ""), result) for tree, lines in some)
+            *(put.earlier(tree, found.trees.get(tree, []), found.undone[tree], until or 0.0) for tree in some)
         )
-    for some in _batches([line for line in others.values() if line.data]):
-        await asyncio.gather(*(_publish(connection, line) for line in some))
+    for some in _batches([line for line in found.others.values() if line.data]):
+        await asyncio.gather(*(put.line(_released(line) if line.kind == "owner" else line) for line in some))
         result.alarms += sum(line.kind == "alarm" for line in some)
+
+
+def _released(line: Line) -> Line:
+    """Return the message of an owner, who is gone, so that nobody waits for it."""
+    try:
+        owner = decode(line.data)
+    except msgspec.DecodeError:
+        return line
+    free = Owner(owner.epoch + 1, "", ended_well=False)
+    return Line(line.sequence, line.at, line.subject, encode(free))
+
+
+def _records(tree: str, lines: Sequence[Line]) -> list[Record]:
+    return [Record(tree, line.sequence, line.data) for line in lines]
 
 
 def _counts_alone(line: Line) -> bool:
@@ -174,52 +325,86 @@ def _counts_alone(line: Line) -> bool:
     return (message.base is not None and message.part == 0) or message.is_end or bool(message.moved_to)
 
 
-async def _restore_tree(
-    connection: Any, archive: Archive, tree: str, lines: Sequence[Line], mark: str, result: Recovered
-) -> None:
-    if mark and is_parked(mark):
-        place = int(mark.rsplit("/", 1)[1].split("-")[1])
-        lines = [line for line in lines if line.sequence > place]
-        if not lines:
-            result.parked += 1
-            return
-    records = [Record(tree, line.sequence, line.data) for line in lines]
+class _Put:
+    """Writes to the streams of a cluster."""
 
-    async def read() -> list[Record]:
-        return records
+    def __init__(self, connection: Any, names: Names, archive: Archive, result: Recovered) -> None:
+        self._connection = connection
+        self._names = names
+        self._archive = archive
+        self._result = result
 
-    try:
-        healed = await heal([read], archive, tree)
-    except (ChainBroken, Unavailable) as error:
-        result.lost[tree] = str(error)
-        return
-    assert healed is not None
-    whole = {record.sequence for record in healed.records}
-    if healed.records[-1].sequence < lines[-1].sequence:
-        result.lost[tree] = f"Its messages after {healed.records[-1].sequence} follow none that was copied."
-    for line in lines:
-        if line.sequence in whole:
-            await _publish(connection, line)
-            result.messages += 1
-    result.trees += 1
-
-
-async def _publish(connection: Any, line: Line) -> None:
-    """Store a message again, where it was; once, however often that is tried."""
-    import nats.errors
-
-    headers = {"Nats-Msg-Id": f"restored-{line.sequence}"}
-    why: object = ""
-    for _ in range(TRIES):
-        try:
-            answer = msgspec.json.decode((await connection.request(line.subject, line.data, 5, headers=headers)).data)
-            if "error" not in answer:
+    async def tree(self, tree: str, lines: Sequence[Line], mark: str) -> None:
+        """Store the messages of a tree again, as far as they are whole."""
+        result = self._result
+        if mark and is_parked(mark):
+            place = int(mark.rsplit("/", 1)[1].split("-")[1])
+            lines = [line for line in lines if line.sequence > place]
+            if not lines:
+                result.parked += 1
                 return
-            why = answer["error"].get("description")
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            why = error
-        await asyncio.sleep(0.5)
-    raise Unavailable(f"The log does not take what is restored: {why}")
+        records = _records(tree, lines)
+
+        async def read() -> list[Record]:
+            return records
+
+        try:
+            healed = await heal([read], self._archive, tree)
+        except (ChainBroken, Unavailable) as error:
+            result.lost[tree] = str(error)
+            return
+        assert healed is not None
+        whole = {record.sequence for record in healed.records}
+        if healed.records[-1].sequence < lines[-1].sequence:
+            result.lost[tree] = f"Its messages after {healed.records[-1].sequence} follow none that was copied."
+        for line in lines:
+            if line.sequence in whole:
+                await self.line(line)
+                result.messages += 1
+        result.trees += 1
+
+    async def earlier(self, tree: str, lines: Sequence[Line], last: Line, until: float) -> None:
+        """Store a tree as it was at a time, after what became of it later; `last` is the last message of that."""
+        state: State | None = None
+        try:
+            state = await _at(self._archive, tree, _records(tree, lines), until)
+        except ChainBroken as error:
+            self._result.lost[tree] = str(error)
+        undone = unseal(Record(tree, last.sequence, last.data))
+        root = Address.parse(undone.message.root)
+        message = Message(
+            root=str(root),
+            epoch=undone.message.epoch,
+            previous=0,
+            before=undone.digest,
+            at=time.time(),
+            version=version("sapwood"),
+            base=None if state is None else await archive_state(self._archive, root, state),
+            is_end=state is None,
+        )
+        await self.line(Line(last.sequence, last.at, last.subject, seal(message)[0]))
+        self._result.messages += 1
+        self._result.trees += state is not None
+
+    async def line(self, line: Line) -> None:
+        """Store a message; once, however often that is tried."""
+        import nats.errors
+
+        # The cluster may have another name now.
+        subject = f"{self._names.cluster}.log.{line.subject.partition('.log.')[2]}"
+        headers = {"Nats-Msg-Id": f"restored-{line.sequence}"}
+        why: object = ""
+        for _ in range(TRIES):
+            try:
+                reply = await self._connection.request(subject, line.data, 5, headers=headers)
+                answer = msgspec.json.decode(reply.data)
+                if "error" not in answer:
+                    return
+                why = answer["error"].get("description")
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                why = error
+            await asyncio.sleep(0.5)
+        raise Unavailable(f"The log does not take what is restored: {why}")
 
 
 async def _begin_at(connection: Any, stream: str, sequence: int) -> None:

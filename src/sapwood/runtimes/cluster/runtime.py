@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import socket
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sapwood.clock import Clock, SystemClock
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
+from sapwood.kernel.classes import all_classes
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
 from sapwood.kernel.keeping import Keeper, Replicas, Shipping
@@ -22,11 +24,12 @@ from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect, disconnect, found
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
+from sapwood.storage.migrations import framework
 
 HOST_LETTERS = 40
 
@@ -133,8 +136,16 @@ class ClusterRuntime:
 
     async def start(self, deps: object) -> Node:
         """Connect to the cluster; the node owns nothing before `listen`."""
+        try:
+            return await self._start(deps)
+        except BaseException:
+            self.release()
+            raise
+
+    async def _start(self, deps: object) -> Node:
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.recovery import check_archive
         from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
         from sapwood.runtimes.cluster.shipping import Shipper
@@ -147,9 +158,14 @@ class ClusterRuntime:
         async with AsyncExitStack() as stack:
             archive = self._archive or ObjectArchive(settings.archive)
             connection = await connect(settings.nats, name)
-            stack.push_async_callback(connection.close)
+            stack.push_async_callback(disconnect, connection)
             names = await found(connection, settings.cluster, self._layout)
-            owners = self._make_owners(NatsOwners(connection, names, name), name, version=version("sapwood"))
+            try:
+                await check_archive(connection, names, archive)
+            except Unavailable as error:
+                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
+            ground = NatsOwners(connection, names, name)
+            owners = self._make_owners(ground, name, version=version("sapwood"), knows=migrations())
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
@@ -171,6 +187,7 @@ class ClusterRuntime:
             node, keeper = member.node, member.keeper
             Answering(node, far)
             node.leave = owners.leave
+            node.pass_on = owners.pass_on
 
             async def listen() -> None:
                 await transport.listen()
@@ -228,6 +245,12 @@ def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
         lock.release()
         raise
     return lock
+
+
+def migrations() -> dict[str, int]:
+    """Return how many migrations this program has, of whom."""
+    own = {kind.type: len(kind.migrations) for kind in all_classes() if kind.migrations}
+    return {**own, **framework()}
 
 
 def node_name() -> str:

@@ -23,6 +23,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.keeping import Lag
 from sapwood.kernel.ports import Archive
 from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.connecting import all_answers
 from sapwood.runtimes.cluster.segments import (
     SEGMENTS,
     Line,
@@ -64,35 +65,29 @@ async def read_batch(
     """Return messages of a stream as a replica near the connection has them, and how many more there are."""
     import nats.errors
 
-    inbox = connection.new_inbox()
-    answers = await connection.subscribe(inbox, pending_bytes_limit=1 << 30)
-    lines: list[Line] = []
+    subject = f"$JS.API.DIRECT.GET.{stream}"
     try:
-        await connection.publish(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(question), reply=inbox)
-        while True:
-            message = await answers.next_msg(timeout=timeout)
-            headers: dict[str, str] = message.headers or {}
-            status = headers.get("Status")
-            if status is None:
-                lines.append(
-                    Line(
-                        int(headers["Nats-Sequence"]),
-                        _seconds(headers["Nats-Time-Stamp"]),
-                        headers["Nats-Subject"],
-                        message.data,
-                    )
-                )
-            elif status == "204":
-                return lines, int(headers.get("Nats-Num-Pending", "0"))
-            elif status == "404":
-                return lines, 0
-            else:
-                raise Unavailable(f"A replica of {stream} says {status} {headers.get('Description', '')}.")
+        *messages, end = await all_answers(connection, subject, msgspec.json.encode(question), timeout)
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise Unavailable(f"No replica of {stream} answers: {error or type(error).__name__}") from None
-    finally:
-        if not connection.is_closed:
-            await answers.unsubscribe()
+    lines: list[Line] = []
+    for message in messages:
+        headers: dict[str, str] = message.headers
+        lines.append(
+            Line(
+                int(headers["Nats-Sequence"]),
+                _seconds(headers["Nats-Time-Stamp"]),
+                headers["Nats-Subject"],
+                message.data,
+            )
+        )
+    match end.headers["Status"]:
+        case "204":
+            return lines, int(end.headers.get("Nats-Num-Pending", "0"))
+        case "404":
+            return lines, 0
+        case status:
+            raise Unavailable(f"A replica of {stream} says {status} {end.headers.get('Description', '')}.")
 
 
 async def ask_leader(connection: Any, what: str, stream: str, question: Mapping[str, object]) -> dict[str, Any] | None:
@@ -281,19 +276,18 @@ class Shipper:
         """
         horizon = time.time() - self._history
         keys = [key async for key in self._archive.keys(f"{SEGMENTS}/{self._stream:04}/")]
-        low, high = 0, max(len(keys) - 1, 0)  # the last one stays: it says where to go on
-        while low < high:
-            middle = (low + high) // 2
-            segment = await get_segment(self._archive, keys[middle])
-            if segment is None or segment.ended < horizon:
-                low = middle + 1
-            else:
-                high = middle
-        if not low:
+        old = 0
+        for key in keys[:-1]:  # the last one stays: it says where to go on
+            # One after the other: those that have no message any more do not say how old they are.
+            segment = await get_segment(self._archive, key)
+            if segment is not None and segment.count and segment.ended >= horizon:
+                break
+            old += 1
+        if not old:
             return 0
         await self.index()
-        await self._archive.remove(keys[:low])
-        return low
+        await self._archive.remove(keys[:old])
+        return old
 
     async def index(self) -> None:
         """Have the archive know all alarms and owners of the stream as they are now."""

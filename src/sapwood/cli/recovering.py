@@ -1,0 +1,136 @@
+"""`cluster backup` and `cluster restore`: what is made of the log and the archive of a cluster, without a node."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sapwood.address import Address
+from sapwood.cli.words import counted
+from sapwood.errors import NotFound, UsageError
+from sapwood.kernel.backup import back_up_stored, put_into, until_finished
+from sapwood.kernel.ports import Archive
+from sapwood.kernel.restoring import State
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.recovery import (
+    Recovered,
+    check_no_nodes,
+    every_tree_at,
+    restore_everything,
+    setup_of,
+    tree_at,
+)
+
+
+def moment(text: str | None) -> float | None:
+    """Return a time that somebody wrote."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise UsageError(f"{text!r} is no time with a zone. Write it as 2026-11-16T05:00:00Z or …+01:00.")
+    return at.timestamp()
+
+
+async def back_up(
+    nats: str, cluster: str, archive: Archive, folder: Path, root: Address | None, at: float | None
+) -> int:
+    """Copy one tree, or all, as they are or were at a time; return how many there were."""
+    from sapwood.kernel.stored import StoredTrees
+    from sapwood.runtimes.cluster.looking import names_of
+    from sapwood.runtimes.cluster.nats_log import NatsLog
+    from sapwood.runtimes.cluster.replicas import NatsReplicas
+    from sapwood.runtimes.cluster.shipping import Shipper
+
+    if at is not None and at > time.time():
+        raise UsageError("That time has not come yet.")
+    connection = await connect(nats, "sapwood cluster backup")
+    try:
+        names = await names_of(connection, cluster)
+        if at is None:
+            log = NatsLog(connection, names)
+            try:
+                replicas = NatsReplicas(connection, names, archive)
+                return await back_up_stored(StoredTrees(log, archive, replicas), folder, root)
+            finally:
+                log.close()
+        for stream in range(names.layout.streams * names.layout.cells):
+            await Shipper(connection, names, stream, archive).ship()  # so that the archive has all up to now
+        return await _back_up_at(names, archive, folder, root, at)
+    finally:
+        await connection.close()
+
+
+async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Address | None, at: float) -> int:
+    if root is not None:
+        state = await tree_at(archive, names, root, at)
+        if state is None:
+            raise NotFound(
+                f"The archive has no {root} as of then: it was not there, or that is longer ago than is kept.",
+                path=root.steps,
+            )
+        await put_into(folder, root, state)
+        return 1
+    count = 0
+    lost: dict[str, str] = {}
+    with until_finished(folder) as left:
+        if left is not None:
+            await asyncio.to_thread(shutil.rmtree, left)
+        trees: AsyncIterator[State] = every_tree_at(archive, names, at, lost)
+        async for state in trees:
+            await put_into(folder, Address.parse(state.tail.root), state)
+            count += 1
+    for tree, why in lost.items():
+        print(f"{tree}: {why}", file=sys.stderr)
+    return count
+
+
+async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -> Recovered:
+    """Have a cluster whose log is empty begin with what the archive has."""
+    setup = await setup_of(archive)
+    connection: Any = await connect(nats, "sapwood cluster restore")
+    try:
+        layout = Layout() if setup is None else setup.layout
+        await check_no_nodes(connection, Names(cluster, layout))  # before there is a log that they could write to
+        names = await found(connection, cluster, layout)
+        if setup is not None and names.layout != setup.layout:
+            raise UsageError(
+                f"The cluster {cluster!r} has {names.layout.streams} streams, and that of the archive has "
+                f"{setup.layout.streams}: that cannot be changed. Restore into another cluster, or delete the streams "
+                "of this one."
+            )
+        return await restore_everything(connection, names, archive, at)
+    finally:
+        await connection.close()
+
+
+def told(result: Recovered) -> Iterator[str]:
+    """Return what came back, in lines."""
+    if not result.newest and not result.parked:
+        yield "The archive has nothing."
+        return
+    yield (
+        f"{counted(result.trees, 'trees')} with {counted(result.messages, 'messages')} are in the log again, "
+        f"{counted(result.parked, 'parked trees')} in the archive, and {counted(result.alarms, 'alarms')}."
+    )
+    for stream, newest in sorted(result.newest.items()):
+        yield f"Stream {stream} came back up to {_when(newest)}."
+    yield "What was stored later did not reach the archive and is lost: that may be the last 10 seconds."
+    for tree, why in result.lost.items():
+        yield f"{tree}: {why}"
+
+
+def _when(at: float) -> str:
+    return (
+        datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else "nothing"
+    )

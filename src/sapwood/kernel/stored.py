@@ -1,0 +1,128 @@
+"""Reads trees from wherever a cluster has them: the log, its copies, and the archive.
+
+Any node can read any tree so, whoever runs it. Nothing is written, and nothing is believed that is not whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
+
+from sapwood.address import Address
+from sapwood.errors import Unavailable
+from sapwood.kernel.chain import ChainBroken, tree_id
+from sapwood.kernel.kept import MARKS, last_mark
+from sapwood.kernel.ports import Archive, FencedLog
+from sapwood.kernel.restoring import Read, State, heal, read_tree
+from sapwood.kernel.shards import SHARDS, shard_of
+
+PATIENCE = 30.0
+"""Seconds that a log is waited for which nobody leads."""
+STUCK = 8.0
+"""Seconds after which a question may be without an answer because two copies differ."""
+DIFFER = 6
+"""How often copies may differ before that is no accident."""
+
+
+class Replicas(Protocol):
+    """The copies of the log, one by one."""
+
+    async def newest(self, shard: int, tree: str) -> int:
+        """Return the highest place that any copy has a message of the tree at."""
+        ...
+
+    def reads(self, shard: int, tree: str) -> Iterable[Read]:
+        """Return a way to read a tree from each copy."""
+        ...
+
+    async def distrust(self, shard: int) -> None:
+        """Have another server lead the stream of a shard: the one that does has lost something."""
+        ...
+
+
+class StoredTrees:
+    """All trees of a cluster."""
+
+    def __init__(self, log: FencedLog, archive: Archive, replicas: Replicas | None = None) -> None:
+        self._log = log
+        self._archive = archive
+        self._replicas = replicas
+
+    async def read(self, shard: int, tree: str) -> State | None:
+        """Return a tree as whoever leads the log knows it, unless another copy knows more; None: there is none.
+
+        `ChainBroken` if it is not whole there.
+        """
+        if self._replicas is None:
+            return await read_tree(await self._log.read(shard, tree), self._archive, tree)
+        end = time.monotonic() + PATIENCE
+        differed = 0
+        while differed < DIFFER:
+            try:
+                async with asyncio.timeout(STUCK):
+                    records, newest = await asyncio.gather(
+                        self._log.read(shard, tree), self._replicas.newest(shard, tree)
+                    )
+                if newest <= (records[-1].sequence if records else 0):
+                    return await read_tree(records, self._archive, tree)
+                differed += 1  # a copy may be ahead for a moment of whoever leads
+                await asyncio.sleep(0.02 * differed**2)
+            except (TimeoutError, Unavailable) as error:
+                # Either nobody leads now, or who does and the replica that was read do not have the same.
+                if time.monotonic() > end:
+                    raise Unavailable(f"The log of tree {tree} cannot be read: {error or 'no answer'}") from None
+                if await self._is_led(shard, tree):
+                    differed += DIFFER // 2
+        raise ChainBroken(
+            f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."
+        )
+
+    async def _is_led(self, shard: int, tree: str) -> bool:
+        try:
+            assert self._replicas is not None
+            await self._replicas.newest(shard, tree)
+            return True
+        except Unavailable:
+            await asyncio.sleep(0.2)
+            return False
+
+    async def healed(self, shard: int, tree: str) -> State | None:
+        """Return a tree, put together from all copies if no single one is whole."""
+        try:
+            return await self.read(shard, tree)
+        except ChainBroken:
+            if self._replicas is None:
+                raise
+            newest = await self._replicas.newest(shard, tree)
+            healed = await heal(self._replicas.reads(shard, tree), self._archive, tree, newest)
+            if healed is None or healed.seen < newest:
+                raise
+            return healed.state
+
+    async def tree(self, root: Address) -> State | None:
+        """Return a tree; None: there is none."""
+        state = await self.healed(shard_of(root), tree_id(root))
+        return state if state is not None and state.files else None
+
+    async def every(self) -> AsyncIterator[State]:
+        """Return all trees that there are, also those that nobody has open and those that were parked."""
+        seen: set[str] = set()
+        for shard, trees in (await self._log.trees(range(SHARDS))).items():
+            for tree in trees:
+                seen.add(tree)
+                state = await self.healed(shard, tree)
+                if state is not None and state.files:
+                    yield state
+        last = ""
+        async for key in self._archive.keys(f"{MARKS}/"):
+            if (tree := key.split("/")[-2]) in seen or tree == last:
+                continue
+            last = tree
+            marked = await last_mark(self._archive, tree)
+            if marked is None:
+                continue  # destroyed meanwhile
+            state = await self.tree(Address.parse(marked[1].root))
+            if state is not None:
+                yield state
