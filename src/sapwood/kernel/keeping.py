@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
+from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
 from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
@@ -268,10 +269,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Stop what `look_after` began."""
-        tasks = [*self._tasks, *(task for _, task in self._shipping.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._tasks, *(task for _, task in self._shipping.values())])
         self._shipping.clear()
 
     def lags(self) -> dict[int, Lag]:
