@@ -14,6 +14,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -499,9 +500,17 @@ async def stored_bytes(nodes: Group, names: Names) -> int:
 METRICS = {metric.__name__: metric for metric in (commit, agents, call, hand_over, kill, leader, idle, server)}
 
 
+async def measured(name: str) -> None:
+    """Measure one of them; whoever ends the program has its servers end, too."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await METRICS[name]()
+
+
 def main() -> None:
     for name in sys.argv[1:] or METRICS:
-        uvloop.run(METRICS[name]())
+        uvloop.run(measured(name))
 
 
 if __name__ == "__main__":

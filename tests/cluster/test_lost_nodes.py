@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,11 @@ from tests.cluster.servers import S3, Nats
 from sapwood.address import Address
 from sapwood.client import connect
 from sapwood.kernel.node import TREES, tree_folder
+from sapwood.kernel.shards import shard_of
+from sapwood.runtimes.cluster.owners import wished
 
 APP = f"{Path(__file__).with_name('lost_app.py')}:app"
+NAMES = ("lost", "b", "c")
 IDLE = 200
 LEASE = 12.0
 MOST = LEASE + 10.0
@@ -57,6 +61,12 @@ def trees(*nodes: NodeProcess) -> set[str]:
     return {folder.name for node in nodes for folder in (node.data / TREES).iterdir() if "." not in folder.name}
 
 
+def kept_by(node: str, cls: type[Any], name: str) -> str:
+    """Return a name for a tree that this one of the nodes keeps when all are there."""
+    names = (f"{name}-{n}" for n in itertools.count())
+    return next(one for one in names if wished(shard_of(Address.root_of(cls.__name__, one)), NAMES) == node)
+
+
 def folder_of(cls: type[Any], name: str) -> str:
     return tree_folder(Path(), Address.root_of(cls.__name__, name)).name
 
@@ -75,11 +85,13 @@ async def test_what_a_killed_node_had_to_do_goes_on_elsewhere_and_nothing_else_i
         lost = nodes["lost"]
         for at in range(0, IDLE, 20):
             await asyncio.gather(*(write(lost, f"idle-{n}", "here") for n in range(at, at + 20)))
-        await write(lost, "busy", "here")
+        busy = kept_by("lost", LostWorker, "busy")
+        names = {name: kept_by("lost", cls, name) for name, (cls, _, _) in WORK.items()}
+        await write(lost, busy, "here")
         nodes.start("b", "c")
         rest = [nodes["b"], nodes["c"]]
         for name, (cls, begin, _) in WORK.items():
-            async with connect(lost.url, cls, name, timeout=60) as remote:
+            async with connect(lost.url, cls, names[name], timeout=60) as remote:
                 await begin(remote)
                 await remote.stub.lines()
         await asyncio.sleep(0.5)
@@ -88,23 +100,23 @@ async def test_what_a_killed_node_had_to_do_goes_on_elsewhere_and_nothing_else_i
 
         lost.kill()
         killed = time.monotonic()
-        await write(rest[0], "busy", "again")
+        await write(rest[0], busy, "again")
         took = time.monotonic() - killed
         gate.touch()
         for name, (cls, _, wanted) in WORK.items():
-            async with asyncio.timeout(90), connect(rest[1].url, cls, name, timeout=60) as remote:
+            async with asyncio.timeout(90), connect(rest[1].url, cls, names[name], timeout=60) as remote:
                 while len(await remote.stub.lines()) < len(wanted):  # noqa: ASYNC110 - seen from outside
                     await asyncio.sleep(0.2)
                 assert await remote.stub.lines() == wanted
 
         opened = trees(*rest) - before
-        busy = {folder_of(LostWorker, "busy"), *(folder_of(cls, name) for name, (cls, _, _) in WORK.items())}
+        at_work = {folder_of(LostWorker, busy), *(folder_of(cls, names[name]) for name, (cls, _, _) in WORK.items())}
         print(
             f"\nkill -9 to the first write elsewhere {took:.1f} s with a lease of {LEASE:.0f} s; of {len(theirs)} idle "
-            f"trees {len(opened & theirs)} were opened, of {len(busy)} busy ones {len(opened & busy)}"
+            f"trees {len(opened & theirs)} were opened, of {len(at_work)} others {len(opened & at_work)}"
         )
         assert len(theirs) > IDLE / 4
-        assert opened <= busy, "a tree with nothing to do was opened"
-        assert took < MOST
+        assert opened == at_work, "a tree with nothing to do was opened"
+        assert 5 < took < MOST  # it was the killed node's
         for n in (0, IDLE - 1):  # and they are there when asked for
             assert await write(rest[0], f"idle-{n}", "again") == 2

@@ -254,7 +254,8 @@ async def test_npm_clients_come_back_and_only_what_was_in_flight_at_the_close_fa
         assert len(calls) == len(set(calls))
         assert set(each["done"]) <= set(calls), "what was answered is not kept"
         done_unheard += len(set(calls) - set(each["done"]))
-        assert each["closes"] == [1012], "closed by the restart of its own node, once"
+        # By the restart of its own node, once; what follows are attempts while nobody listened.
+        assert (each["closes"][0], each["closes"].count(1012)) == (1012, 1)
     done = sum(len(each["done"]) for each in seen)
     print(
         f"\nnpm: {done} calls answered, {len(failed)} failed, of which {done_unheard} were done: {failed[:2]}; "

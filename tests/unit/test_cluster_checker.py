@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
+from tests.faults.cluster.cell import Node
 from tests.faults.cluster.checker import check, check_chain
 from tests.faults.cluster.history import Act, History, Kept, Written
+from tests.faults.cluster.said import unexpected
 
 from sapwood.kernel.chain import Message, seal
 from sapwood.kernel.ports import Record
@@ -131,3 +136,22 @@ def test_a_chain_with_a_gap_and_one_of_two_owners_are_found() -> None:
     assert "does not follow" in problems(first, third)[0]
     assert "is from an owner before the last" in problems(first, second, third)[0]
     assert "was changed" in problems(first, second[:-1] + b"\1")[0]
+
+
+def test_errors_and_damage_in_a_nodes_log_are_told_once_and_a_full_disk_is_not(tmp_path: Path) -> None:
+    node = Node("n0", "", cast(Any, None), tmp_path / "n0.log")
+    traced = "Traceback (most recent call last):\n  File …\n"
+    node.log.write_text(
+        "10:00:00 INFO    sapwood is running\n"
+        f"10:00:01 ERROR   Task exception was never retrieved\n{traced}KeyError: 3\n"
+        f"10:00:02 ERROR   Task exception was never retrieved\n{traced}KeyError: 3\n"
+        "10:00:03 ERROR   the log of Ledger:a1 is not whole\n"
+        f"10:00:04 ERROR   a call failed\n{traced}OSError: No space left on device\n"
+        "TASK main\n    Traceback\n"
+    )
+
+    assert unexpected(node) == [
+        "n0 wrote: Task exception was never retrieved KeyError: 3",
+        "n0 wrote: the log of Ledger:a1 is not whole",
+    ]
+    assert unexpected(node) == []

@@ -495,10 +495,10 @@ class NoIndex(Shipper):
 async def test_a_segment_without_messages_does_not_make_those_before_it_old() -> None:
     archive = MemoryArchive()
     now = time.time()
-    ages = [9, 8, None, 2, None, 1, None, 0]
+    ages = [9, 2, None, None, 1, 0]
     for first, days in enumerate(ages, start=1):
         lines = [] if days is None else [Line(first, now - days * 86400, "c.log.0.0.tree.aa", b"x")]
         await archive.put(segment_key(0, first), pack_segment(0, first, first, lines))
     shipper = NoIndex(None, Names("c", Layout(streams=1)), 0, archive, history=7 * 86400.0)
-    assert await shipper.sweep() == 3
-    assert min([key async for key in archive.keys(f"{SEGMENTS}/")]) == segment_key(0, 4)
+    assert await shipper.sweep() == 1
+    assert min([key async for key in archive.keys(f"{SEGMENTS}/")]) == segment_key(0, 2)

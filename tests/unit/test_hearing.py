@@ -21,6 +21,9 @@ def test_a_client_understands_what_the_server_says() -> None:
     assert hearing.hear(frames.result("1", b"[1]", done=False)) == hearing.Answer("1", b"[1]", None, False)
     assert hearing.hear(frames.result("1", None, done=True)) == hearing.Answer("1", b"", None, True)
     assert hearing.hear(frames.error("1", "boom")) == hearing.Answer("1", b"", "boom", True)
+    assert hearing.hear(frames.error("1", "away", "unavailable")) == hearing.Answer(
+        "1", b"", "away", True, "unavailable"
+    )
     assert hearing.hear(frames.identity("ann", "player", state_follows=True)) == hearing.Identity("ann", "player", True)
     assert hearing.hear(frames.state(b'{"n":1}')) == hearing.State(b'{"n":1}')
     assert hearing.hear(frames.state_error(frames.READONLY)) == hearing.StateRefused(frames.READONLY)

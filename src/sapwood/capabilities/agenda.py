@@ -131,8 +131,7 @@ class Agenda:
         actor = self._actor
         actor.home.slices.commit()
         noted, due, dead = self._noted, self.first_due(), int(self.calls.has_dead())
-        if (waiting := actor.to_leave()) is not None:
-            await waiting
+        await actor.leave()
         if noted != self._noted:
             self._to_settle = True  # more was written meanwhile, and is not kept yet
             return

@@ -8,11 +8,10 @@ and in the end kept as a dead letter.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import logging
-from asyncio import CancelledError, Future
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -280,13 +279,13 @@ class StoredCalls:
         self._lanes.add(lane)
         return True
 
-    async def _run(self, call: Call, row: Row, counted: Future[None] | None) -> None:
+    async def _run(self, call: Call, row: Row, counted: bool) -> None:
         call.enter()
         again: float | None = None
         try:
             try:
-                if counted is not None:
-                    await asyncio.shield(counted)  # others wait for it too
+                if counted:
+                    await self._actor.leave()
                 await until_free(self._db)  # another call of the agent may be in long_sql()
                 if self._is_wished(row):
                     name, who = f"{self._actor.kind.type}.{row.method}", str(self._actor.address)
@@ -315,22 +314,21 @@ class StoredCalls:
         here = self._db.execute("SELECT 1 FROM sapwood_calls WHERE number = ?", row.number)
         return bool(here) and not self._actor.detached
 
-    def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], Future[None] | None]:
+    def _count_deaths(self, rows: list[Row]) -> tuple[list[Row], bool]:
         """Some may have been what ended the process before this one: note it, so that none can do so for ever.
 
-        Returns what to await before they are begun.
+        Returns whether that has to be kept before they are begun.
         """
         taken = self._actor.host.crashed_before(self._actor.address.root)
         old = {row.number for row in rows if taken is not None and row.due_at is not None and row.due_at <= taken}
         if not old:
-            return rows, None
+            return rows, False
         self._db.begin()
         self._db.execute(
             "UPDATE sapwood_calls SET died = died + 1 WHERE number IN (SELECT value FROM json_each(?))",
             to_text(sorted(old)).decode(),
         )
-        counted = self._actor.to_leave()
-        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], counted
+        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], True
 
     async def _attempt(self, row: Row) -> float | None:
         """Call a method; return when it is due again."""

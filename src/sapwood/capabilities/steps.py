@@ -126,8 +126,7 @@ class Steps:
                 limit="payload_bytes",
             )
         self._store(work, name, packed)
-        if (waiting := self._actor.to_leave()) is not None:
-            await waiting
+        await self._actor.leave()
         return value if copier.takes(value) else copier.unpack(packed)
 
     async def sleep_until(self, time: datetime) -> None:

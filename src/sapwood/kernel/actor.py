@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from asyncio import CancelledError, Future, Task
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import Context
 from threading import get_ident
 from time import monotonic
@@ -25,7 +25,7 @@ from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Reply
 from sapwood.kernel.copying import AS_IS, Copies
 from sapwood.kernel.crossing import crossing, describe, mistake
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports import Gate, OutOfTouch
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.sockets import Sockets
@@ -40,6 +40,8 @@ C = TypeVar("C")
 
 THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process or the loop; nobody is left to be told."""
+TOUCH = 0.05
+"""Seconds between two looks at whether a node may answer again."""
 CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
 
 
@@ -466,7 +468,7 @@ class Actor:
             except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
                 failure = error
             try:
-                if (waiting := self.to_leave()) is not None:
+                if (waiting := self._to_answer(call)) is not None:
                     call.is_done = True
                     await waiting
             except CancelledError:
@@ -514,10 +516,33 @@ class Actor:
             raise again(self.dropped)
         return gate.wait(self.database)
 
-    async def leave(self) -> None:
-        """Return when everything this agent wrote so far is durable."""
+    def _to_answer(self, call: Call) -> Awaitable[None] | None:
+        """Return what to await before a call may be answered; None if it may be now."""
+        try:
+            return self.to_leave()
+        except OutOfTouch:
+            if call.client is not None:
+                raise  # a client may go to another node at once
+            return self.leave()
+
+    async def leave_now(self) -> None:
+        """Do as `leave` for a client, which may go to another node at once: `OutOfTouch` if this one may not answer."""
         if (waiting := self.to_leave()) is not None:
             await waiting
+
+    async def leave(self) -> None:
+        """Return when everything this agent wrote so far is durable, and this node may answer.
+
+        It may be out of touch for a while, which is no mistake of what runs here: nothing is to fail for good by
+        that. If the tree is taken by another node meanwhile, it is dropped here.
+        """
+        while True:
+            try:
+                if (waiting := self.to_leave()) is not None:
+                    await waiting
+                return
+            except OutOfTouch:
+                await asyncio.sleep(TOUCH)
 
     async def free(self) -> None:
         """Return when the agent's database can be used: another of its calls may be in long_sql()."""

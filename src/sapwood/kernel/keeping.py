@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
@@ -104,8 +105,8 @@ class Keeper:
         """All trees, also those that other nodes run."""
         self._ship = ship
         self._shipping: dict[int, tuple[Shipping, asyncio.Task[None]]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-        """Held while a tree is brought, put away or parked."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Held while a tree is brought, put away or parked; gone when nobody holds it or waits for it."""
         self._live: set[str] = set()
         """Trees of which the archive knows that the log has messages."""
         self._adopted: dict[str, int] = {}
@@ -121,9 +122,10 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _lock(self, tree: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(tree, asyncio.Lock())
+        lock = self._locks.get(tree)
+        if lock is None:
+            lock = self._locks[tree] = asyncio.Lock()
+        return lock
 
     async def bring(self, root: Address, folder: Path, aliases: Sequence[Address] = ()) -> None:
         """Make the folder of a tree what the log and the archive say, and let the gate go on from there.

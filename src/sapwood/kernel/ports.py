@@ -244,6 +244,13 @@ class Moved(NotBegun):
         super().__init__(f"{root} is run by another process.")
 
 
+class OutOfTouch(Unavailable):
+    """This node may not answer now. Its trees may still be its own: what they do may go on when it may answer again."""
+
+    def __init__(self, text: str = "This node may not answer now: it has lost touch with the cluster.") -> None:
+        super().__init__(text)
+
+
 class Fenced(Unavailable):
     """Somebody else owns the shard now: nothing of it may be written or answered here any more."""
 

@@ -19,7 +19,7 @@ from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
-from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, settle
+from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, OutOfTouch, settle
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
@@ -139,7 +139,7 @@ class ReplicatedGate:
 
     def wait(self, database: Database) -> Future[None] | None:
         if not self._may_answer():
-            raise Unavailable("This node may not answer now: it has lost touch with the cluster.")
+            raise OutOfTouch
         tree = (self._files.get(database) or self._found(database)).tree
         if tree.error is not None:
             raise Unavailable(str(tree.error))
@@ -158,7 +158,7 @@ class ReplicatedGate:
         elif self._may_answer():
             settle(leaving, None)
         else:
-            settle(leaving, Unavailable("This node may not answer now: it has lost touch with the cluster."))
+            settle(leaving, OutOfTouch())
 
     def follows(self, database: Database, other: Database) -> None:
         pass  # a tree has one order anyway, and its line in the index of alarms goes before what it is about

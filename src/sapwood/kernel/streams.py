@@ -61,11 +61,9 @@ class Channel:
             try:
                 async for item in generator:
                     copied = copy(item)
-                    if (waiting := actor.to_leave()) is not None:
-                        await waiting
+                    await actor.leave()
                     await self.put(copied)
-                if (waiting := actor.to_leave()) is not None:
-                    await waiting
+                await actor.leave()
             finally:
                 # In this task and its context, whether it is parked at a yield or was cancelled inside.
                 await generator.aclose()

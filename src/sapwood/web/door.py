@@ -292,7 +292,7 @@ class Door:
         request = cast(Request, arrival.request)
 
         async def leaving(message: MutableMapping[str, Any]) -> None:
-            await actor.leave()
+            await actor.leave_now()
             await send(message)
 
         async def work() -> None:

@@ -29,9 +29,13 @@ REACHED = 3.0
 """Seconds after which a client goes to another node, if this one is not reached."""
 SESSION = 25
 """Calls that a client makes through one node, at most."""
-WATCH = 400
+WATCH = 150
 """As many of a client that only reads: it stays while its node is cut off."""
+AT_ONCE = 6
+"""How many lists are looked at together at the end."""
 QUIET = 0.3
+THE_END = "the end"
+"""Through whom what is left was asked for."""
 LEVELS = ((), ((Page, "p"),), ((Page, "p"), (Line, "l")))
 """The agents below a root whose lists are written."""
 
@@ -175,17 +179,23 @@ class Round:
         by_root: dict[str, list[str]] = {}
         for run, root in self.runs.items():
             by_root.setdefault(root, []).append(run)
-        for place in self.places:
-            if (kept := await self._insist(lambda url, place=place: self._look_at(url, place))) is not None:
-                self.history.kept[place.path] = kept
-        for root, runs in by_root.items():
-            place = Place(root, 0)
-            for run in runs:
-                act = Act("carry", place.path, run, time.monotonic(), "the end")
-                answer = await self._insist(lambda url, place=place, run=run: self._carry(url, place, run))
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def look_at(place: Place) -> None:
+            async with turns:
+                if (kept := await self._insist(lambda url: self._look_at(url, place))) is not None:
+                    self.history.kept[place.path] = kept
+
+        async def hear_of(place: Place, run: str) -> None:
+            async with turns:
+                act = Act("carry", place.path, run, time.monotonic(), THE_END)
+                answer = await self._insist(lambda url: self._carry(url, place, run))
                 if answer is not None:
                     act.end, act.last = time.monotonic(), answer
                 self.history.acts.append(act)
+
+        await asyncio.gather(*map(look_at, self.places))
+        await asyncio.gather(*(hear_of(Place(root, 0), run) for root, runs in by_root.items() for run in runs))
 
     async def _insist(self, ask: Callable[[str], Any]) -> Any:
         """Return what any node answers, in the time that everything is to be well again in; None: nobody did."""
@@ -222,7 +232,7 @@ def _only_read(node: str, place: Place) -> bool:
     What is written at a node that is cut off waits, and so does every read behind it: an old state is only told by
     a node that nobody writes at.
     """
-    return (int(node[1:]) + int(place.root.rpartition("-")[2])) % 2 == 0
+    return (int(node[1:]) + int(place.root.rpartition("-")[2])) % 3 == 0
 
 
 async def _kept(stub: Any) -> Kept:
@@ -248,13 +258,27 @@ def counted(acts: Sequence[Act]) -> dict[str, Any]:
     """Return how often what was asked for, how often it was not answered, and the longest anybody waited."""
     answered = [act for act in acts if act.is_answered]
     times = sorted(act.end - act.begin for act in answered)
-    silent = sorted(act.end for act in answered)
-    gaps = [after - before for before, after in itertools.pairwise(silent)]
     return {
         "asked": len(acts),
         "answered": len(answered),
         "p50": round(times[len(times) // 2], 4) if times else None,
         "p99": round(times[len(times) * 99 // 100], 4) if times else None,
         "longest answer": round(times[-1], 3) if times else None,
-        "longest time in which nobody was answered": round(max(gaps, default=0.0), 3),
+    }
+
+
+def availability(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return how much of the time in which a cluster was broken somebody was answered."""
+    answering = total = 0
+    longest = 0.0
+    for one in rounds:
+        acts = [act for act in one.history.acts if act.node != THE_END]
+        ends = sorted(act.end for act in acts if act.is_answered)
+        answering += len({int(end) for end in ends})
+        total += int(max(ends) - min(act.begin for act in acts)) + 1 if ends else 0
+        longest = max([longest, *(after - before for before, after in itertools.pairwise(ends))])
+    return {
+        "seconds in which somebody was answered": answering,
+        "of seconds": total,
+        "longest time in which nobody was answered": round(longest, 3),
     }

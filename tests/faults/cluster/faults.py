@@ -17,7 +17,7 @@ SOME = (1.0, 3.0, 6.0)
 """Seconds that something is out of order for, which is shorter than a lease."""
 PAUSES = (5.0, 6.0, 8.0, 13.0, 16.0, 20.0)
 """Seconds that a process stands still or is cut off: shorter than a lease, about as long, and longer."""
-RESTS = (4.0, 8.0, 10.0, 15.0)
+RESTS = (8.0, 12.0, 12.0, 16.0)
 """Seconds between two things that are done in each lane, at most: somebody has to get something done, too."""
 
 Fault = Callable[[], Awaitable[str]]

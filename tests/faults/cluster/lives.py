@@ -33,7 +33,7 @@ from tests.faults.cluster.aimed import BLOWS, strike
 from tests.faults.cluster.cell import SERVERS, Cell
 from tests.faults.cluster.chains import CLUSTER, look_at_chains
 from tests.faults.cluster.checker import check
-from tests.faults.cluster.clients import Round, counted
+from tests.faults.cluster.clients import Round, availability, counted
 from tests.faults.cluster.faults import PAUSES, Blow, Faults
 from tests.faults.cluster.said import unexpected
 from tests.faults.cluster.stem import Stem
@@ -174,6 +174,7 @@ class Run:
             "rounds": len(self.rounds),
             "by kind": dict(sorted(Counter(act.kind for act in acts if act.is_answered).items())),
             **counted(acts),
+            **availability(self.rounds),
             "problems of clients": dict(Counter(_kind(act.problem) for act in acts if act.problem).most_common(12)),
             "trees and messages in the log": self.chains,
             "verified with the archive": self.verified,

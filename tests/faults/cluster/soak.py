@@ -52,7 +52,7 @@ WHAT = {
 
 
 PAGE = """\
-# A cluster that was broken for an hour
+# A cluster that was broken for {minutes:.0f} minutes
 
 What this page tells was written by a program, `python -m tests.faults.cluster.soak`, and is what one long run gave.
 The same faults, fewer of them, are done in every full run of the tests.
@@ -74,6 +74,8 @@ The same faults, fewer of them, are done in every full run of the tests.
 | half of them within | {p50:.1f} ms |
 | 99 of 100 within | {p99:.2f} s |
 | longest answer | {longest:.1f} s |
+| seconds in which somebody was answered | {answering:,} of {seconds:,} |
+| longest time in which nobody was answered | {silence:.0f} s |
 
 A client waits 20 s for an answer, and what it did not get counts as unknown: it may be there, once.
 
@@ -84,7 +86,8 @@ A client waits 20 s for an answer, and what it did not get counts as unknown: it
   was acknowledged before it was asked for, whichever node it went through.
 - No item was written by an ownership older than one that had written before; each ownership had one process.
 - Alarms rang once and never early; fibers finished, and no completed step ran again; a run has one output.
-- Every tree's chain in the log is whole.
+- Every tree's chain in the log is whole, at every server, and so is the second copy in the archive.
+- No node ended by itself, and none wrote of an error that nobody expected.
 
 ## What was broken
 
@@ -105,8 +108,11 @@ def report(result: dict[str, Any], options: argparse.Namespace) -> str:
         minutes=result["seconds"] / 60,
         found=f"{len(found)} things were" if found else "Nothing was",
         by_kind="\n".join(f"| answered: `{kind}` | {count:,} |" for kind, count in result["by kind"].items()),
-        p50=1000 * result["p50"],
-        longest=result["longest answer"],
+        p50=1000 * (result["p50"] or 0.0),
+        longest=result["longest answer"] or 0.0,
+        answering=result["seconds in which somebody was answered"],
+        seconds=result["of seconds"],
+        silence=result["longest time in which nobody was answered"],
         kinds="\n".join(f"| `{kind}` | {count} | {WHAT.get(kind, '')} |" for kind, count in result["kinds"].items()),
         beside=", ".join(f"{others}: {count} times" for others, count in result["at once"].items()),
         nodes=options.nodes,

@@ -125,6 +125,14 @@ async def go_elsewhere(connection: Any) -> None:
     await connection.force_reconnect()
 
 
+async def disconnect(connection: Any) -> None:
+    """End a connection, also one whose servers are gone."""
+    import nats.errors
+
+    with contextlib.suppress(OSError, nats.errors.Error):
+        await connection.close()
+
+
 def _user_of(urls: list[str]) -> tuple[str | None, str | None]:
     for url in urls:
         parts = urlsplit(url)

@@ -24,7 +24,7 @@ from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect, disconnect, found
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
@@ -136,6 +136,13 @@ class ClusterRuntime:
 
     async def start(self, deps: object) -> Node:
         """Connect to the cluster; the node owns nothing before `listen`."""
+        try:
+            return await self._start(deps)
+        except BaseException:
+            self.release()
+            raise
+
+    async def _start(self, deps: object) -> Node:
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
         from sapwood.runtimes.cluster.recovery import check_archive
@@ -151,7 +158,7 @@ class ClusterRuntime:
         async with AsyncExitStack() as stack:
             archive = self._archive or ObjectArchive(settings.archive)
             connection = await connect(settings.nats, name)
-            stack.push_async_callback(connection.close)
+            stack.push_async_callback(disconnect, connection)
             names = await found(connection, settings.cluster, self._layout)
             try:
                 await check_archive(connection, names, archive)
