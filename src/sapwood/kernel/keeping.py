@@ -300,9 +300,10 @@ class Keeper:
             return
         for stream in range(streams):
             running = self._shipping.get(stream)
-            if running is not None and (stream not in owned or running[1].done()):
-                running[1].cancel()
+            if running is not None and running[1].done():
                 del self._shipping[stream]
+            elif running is not None and stream not in owned:
+                running[1].cancel()  # and again at the next look if it got lost
             elif running is None and stream in owned:
                 shipping = self._ship(stream)
                 self._shipping[stream] = shipping, asyncio.create_task(shipping.run())
