@@ -395,6 +395,7 @@ async def waiting(one: Served, cls: Any) -> tuple[Any, Client]:
     await say(client, "r1", ONE)
     await client.until(lambda frame: "tool-input-available" in str(frame.get("body")))
     await say(client, "r2", ONE, TWO)
+    await client.call("anything")  # what a client sends is taken in order: the agent knows of r2 now
     cls.gate.set()
     await done(client, "r1")
     assert [approval.tool for approval in await agent.approvals()] == ["pay"]

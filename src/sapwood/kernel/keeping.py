@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
+from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
 from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
@@ -270,10 +271,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Stop what `look_after` began."""
-        tasks = [*self._tasks, *(task for _, task in self._shipping.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._tasks, *(task for _, task in self._shipping.values())])
         self._shipping.clear()
 
     def lags(self) -> dict[int, Lag]:
@@ -302,9 +300,10 @@ class Keeper:
             return
         for stream in range(streams):
             running = self._shipping.get(stream)
-            if running is not None and (stream not in owned or running[1].done()):
-                running[1].cancel()
+            if running is not None and running[1].done():
                 del self._shipping[stream]
+            elif running is not None and stream not in owned:
+                running[1].cancel()  # and again at the next look if it got lost
             elif running is None and stream in owned:
                 shipping = self._ship(stream)
                 self._shipping[stream] = shipping, asyncio.create_task(shipping.run())

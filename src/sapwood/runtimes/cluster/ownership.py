@@ -20,6 +20,7 @@ from typing import Any
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
+from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.ports import Epoch, Holder
 from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
@@ -291,9 +292,7 @@ class Ownership:
             async with asyncio.timeout(patience):
                 if self._acts:  # what is being gained has to be let go too
                     _, hanging = await asyncio.wait(list(self._acts), timeout=1)
-                    for act in hanging:
-                        act.cancel()
-                    await asyncio.gather(*hanging, return_exceptions=True)
+                    await cancel_all(hanging)
                 others = [node for node in self._nodes.live() if node != self._node]
                 await self._release({shard: wished(shard, others) for shard in self._mine})
                 self._membership.state = "left"
@@ -314,10 +313,7 @@ class Ownership:
         await self._stop()
 
     async def _stop(self) -> None:
-        tasks = [*self._loops, *self._acts]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._loops, *self._acts])
         self._loops = []
         await self._ground.close()
 
