@@ -87,16 +87,16 @@ LIMITS = """## What limits what
 - **A replicated commit** is on the disks of two of three servers, each of which waits for its own disk. Three servers
   and the node share the machine here; what a commit of ours has beside the bare message is SQLite's commit, reading
   its pages from the log of the database, and a digest over them.
-- **Many agents that commit at once** share messages and the disks' waiting. Then it is processor time that counts: a
-  commit takes about as much of it in the node as in all three servers together, half of that in SQLite. With two cores
-  for all four processes that is what limits it; with servers on machines of their own it is the node's core.
-- **A call to an agent on another node** is a request over NATS, which crosses between processes four times. The rest is
-  what a call to another worker has, too.
+- **Many agents that commit at once** share messages and the disks' waiting. A commit of ours takes three to four times
+  the processor time in the node that the bare message takes there, and about the same in the three servers. All four
+  processes share two cores here; where the servers have machines of their own was not measured.
+- **A call to an agent on another node** is a request over NATS and its answer, each through at least one server. The
+  rest is what a call to another worker has, too.
 - **A hand-over** is as long as it takes to read the tree again at the new owner, which had nothing of it: all that the
   log holds, and an object from the archive, each checked. Small trees take a fraction of it.
 - **After the loss of a node** its lease has to be over beyond doubt: that is nearly all of the time. After the loss of
   the server that leads a part of the log, the others elect another one.
-- **A tree that rests** is nothing but objects in the archive. To wake it takes three requests there, one after the
+- **A tree that rests** is nothing but objects in the archive. To wake it takes several requests there, one after the
   other.
 - **An open database** is mostly SQLite's: 32 KiB for the index of its log alone.
 """

@@ -12,6 +12,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import InvalidName, Unavailable
 from sapwood.kernel.node import MOVED, Node
+from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.ports import FencedLog, Record
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.tree import Tree
@@ -118,7 +119,15 @@ def _line(record: Record) -> tuple[Address, float | None, int] | None:
 def _is_called(tree: Tree, waited: float) -> bool:
     """Return whether to wait for a call in the tree. What is done by the clock goes on elsewhere."""
     calls = [call for actor in tree.actors.values() for call in actor.calls if call.work is None]
-    return (waited < GRACE and bool(calls)) or (waited < LAST_ANSWERS and any(call.is_done for call in calls))
+    if waited < GRACE and calls:
+        return True
+    return waited < LAST_ANSWERS and (any(call.is_done for call in calls) or _has_frames(tree))
+
+
+def _has_frames(tree: Tree) -> bool:
+    """Return whether something that was said to clients still waits for the log."""
+    outboxes = [actor.found(Outbox) for actor in tree.actors.values()]
+    return any(outbox is not None and outbox.until_empty() is not None for outbox in outboxes)
 
 
 if TYPE_CHECKING:

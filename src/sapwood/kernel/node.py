@@ -365,13 +365,18 @@ class Node:
 
         `kept` is called before that, as soon as nothing of it will be written any more.
         """
-        self.trees.pop(tree.address, None)
+        self._forget(tree)
         if self.keeper is None:
             return None
         work = self._in_background(self.keeper.put_away(tree.address, tree.folder, kept))
         self._putting_away[tree.address] = work
         work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
         return work
+
+    def _forget(self, tree: Tree) -> None:
+        self.trees.pop(tree.address, None)
+        for database in tree.databases.values():
+            self._open.pop(database, None)
 
     async def _until_put_away(self, root: Address) -> None:
         if (work := self._putting_away.get(root)) is not None:
@@ -387,7 +392,7 @@ class Node:
 
     def lose(self, tree: Tree) -> None:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
-        self.trees.pop(tree.address, None)
+        self._forget(tree)
         # What its agents said last may have been lost with it.
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         tree.die(Unavailable(MOVED))

@@ -593,6 +593,8 @@ class Door:
                     if counts is None:
                         raise
                     raise Leaving(counts) from None
+                if actor is not None and counts is not None and not self._node.owns(socket.address.root):
+                    raise Leaving(counts)  # it went while it was woken, and whoever runs it next is told this again
             pending = self._clients(actor).message(socket, data) if actor is not None and actor.ready else None
             if counts is not None:
                 counts.add(len(data))
