@@ -331,7 +331,7 @@ def test_what_is_damaged_is_named(copy: Path, sql: str, what: str) -> None:
 
 def test_a_file_that_is_no_database_is_named_and_the_others_are_looked_at(copy: Path) -> None:
     (child,) = (path for path in copy.rglob("*.db") if path.stem != "root")
-    child.with_name(child.name + "-wal").unlink()
+    child.with_name(child.name + "-wal").unlink(missing_ok=True)
     child.write_bytes(b"x" * 10_000)
     counts = Counter[str]()
 

@@ -32,6 +32,7 @@ from tests.conformance.replicated import Alive, StoringGate, is_backup
 
 from sapwood import App
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.errors import Unavailable
 from sapwood.kernel import shards
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Archive, Gate
@@ -77,10 +78,14 @@ class Mortal(Ownership):
 
     async def die(self) -> None:
         await super().die()
-        place, lease = await self._ground.last_lease(self._node)
-        if lease is not None and lease.life == self.life:
+        is_told = False
+        while not is_told:  # what it sent last may still be on its way
+            place, lease = await self._ground.last_lease(self._node)
+            if lease is None or lease.life != self.life:
+                return
             last = msgspec.structs.replace(lease, beat=lease.beat + 1_000_000, state="left")
-            await self._ground.renew(last, place)
+            with contextlib.suppress(Unavailable):
+                is_told = await self._ground.renew(last, place) is not None
 
 
 class Onlooker(Mortal):

@@ -145,6 +145,8 @@ class Ownership:
                     node = self._runs(shard)
                     if node:
                         return node
+                    if self._membership.state == "left":
+                        raise Unavailable("The app is not running: this node takes part in its cluster no more.")
                     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiter)
                     await waiter
@@ -308,12 +310,13 @@ class Ownership:
 
     async def die(self) -> None:
         """Take part no more as the end of the process does: nothing is said or written."""
-        self._state = "left"
+        self._membership.state = "left"
         self._lease.end()
         await self._stop()
 
     async def _stop(self) -> None:
         await cancel_all([*self._loops, *self._acts])
+        self._tell_waiting()
         self._loops = []
         await self._ground.close()
 
