@@ -348,6 +348,8 @@ class NatsOwners:
         owners: Callable[[Mapping[int, Held]], None],
         asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
     ) -> None:
+        import nats.errors
+
         async def heard_lease(message: Any) -> None:
             lease(msgspec.msgpack.decode(message.data, type=NodeLease))
 
@@ -359,8 +361,13 @@ class NatsOwners:
 
         async def answer(message: Any) -> None:
             question = msgspec.msgpack.decode(message.data, type=_Question)
-            agreed = await asked(question.node, question.shards, question.question)
-            await message.respond(b"yes" if agreed else b"no")
+            try:
+                agreed = await asked(question.node, question.shards, question.question)
+            except Unavailable as error:  # it asks again
+                log.info("A question of %s is not answered now: %s", question.node, error)
+                agreed = False
+            with contextlib.suppress(nats.errors.Error):  # the connection went meanwhile
+                await message.respond(b"yes" if agreed else b"no")
 
         async def heard_question(message: Any) -> None:
             task = asyncio.ensure_future(answer(message))
