@@ -39,23 +39,25 @@ test-all:
     failed=0
     export SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}"
     # Each life waits for the one before, and is then looked at: one run of lives at a time leaves cores idle.
-    pytest -n 2 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
+    pytest -n 3 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
     pytest -m alone tests/faults || failed=1
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers -k 'not disk' tests/conformance || failed=1
-    # The same once more where trees lie in a log: one node over a log in memory, and three nodes over three NATS servers.
-    # What does not apply there is in tests/conformance/exclusions.toml, with why.
+    # The same once more where trees lie in a log. What does not apply is in tests/conformance/exclusions.toml, with why.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance || failed=1
-    # Real NATS servers and S3: those that start many of them, one file at a time.
-    pytest --inline-snapshot disable tests/cluster || failed=1
+    # Real NATS servers and S3, and nodes of a cluster.
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/cluster || failed=1
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
         tests/conformance/test_{chat,runs,teams}_*.py || failed=1
-    # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
+    # Those wait for each other's processes most of the time: three files at once.
+    pytest -n 3 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
+
+# The conformance suite on three nodes and three NATS servers.
+test-cluster *args:
+    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance {{args}}
 
 # Format, and fix what can be fixed by itself.
 fix:
