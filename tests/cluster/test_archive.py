@@ -181,7 +181,7 @@ def _rows(path: Path) -> list[tuple[object, ...]]:
     connection = apsw.Connection(str(path))
     rows = connection.execute("SELECT id, content FROM rows ORDER BY id").fetchall()
     connection.close()
-    return rows
+    return list(rows)
 
 
 async def test_a_shipper_ships_by_itself_and_says_how_far_it_is(cluster: Cluster) -> None:

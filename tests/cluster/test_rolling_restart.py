@@ -108,7 +108,7 @@ class Speaker:
             finally:
                 speaking.cancel()
                 await asyncio.wait({speaking})
-                speaking.cancelled() or speaking.exception()
+                _ = speaking.cancelled() or speaking.exception()
 
 
 class Caller:

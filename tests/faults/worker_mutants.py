@@ -59,7 +59,7 @@ def replied_first() -> None:
 
 def asked_again() -> None:
     """A call that was under way when its worker died is sent to the next one."""
-    call = FarLine._call
+    call = FarLine.perform
 
     async def call_again(self: FarLine, *args: Any) -> Any:
         try:
@@ -67,7 +67,7 @@ def asked_again() -> None:
         except Unavailable:
             return await call(self, *args)
 
-    FarLine._call = call_again  # pyright: ignore[reportAttributeAccessIssue]
+    FarLine.perform = call_again  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def alarms_left() -> None:

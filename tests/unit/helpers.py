@@ -97,6 +97,15 @@ class RecordingGate:
     async def sync_folder(self, path: Path) -> None:
         pass
 
+    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
+        pass
+
+    async def flushed(self, root: Address) -> None:
+        pass
+
+    def drop(self, root: Address) -> None:
+        pass
+
     async def bury(self, root: Address, folder: Path | None) -> None:
         pass
 

@@ -191,7 +191,7 @@ class World:
         self.random = random.Random(seed)
         self.time = Time()
         self.leases: dict[str, NodeLease] = {}
-        self.owner = (0, "a")
+        self.owner: tuple[int, str] = (0, "a")
         """The last owner message: its place, and whose it is."""
         self.takes = 0
         self.nodes = {name: Node(name, self) for name in "abc"}

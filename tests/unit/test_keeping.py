@@ -163,7 +163,9 @@ async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_file
     assert again.rows() == rows
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(seed=st.integers(0, 10**6), steps=st.lists(st.sampled_from("wwwwwwncspg"), min_size=3, max_size=25))
 def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: str) -> None:
     """w: write, n: another node, c: close and open, s: snapshot while commits go on, p: park, g: a child goes."""
