@@ -40,14 +40,14 @@ test-all:
     export SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}"
     # Each life waits for the one before, and is then looked at: one run of lives at a time leaves cores idle.
     pytest -n 3 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
-    pytest -m alone tests/faults || failed=1
+    pytest -m alone --ignore=tests/faults/cluster tests/faults || failed=1
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers -k 'not disk' tests/conformance || failed=1
     # The same once more where trees lie in a log. What does not apply is in tests/conformance/exclusions.toml, with why.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
     # Real NATS servers and S3, and nodes of a cluster.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/cluster || failed=1
+    pytest -n 2 --dist loadfile --inline-snapshot disable --ignore=tests/cluster/test_rolling_restart.py tests/cluster || failed=1
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
         tests/conformance/test_{chat,runs,teams}_*.py || failed=1
@@ -55,9 +55,15 @@ test-all:
     pytest -n 3 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
-# The conformance suite on three nodes and three NATS servers.
-test-cluster *args:
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance {{args}}
+# A cluster as a whole, for a machine that does nothing else: the conformance suite on three nodes and three NATS servers,
+# a rolling restart, and nodes, servers, networks and disks broken under load.
+test-cluster:
+    #!/usr/bin/env bash
+    failed=0
+    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance || failed=1
+    pytest tests/cluster/test_rolling_restart.py || failed=1
+    pytest -m alone tests/faults/cluster || failed=1
+    exit $failed
 
 # Format, and fix what can be fixed by itself.
 fix:

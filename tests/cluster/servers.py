@@ -35,13 +35,18 @@ def free_ports(count: int) -> list[int]:
 class Nats:
     """One to five NATS servers that form a cell, configured as deploy/nats/server.conf says."""
 
-    def __init__(self, folder: Path, count: int = 3, *, name: str = "cell", sync: str = "always") -> None:
+    def __init__(
+        self, folder: Path, count: int = 3, *, name: str = "cell", sync: str = "always", clusters: int = 100
+    ) -> None:
+        """`clusters`: how many of them a test makes on these servers; the configuration is for one."""
         self.folder = folder
         self.count = count
         ports = free_ports(3 * count)
         self.ports, self.routes, self.monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        text = re.sub(r"max_streams: \d+", "max_streams: 1000", CONFIGURATION.read_text())  # tests make many clusters
+        text = CONFIGURATION.read_text()
+        if clusters > 1:
+            text = re.sub(r"(max_streams|max_ha_assets): \d+", rf"\1: {40 * clusters}", text)
         if sync != "always":
             text = text.replace("sync_interval: always", f"sync_interval: {sync}")
         if count == 1:

@@ -65,12 +65,15 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
         )
 
         counts = [sapwood(tmp_path, "call", "CellTally:a", "hit", "--data", str(folder / f"node-{n}")) for n in (0, 1)]
-        status = sapwood(tmp_path, "cluster", "status", "--json", **environment)
-
         assert [one.stdout.strip() for one in counts] == ["1", "2"], counts
-        seen = json.loads(status.stdout)
-        assert [node["name"] for node in seen["nodes"]] == ["node-0", "node-1"]
-        assert sum(node["shards"] for node in seen["nodes"]) == 4096
+
+        end = time.monotonic() + 60
+        while True:  # shards are on their way for a while, so that both nodes get their share
+            seen = json.loads(sapwood(tmp_path, "cluster", "status", "--json", **environment).stdout)
+            assert [node["name"] for node in seen["nodes"]] == ["node-0", "node-1"]
+            if sum(node["shards"] for node in seen["nodes"]) == 4096:
+                break
+            assert time.monotonic() < end, seen
     finally:
         cell.send_signal(signal.SIGINT)
         code = cell.wait(90)
