@@ -29,6 +29,7 @@ ROOMS = [
     "tests/faults",
     "tests/npm",
     "tests/e2e",
+    "tests/cluster",
     "tests/temporal",
     "tests/browser",
     "examples",
