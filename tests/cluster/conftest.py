@@ -6,7 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.cluster.servers import Nats
+from tests.cluster.servers import S3, Nats
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +15,19 @@ def one_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[Nats, None, 
     servers = Nats(Path(tmp_path_factory.mktemp("nats")), 1).start().wait()
     yield servers
     servers.remove()
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[Nats, None, None]:
+    """Three NATS servers, for the tests of one file."""
+    servers = Nats(tmp_path_factory.mktemp("nats")).start().wait()
+    yield servers
+    servers.remove()
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Generator[S3, None, None]:
+    """A bucket, for the tests of one file."""
+    server = S3(tmp_path_factory.mktemp("s3")).start()
+    yield server
+    server.stop()

@@ -6,11 +6,10 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.cluster.lost_app import LostTalker, LostWorker
 from tests.cluster.processes import NodeProcess, Nodes
 from tests.cluster.servers import S3, Nats
@@ -40,20 +39,6 @@ WORK: dict[str, tuple[type[Any], Callable[[Any], Any], list[str]]] = {
     "chat": (LostTalker, lambda remote: remote.send(json.dumps(ASKED)), ["the question", "the answer"]),
 }
 """What each is asked for, and what is to come of it, once."""
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    servers = Nats(tmp_path_factory.mktemp("nats")).start().wait()
-    yield servers
-    servers.remove()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    server = S3(tmp_path_factory.mktemp("s3")).start()
-    yield server
-    server.stop()
 
 
 def trees(*nodes: NodeProcess) -> set[str]:

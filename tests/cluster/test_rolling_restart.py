@@ -38,20 +38,6 @@ MOST = 2.0
 """Seconds from SIGTERM to the last release; a machine may have a lot else to do."""
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    servers = Nats(tmp_path_factory.mktemp("nats")).start().wait()
-    yield servers
-    servers.remove()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    server = S3(tmp_path_factory.mktemp("s3")).start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def nodes(nats: Nats, s3: S3, tmp_path: Path) -> Iterator[Nodes]:
     with Nodes(nats, s3, tmp_path, APP) as made:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,20 +20,6 @@ from sapwood.runtimes.cluster.owners import wished
 
 APP = f"{Path(__file__).with_name('versions_app.py')}:app"
 BOOKS = [f"b{n}" for n in range(12)]
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    servers = Nats(tmp_path_factory.mktemp("nats")).start().wait()
-    yield servers
-    servers.remove()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    server = S3(tmp_path_factory.mktemp("s3")).start()
-    yield server
-    server.stop()
 
 
 async def write(node: NodeProcess, book: str, text: str, patience: float = 60.0) -> int:

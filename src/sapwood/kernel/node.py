@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import threading
@@ -30,6 +29,7 @@ from sapwood.errors import (
 )
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms, alarms_file, remove_index
+from sapwood.kernel.chain import tree_id
 from sapwood.kernel.circles import Circles
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
@@ -787,8 +787,7 @@ def unfinished(data: Path) -> list[Path]:
 
 def tree_folder(data: Path, root: Address) -> Path:
     """Return where a tree lies: no name a user chose is part of the path."""
-    (step,) = root.steps
-    return data / TREES / hashlib.sha256(f"{step.type}\0{step.name}".encode()).hexdigest()[:40]
+    return data / TREES / tree_id(root)
 
 
 def _may_be(value: object, annotation: Any) -> bool:
