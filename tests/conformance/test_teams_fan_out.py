@@ -132,6 +132,7 @@ async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_los
     async with doing as (_, agent, bench):
         asking = asyncio.create_task(agent.do())
         await bench.seen("begun wait")
+        await over(agent, (await agent.runs())[1].id)
         bench.gates["late"].set()
 
         (winner,) = await asking

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
-from sapwood.kernel import keeping
+from sapwood.kernel import keeping, stored
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
 from sapwood.kernel.kept import MARKS, SNAPSHOTS
 from sapwood.kernel.ports import Entry, Epoch, Record
@@ -303,13 +303,29 @@ async def test_a_tree_is_put_together_from_copies_none_of_which_is_whole(world: 
     assert (await world.node("c").open(ROOT)).rows() == rows
 
 
-async def test_a_leader_without_the_newest_messages_is_found_out(world: World) -> None:
+async def test_a_leader_without_the_newest_messages_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "DIFFER", 0.2)
     rows = await _some(world, 8)
     whole = world.records()
     del world.log._stored[0][5:]
     world.replicas = Copies(world.records(), whole)
     tree = await world.node("b").open(ROOT)
     assert tree.rows() == rows
+    assert world.replicas.distrusted == [SHARD]
+
+
+async def test_a_leader_that_has_not_caught_up_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "DIFFER", 60.0)
+    rows = await _some(world, 8)
+    whole = list(world.log._stored[0])
+    world.replicas = Copies(world.records())
+    del world.log._stored[0][5:]
+    opening = asyncio.create_task(world.node("b").open(ROOT))
+    await asyncio.sleep(1.5)
+    assert not opening.done()
+    world.log._stored[0][:] = whole
+    assert (await opening).rows() == rows
+    assert world.replicas.distrusted == []
 
 
 async def test_copies_that_are_not_whole_together_are_refused(world: World) -> None:

@@ -22,8 +22,10 @@ PATIENCE = 30.0
 """Seconds that a log is waited for which nobody leads."""
 STUCK = 8.0
 """Seconds after which a question may be without an answer because two copies differ."""
-DIFFER = 6
-"""How often copies may differ before that is no accident."""
+AGAIN = 0.05
+DIFFER = 5.0
+"""Seconds that a copy may be ahead of whoever leads before that is no accident: a new leader may still have to apply
+what was agreed on, and an old one that stood still has to hear of the new one."""
 
 
 class Replicas(Protocol):
@@ -58,8 +60,8 @@ class StoredTrees:
         if self._replicas is None:
             return await read_tree(await self._log.read(shard, tree), self._archive, tree)
         end = time.monotonic() + PATIENCE
-        differed = 0
-        while differed < DIFFER:
+        differ_since: float | None = None
+        while True:
             try:
                 async with asyncio.timeout(STUCK):
                     records, newest = await asyncio.gather(
@@ -67,14 +69,18 @@ class StoredTrees:
                     )
                 if newest <= (records[-1].sequence if records else 0):
                     return await read_tree(records, self._archive, tree)
-                differed += 1  # a copy may be ahead for a moment of whoever leads
-                await asyncio.sleep(0.02 * differed**2)
+                await asyncio.sleep(AGAIN)
             except (TimeoutError, Unavailable) as error:
                 # Either nobody leads now, or who does and the replica that was read do not have the same.
                 if time.monotonic() > end:
                     raise Unavailable(f"The log of tree {tree} cannot be read: {error or 'no answer'}") from None
-                if await self._is_led(shard, tree):
-                    differed += DIFFER // 2
+                if not await self._is_led(shard, tree):
+                    differ_since = None
+                    continue
+            if differ_since is None:
+                differ_since = time.monotonic()
+            elif time.monotonic() > differ_since + DIFFER:
+                break
         raise ChainBroken(
             f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."
         )
