@@ -56,6 +56,24 @@ async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_t
         cell.stop()
 
 
+async def test_a_server_that_answers_too_late_is_not_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cell = Nats(tmp_path, 1).start().wait()
+    try:
+        connection = await connecting.connect(cell.urls, "test")
+        cell.pause(0)
+        assert not await connecting.answers(connection)
+        cell.go_on(0)
+        await _until(lambda: not connection._pongs)
+
+        assert await connecting.answers(connection)
+        assert connection.stats["reconnects"] == 0
+        assert caplog.messages == []
+        await connection.close()
+    finally:
+        cell.go_on(0)
+        cell.stop()
+
+
 async def _until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not is_so():

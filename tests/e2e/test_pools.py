@@ -143,6 +143,7 @@ def test_a_worker_of_a_pool_that_dies_is_started_again(pooled: Server, folder: P
     there = call(pooled, "press/a", "process")
 
     os.kill(there, signal.SIGKILL)
+    pooled.wait_for(re.compile("it is started again"))
 
     assert call(pooled, "desk/a", "press", "a") != there
     assert call(pooled, "press/a", "add", 1) == 8

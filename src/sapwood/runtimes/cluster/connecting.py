@@ -45,7 +45,8 @@ async def connect(servers: str, name: str) -> Any:
     The first of them that names a user and a password names them for all: servers tell of each other without.
     """
     import nats.errors
-    from nats.aio.client import Client
+
+    from sapwood.runtimes.cluster.nats_client import NatsClient
 
     urls = [server.strip() for server in servers.split(",")]
     user, password = _user_of(urls)
@@ -58,7 +59,7 @@ async def connect(servers: str, name: str) -> Any:
             told[text] = now
             log.warning("NATS: %s", text)
 
-    connection: Any = Client()
+    connection: Any = NatsClient()
 
     def choose(servers: list[Any], _: object) -> tuple[Any, float]:
         """Take the next server, not the one that was just left: it may stand still, and take connections."""
@@ -71,7 +72,7 @@ async def connect(servers: str, name: str) -> Any:
         return servers[next((place for place in order if place not in places), 0)], AGAIN
 
     async def lost() -> None:
-        _fail_waiting(connection)
+        connection.fail_waiting()
 
     try:
         async with asyncio.timeout(PATIENCE):
@@ -94,16 +95,6 @@ async def connect(servers: str, name: str) -> Any:
         return connection
     except (OSError, nats.errors.NoServersError, TimeoutError) as error:
         raise Unavailable(f"No NATS server answers at {', '.join(map(_without_user, urls))}: {error}") from None
-
-
-def _fail_waiting(connection: Any) -> None:
-    """Tell whoever waits for an answer that it was lost with the connection, and does not come any more."""
-    import nats.errors
-
-    waiting: dict[str, asyncio.Future[Any]] = getattr(connection, "_resp_map", {})
-    for answer in list(waiting.values()):
-        if not answer.done():
-            answer.set_exception(nats.errors.StaleConnectionError())
 
 
 async def answers(connection: Any) -> bool:

@@ -531,6 +531,8 @@ class Ownership:
             try:
                 await self._holder.gained(shards)
                 break
+            except Unavailable as error:
+                log.warning("%d shards cannot be run yet: %s", len(shards), error)
             except Exception:
                 log.exception("%d shards cannot be run yet.", len(shards))
             await asyncio.sleep(1)
