@@ -174,7 +174,7 @@ def assumptions(assumed: Assumed) -> str:
     """Return what is assumed, as a table."""
     docs = dict(re.findall(r'^    (\w+): float = .*\n    """(.*)"""', Path(__file__).read_text(), re.MULTILINE))
     rows = [(f"`{one.name}`", docs[one.name], number(getattr(assumed, one.name))) for one in fields(Assumed)]
-    return rows_of(("name", "what", "assumed"), rows)
+    return rows_of(("name", "what", "assumed"), rows, texts=2)
 
 
 def needs(figures: Figures, assumed: Assumed) -> str:
@@ -198,9 +198,9 @@ def _cell(value: float | None, unit: str) -> str:
     return NONE if value is None else f"{number(value)}{unit}"
 
 
-def rows_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, with numbers on the right."""
-    lines = [f"| {' | '.join(head)} |", "|" + "|".join(["---", *["--:"] * (len(head) - 1)]) + "|"]
+def rows_of(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
+    """Return a table in Markdown: first so many columns of text, then numbers, on the right."""
+    lines = [f"| {' | '.join(head)} |", "|" + "|".join(["---"] * texts + ["--:"] * (len(head) - texts)) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
