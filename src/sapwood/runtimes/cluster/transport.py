@@ -14,25 +14,23 @@ import itertools
 import logging
 import secrets
 import types
-from asyncio import CancelledError, Task
+from asyncio import Task
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
 from typing import Any
 
 import msgspec
 
-from sapwood.kernel.ports import Answer, Exchange, NotBegun
+from sapwood.kernel.ports import NotBegun
 from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.pipe import Pipe, farewell
 from sapwood.runtimes.workers.link import Link
+from sapwood.runtimes.workers.links import Links
 
 log = logging.getLogger(__name__)
 
 VERSION = "sapwood nodes 1"
 PATIENCE = 3.0
 """Seconds that a node is given to answer the first word."""
-LAST_WORDS = 1.0
-"""Seconds that the other nodes are given to read what was said last."""
 SLACK = 1024
 """Bytes that a message may need beside its content."""
 
@@ -49,34 +47,24 @@ class Hello(msgspec.Struct, array_like=True):
 _read_hello = msgspec.msgpack.Decoder(Hello).decode
 
 
-class NatsTransport:
+class NatsTransport(Links):
     """Speaks with the other nodes, and listens to them."""
 
     def __init__(self, here: str, connection: Any, names: Names) -> None:
+        super().__init__()
         self._here = here
         self._nats = connection
         self._names = names
         self._mine = f"{names.speech(here)}.{secrets.token_hex(8)}"
         """Where this life of the node listens; each connection at a number below it."""
         self._numbers = itertools.count(1)
-        self._answers: dict[bytes, Answer] = {}
-        self._links: dict[str, Link] = {}
-        self._connecting: dict[str, Task[Link]] = {}
-        self._incoming: set[Link] = set()
         self._pipes: dict[str, Pipe] = {}
         """By the number of the connection."""
         self._subscriptions: list[Any] = []
         self._listening: asyncio.Lock | None = None
         self._writing: Task[None] | None = None
         self._unwritten: list[tuple[str, bytes, str]] = []
-        self._closed = self._dead = False
-
-    def answer(self, verb: str, answer: Answer) -> None:
-        self._answers[verb.encode()] = answer
-
-    @property
-    def held_up(self) -> int:
-        return sum(link.held_up for link in (*self._links.values(), *self._incoming))
+        self._dead = False
 
     async def listen(self) -> None:
         """Answer the other nodes from now on."""
@@ -92,41 +80,6 @@ class NatsTransport:
         async with self._listening:
             if not self._subscriptions:
                 self._subscriptions.append(await self._nats.subscribe(f"{self._mine}.>", cb=self._heard))
-
-    def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
-        link = self._links.get(node)
-        if link is None or link.is_lost or link.room is not None:
-            return None
-        return link.open(verb.encode(), message, 0)
-
-    async def open(self, node: str, verb: str, message: bytes, *, items: int = 0) -> Exchange:
-        link = self._links.get(node)
-        if link is not None and (waiting := link.until_room()) is not None:
-            await waiting
-        if link is None or link.is_lost:
-            link = await self._link(node)
-        return link.open(verb.encode(), message, items)
-
-    async def _link(self, node: str) -> Link:
-        if self._closed:
-            raise NotBegun("The app is not running.")
-        connecting = self._connecting.get(node)
-        if connecting is None:
-            # In a context of its own: whoever needs it first is not whoever it is for.
-            connecting = asyncio.get_running_loop().create_task(self._connect(node), context=Context())
-            self._connecting[node] = connecting
-            connecting.add_done_callback(lambda done: self._connected(node, done))
-        try:
-            return await asyncio.shield(connecting)
-        except CancelledError:
-            if connecting.cancelled():
-                raise NotBegun("The app is not running.") from None
-            raise
-
-    def _connected(self, node: str, done: Task[Link]) -> None:
-        self._connecting.pop(node, None)
-        if not done.cancelled() and done.exception() is None:
-            self._links[node] = done.result()
 
     async def _connect(self, node: str) -> Link:
         import nats.errors
@@ -223,31 +176,15 @@ class NatsTransport:
             for one in rest:
                 self._publish(*one)
 
-    async def close(self) -> None:
-        """Say what is being said, and end all connections."""
-        await self._end(Link.close)
-
     async def die(self) -> None:
         """End all connections as the end of the process does."""
         self._dead = True
         for pipe in list(self._pipes.values()):
             pipe.cut()
-        await self._end(Link.cut)
+        await super().die()
 
     async def _end(self, end: Callable[[Link], Any]) -> None:
-        self._closed = True
-        for connecting in list(self._connecting.values()):
-            connecting.cancel()
-        links = [*self._links.values(), *self._incoming]
-        for link in links:
-            end(link)
-        self._links.clear()
-        until = asyncio.get_running_loop().time() + LAST_WORDS
-        while any(not link.is_lost for link in links):
-            if asyncio.get_running_loop().time() > until:
-                for link in links:
-                    link.cut()
-            await asyncio.sleep(0.001)
+        await super()._end(end)
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             try:
