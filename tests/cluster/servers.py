@@ -124,7 +124,9 @@ class Nats:
         self.processes[n].wait()
 
     def pause(self, n: int) -> None:
+        """Have a server stand still; it does when this returns."""
         self.processes[n].send_signal(signal.SIGSTOP)
+        os.waitpid(self.processes[n].pid, os.WUNTRACED)
 
     def go_on(self, n: int) -> None:
         self.processes[n].send_signal(signal.SIGCONT)

@@ -13,6 +13,8 @@ from tests.cluster.servers import Nats
 
 from sapwood.errors import Unavailable
 from sapwood.runtimes.cluster import connecting
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.transport import NatsTransport
 
 
 async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_path: Path) -> None:
@@ -49,6 +51,24 @@ async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_t
         assert cell.ports.index(connection.connected_url.port) != still
         assert await connecting.answers(connection)
         assert took < connecting.REACHED
+        await connection.close()
+    finally:
+        for n in range(cell.count):
+            cell.go_on(n)
+        cell.stop()
+
+
+async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp_path: Path) -> None:
+    cell = Nats(tmp_path).start().wait()
+    try:
+        connection = await connecting.connect(cell.urls, "test")
+        still = cell.ports.index(connection.connected_url.port)
+        cell.pause(still)
+        transport = NatsTransport("n", connection, Names("c", Layout()))
+        async with asyncio.timeout(20):
+            await transport.listen()
+        assert cell.ports.index(connection.connected_url.port) != still
+        await transport.close()
         await connection.close()
     finally:
         for n in range(cell.count):

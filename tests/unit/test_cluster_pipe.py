@@ -77,6 +77,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
     monkeypatch.setattr(pipes, "LOOK", 0.01)
     monkeypatch.setattr(pipes, "SOON", 0.002)
     monkeypatch.setattr(pipes, "ASK", 0.02)
+    monkeypatch.setattr(pipes, "ABSENCE", 0.1)
     monkeypatch.setattr(pipes, "SILENCE", 5.0)
 
 
@@ -167,6 +168,23 @@ def test_nobody_may_write_for_ever_what_is_not_taken(monkeypatch: pytest.MonkeyP
         assert wires.ends[0].paused == 1
         await until(lambda: wires.ends[0].paused == 0)
         assert wires.ends[1].got == bytes(1200)
+        for pipe in wires.pipes:
+            pipe.cut()
+
+    run(work())
+
+
+def test_whoever_was_away_for_a_moment_has_missed_nothing() -> None:
+    async def work() -> None:
+        away = True
+        wires = Wires(lambda: "lost" if away else "", largest=1000)
+        wires.pipes[0].write(b"one ")
+        wires.pipes[0].write(b"two")
+        wires.pipes[0].nobody(1)
+        await asyncio.sleep(0.02)
+        away = False
+        await until(lambda: wires.ends[1].got == b"one two")
+        assert wires.ends[0].lost == []
         for pipe in wires.pipes:
             pipe.cut()
 

@@ -463,6 +463,7 @@ async def test_who_could_not_join_leaves_at_once() -> None:
 async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe, "ASK", 0.0)
     monkeypatch.setattr(pipe, "LOOK", 0.01)
+    monkeypatch.setattr(pipe, "ABSENCE", 0.0)
     sent: list[tuple[bytes, int]] = []
     ended: list[Exception | None] = []
 
@@ -478,7 +479,7 @@ async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: p
     assert asked
     mine.write(framed(1, 7, Kind.OPEN, b"x"))
     mine.nobody(asked[-1])
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
     (error,) = ended
     assert isinstance(error, Unheard)
     assert error.opened() == set()

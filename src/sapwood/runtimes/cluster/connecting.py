@@ -105,7 +105,18 @@ async def answers(connection: Any) -> bool:
         await connection.flush(timeout=PONG)
     except (nats.errors.Error, TimeoutError, OSError):
         return False
-    return True
+    return connection.is_connected
+
+
+async def heard(connection: Any) -> None:
+    """Return when a server has heard everything that was sent to it; leave those that stand still."""
+    end = asyncio.get_running_loop().time() + ELECTION
+    while not await answers(connection):
+        if asyncio.get_running_loop().time() > end:
+            raise Unavailable("NATS does not answer.")
+        if connection.is_connected:
+            await go_elsewhere(connection)
+        await asyncio.sleep(AGAIN)
 
 
 async def go_elsewhere(connection: Any) -> None:

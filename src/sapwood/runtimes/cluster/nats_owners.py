@@ -25,7 +25,7 @@ import msgspec
 from sapwood.errors import Unavailable
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere, heard
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
 
@@ -382,7 +382,7 @@ class NatsOwners:
         self._subscriptions.append(await subscribe(self._names.lease("*"), cb=heard_lease))
         self._subscriptions.append(await subscribe(self._names.news, cb=heard_news))
         self._subscriptions.append(await subscribe(self._names.ask(node), cb=heard_question))
-        await self._connection.flush()
+        await heard(self._connection)
 
     async def is_there(self) -> bool:
         return await answers(self._connection)

@@ -29,6 +29,8 @@ ASK = 1.0
 """Seconds of silence after which the other end is asked whether it is there."""
 SILENCE = 5.0
 """Seconds of silence after which it is not."""
+ABSENCE = 2.0
+"""Seconds that nobody may listen at the other end: it may be on its way from one NATS server to another."""
 UNSAID = 64 * 1024
 """Bytes that may come before the other end is told that they did."""
 SOON = 0.02
@@ -93,6 +95,8 @@ class Pipe(asyncio.Transport):
         self._told: asyncio.TimerHandle | None = None
         self._missed = 0
         """Which packet was asked for since the last look."""
+        self._absent: tuple[int, float] | None = None
+        """The first packet that nobody listened to, and when that was said, if nothing was heard since."""
         self._full = False
         self._closing = False
         self._lost = False
@@ -146,6 +150,7 @@ class Pipe(asyncio.Transport):
         if self._lost:
             return
         self._heard = self._loop.time()
+        self._absent = None
         kind, number, taken = _unpack(packet)
         if self._kept and taken >= self._kept[0][0]:
             self._has(taken)
@@ -174,10 +179,12 @@ class Pipe(asyncio.Transport):
             self._end(None, silent=True)
 
     def nobody(self, number: int) -> None:
-        """Nobody listens where this packet was sent."""
-        if self._lost:
-            return
-        # Whatever was sent after it did not arrive either.
+        """Nobody listened where this packet was sent."""
+        first, since = self._absent or (number, self._loop.time())
+        self._absent = min(first, number), since
+
+    def _give_up(self, number: int) -> None:
+        """End it: from this packet on nothing was heard, as none of it was sent again."""
         unheard = [(data, begins) for sent, data, begins in self._kept if sent >= number]
         while unheard and not unheard[0][1]:
             unheard.pop(0)
@@ -232,9 +239,12 @@ class Pipe(asyncio.Transport):
         if now - self._looked > 4 * LOOK:
             # It was this node that stood still: what the others said meanwhile is yet to be read.
             self._heard = self._progress = now
+            self._absent = None
         self._looked = now
         self._missed = 0
-        if now - self._heard > SILENCE:
+        if self._absent is not None and now - self._absent[1] > ABSENCE:
+            self._give_up(self._absent[0])
+        elif now - self._heard > SILENCE:
             self._end(None)
         elif (self._kept and now - self._progress > LOOK) or now - self._heard > ASK:
             self._say(ASKED, self._sent)

@@ -22,6 +22,7 @@ import msgspec
 
 from sapwood.kernel.ports import NotBegun
 from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.connecting import heard
 from sapwood.runtimes.cluster.pipe import Pipe, farewell
 from sapwood.runtimes.workers.link import Link
 from sapwood.runtimes.workers.links import Links
@@ -71,7 +72,7 @@ class NatsTransport(Links):
         await self._hear()
         hello = await self._nats.subscribe(f"{self._names.speech(self._here)}.hello", cb=self._greeted)
         self._subscriptions.append(hello)
-        await self._nats.flush()
+        await heard(self._nats)
 
     async def _hear(self) -> None:
         """Hear what is said over connections."""
