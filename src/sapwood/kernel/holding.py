@@ -59,8 +59,8 @@ class Holding:
             await asyncio.wait({bringing})
         ended = await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
         # Those that had gone to sleep just before may still have to say that nobody has to wake them.
-        if closing := node.putting_away(lambda root: shard_of(root) in gone):
-            await asyncio.wait(closing.values())
+        for closed in node.putting_away(lambda root: shard_of(root) in gone).values():
+            await closed.kept.wait()
         node.forget_alarms_of_others()
         if not all(ended):
             raise Unavailable(f"{ended.count(False)} trees did not close in good order.")
