@@ -35,6 +35,7 @@ from tests.cluster.servers import Nats
 
 from sapwood import Address, Agent, App, Settings
 from sapwood.clock import SystemClock
+from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import tree_id
 from sapwood.kernel.node import tree_folder
 from sapwood.kernel.ports import Epoch, Gate
@@ -287,20 +288,29 @@ async def hand_over() -> None:
         pauses: list[float] = []
         for move in range(MOVES):
             old, new = "ab"[move % 2], "ba"[move % 2]
-            shutil.rmtree(tree_folder(nodes.folder / new, root), ignore_errors=True)  # as a node that never had it
+            await asyncio.to_thread(forget, tree_folder(nodes.folder / new, root))
             began = time.perf_counter()
             await nodes.nodes[old].give(root, new)
             await calling.go_on(5)
             pauses.append(calling.pause(began))
         await calling.end()
+        others = [gap for gap in calling.gaps() if gap not in pauses]
     below(
         "hand-over of a tree with a 10 MB database, pause seen by a client, p99",
         _p99(pauses),
         300,
         unit="ms",
         n=MOVES,
-        note=f"p50 {statistics.median(pauses) * 1e3:.0f} ms; {calling.failed} of {len(calling.answered)} calls failed",
+        note=f"p50 {statistics.median(pauses) * 1e3:.0f} ms; {calling.failed} of {len(calling.answered)} calls failed; "
+        f"otherwise the longest time without an answer was {max(others) * 1e3:.0f} ms",
     )
+
+
+def forget(folder: Path) -> None:
+    """Make a node one that never had a tree, once it has put it away."""
+    while folder.exists() and not (folder / CLEAN).exists():
+        time.sleep(0.01)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def fill(agent: Any, seed: int = 0) -> None:

@@ -204,6 +204,10 @@ class Calling:
         times = before + times
         return max(later - sooner for sooner, later in itertools.pairwise(times))
 
+    def gaps(self) -> list[float]:
+        """Return the times between two answers."""
+        return [later - sooner for sooner, later in itertools.pairwise(self.answered)]
+
     async def end(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])

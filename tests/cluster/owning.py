@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from sapwood.address import Address
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.connecting import connect, found
 from sapwood.runtimes.cluster.nats_owners import NatsOwners
@@ -35,6 +36,12 @@ class Notes:
     async def gained(self, shards: Mapping[int, bool]) -> None:
         self.gained_at.update(dict.fromkeys(shards, time.monotonic()))
         self.ended_badly.update(shard for shard, well in shards.items() if not well)
+
+    def large_trees(self, shards: Collection[int]) -> list[Address]:
+        return []
+
+    async def fetch(self, trees: Iterable[Address]) -> None:
+        raise NotImplementedError
 
     async def let_go(self, shards: Collection[int]) -> None:
         self.gone_at.update(dict.fromkeys(shards, time.monotonic()))

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from tests.cluster.servers import Nats
 
-from sapwood import Agent, App
+from sapwood import Address, Agent, App
 from sapwood.errors import Unavailable
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -44,6 +44,9 @@ class NodesDiary(Agent):
 
     async def lines(self) -> list[str]:
         return [str(row["text"]) for row in self.sql("SELECT text FROM lines ORDER BY rowid")]
+
+    async def last(self) -> str:
+        return self.sql("SELECT substr(text, 1, 9) FROM lines ORDER BY rowid DESC LIMIT 1").scalar(str)
 
     async def later(self, seconds: float) -> None:
         self.schedule(timedelta(seconds=seconds), self.write, "by the clock")
@@ -126,6 +129,40 @@ async def test_a_tree_goes_on_elsewhere_when_its_node_leaves(nats: Nats, tmp_pat
         assert await diary.write("two") == 2
         assert nodes.runner("d") == "b"
         assert left < 5.0  # far below the lease of a node that dies; how far, a benchmark shows
+
+
+async def test_a_large_tree_is_fetched_before_it_is_let_go_and_runs_meanwhile(nats: Nats, tmp_path: Path) -> None:
+    async with group(nats, tmp_path) as nodes:
+        first = await nodes.start("a")
+        diary = await first.get_agent(NodesDiary, "d")
+        for at in range(6):
+            await diary.write(f"{at}" * 500_000)
+        second = await nodes.start("b")
+        other = await second.get_agent(NodesDiary, "d")
+        runner = nodes.runner("d")
+        old, new = nodes.apps[runner].node, nodes.apps["b" if runner == "a" else "a"].node
+        assert new.keeper is not None
+        fetch, read, while_fetched, reads = new.keeper.fetch, new.keeper.trees.read, list[str](), list[str]()
+
+        async def fetched(root: Address, folder: Path) -> None:
+            await fetch(root, folder)
+            assert root in old.trees
+            while_fetched.append(await other.last())
+            await other.write("meanwhile")
+
+        async def noted(shard: int, tree: str) -> Any:
+            reads.append(tree)
+            return await read(shard, tree)
+
+        new.keeper.fetch = fetched
+        new.keeper.trees.read = noted
+        stays = nodes.apps[new.settings.node]
+        await nodes.stop(runner)
+        diary = await stays.get_agent(NodesDiary, "d")
+        assert await diary.last() == "meanwhile"
+        assert while_fetched == ["5" * 9]
+        assert len(reads) == 1  # what was written since was added to what had been fetched
+        assert await diary.write("then") == 8
 
 
 async def test_a_tree_goes_on_elsewhere_when_its_node_dies(nats: Nats, tmp_path: Path) -> None:

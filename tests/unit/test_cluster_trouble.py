@@ -429,7 +429,7 @@ async def test_a_lost_tree_that_is_being_put_away_is_not_waited_for(one: OneNode
     one.storage.log.is_reachable.clear()
     one.node.gate.alarmed(TROUBLED, 1.0, 0)
     one.node.sleep()
-    (work,) = one.node.putting_away(lambda root: True).values()
+    ((_, work),) = one.node.putting_away(lambda root: True).values()
     await asyncio.sleep(0.02)
     one.holding.lost([shard_of(TROUBLED)])
     await asyncio.wait_for(work, 5)

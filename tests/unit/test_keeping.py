@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.kernel import keeping, stored
+from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
 from sapwood.kernel.kept import MARKS, SNAPSHOTS
 from sapwood.kernel.ports import Entry, Epoch, Record
-from sapwood.kernel.restoring import CLEAN, Read
+from sapwood.kernel.restoring import Read
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
 
 ROOT = a_root("one")
@@ -34,9 +35,17 @@ class World:
 
     def node(self, name: str, *, park_after: float = 0.0) -> Place:
         """A node that takes the shard; whoever had it is fenced."""
+        return self.taken(self.other(name, park_after=park_after))
+
+    def other(self, name: str, *, park_after: float = 0.0) -> Place:
+        """A node that owns nothing."""
+        return Place(self.folder / name, self.log, self.archive, {}, park_after=park_after, replicas=self.replicas)
+
+    def taken(self, place: Place) -> Place:
+        """Have a node take the shard."""
         self.epoch += 1
-        owned = {SHARD: Epoch(self.epoch, self.log.own(SHARD))}
-        return Place(self.folder / name, self.log, self.archive, owned, park_after=park_after, replicas=self.replicas)
+        place.owned[SHARD] = Epoch(self.epoch, self.log.own(SHARD))
+        return place
 
     def records(self) -> list[Record]:
         return [one.record for one in self.log._stored[0] if one.record.tree == TREE]
@@ -166,9 +175,9 @@ async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_file
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 10**6), steps=st.lists(st.sampled_from("wwwwwwncspg"), min_size=3, max_size=25))
+@given(seed=st.integers(0, 10**6), steps=st.lists(st.sampled_from("wwwwwwnfcspg"), min_size=3, max_size=25))
 def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: str) -> None:
-    """w: write, n: another node, c: close and open, s: snapshot while commits go on, p: park, g: a child goes."""
+    """w: write, n: another node, f: one that fetched it, c: close and open, s: snapshot, p: park, g: a child goes."""
 
     async def run() -> None:
         randomly = random.Random(seed)
@@ -182,7 +191,7 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
             tree.write(stem, randomly.choice([10, 3000, 60_000]), randomly)
             expected[stem] = tree.rows(stem)
 
-        for number, step in enumerate(steps):
+        for step in steps:
             if step == "w":
                 write()
             elif step == "g" and "a" in tree.databases:
@@ -196,18 +205,17 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
                     await asyncio.sleep(0.0005)
                 await working
             else:
+                following = world.other(f"n{randomly.randrange(3)}")
+                if step == "f" and following.folder != place.folder:
+                    await following.keeper.fetch(ROOT, following.folder_of(ROOT))
+                    for _ in range(randomly.randrange(3)):
+                        write()
                 await place.close(tree)
                 before = contents(tree.folder)
                 if step == "p":
-                    await asyncio.sleep(0)
-                    place.keeper._park_after = 0
-                    await place.keeper.sweep((), [SHARD])
-                    await place.keeper.sweep((), [SHARD])
-                    assert not world.records()
-                    if randomly.random() < 0.5:
-                        shutil.rmtree(tree.folder, ignore_errors=True)
+                    await _park(world, place, stays=randomly.random() < 0.5)
                 if step != "c":
-                    place = world.node(f"n{number}")
+                    place = world.taken(following)
                 tree = await place.open(ROOT)
                 assert contents(tree.folder) == before
             if randomly.random() < 0.2:
@@ -218,6 +226,82 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
         assert {stem: tree.rows(stem) for stem in contents(tree.folder)} == expected
 
     asyncio.run(run())
+
+
+async def _park(world: World, place: Place, *, stays: bool) -> None:
+    await asyncio.sleep(0)
+    place.keeper._park_after = 0
+    await place.keeper.sweep((), [SHARD])
+    await place.keeper.sweep((), [SHARD])
+    assert not world.records()
+    if not stays:
+        shutil.rmtree(place.folder_of(ROOT), ignore_errors=True)
+
+
+async def test_files_that_are_old_get_what_the_log_got_since(world: World) -> None:
+    randomly = random.Random(7)
+    first, second = world.node("a"), world.other("b")
+    tree = await first.open(ROOT)
+    for stem in ("root", "gone", "anew"):
+        tree.write(stem, 30_000, randomly)
+    await first.close(tree)
+    inode = (tree.folder / "root.db").stat().st_ino
+    tree = await world.taken(second).open(ROOT)
+    tree.write("root", 60_000, randomly)
+    tree.write("born", 3000, randomly)
+    for stem in ("gone", "anew"):
+        tree.rows(stem)
+        tree.remove(stem)
+    tree.write("anew", 3000, randomly)
+    await second.close(tree)
+    again = await world.taken(first).open(ROOT)
+    assert contents(again.folder) == contents(tree.folder)
+    assert set(contents(again.folder)) == {"root", "born", "anew"}
+    assert (again.folder / "root.db").stat().st_ino == inode
+    again.write("root", 3000, randomly)
+    await first.close(again)
+    assert contents((await world.node("c").open(ROOT)).folder) == contents(again.folder)
+
+
+async def test_what_was_fetched_ahead_needs_only_what_was_written_since(world: World) -> None:
+    randomly = random.Random(8)
+    first, second = world.node("a"), world.other("b")
+    tree = await first.open(ROOT)
+    tree.write("root", 60_000, randomly)
+    await tree.durable()
+    await second.keeper.fetch(ROOT, second.folder_of(ROOT))
+    inode = (second.folder_of(ROOT) / "root.db").stat().st_ino
+    tree.write("root", 3000, randomly)
+    rows = tree.rows()
+    await first.close(tree)
+    again = await world.taken(second).open(ROOT)
+    assert (again.folder / "root.db").stat().st_ino == inode
+    assert again.rows() == rows
+
+
+@pytest.mark.parametrize("harm", ["impostor", "removed", "replaced", "owned"])
+async def test_what_was_fetched_ahead_is_not_used_if_the_log_does_not_follow_it(world: World, harm: str) -> None:
+    randomly = random.Random(9)
+    first, second = world.node("a"), world.other("b")
+    tree = await first.open(ROOT)
+    tree.write("root", 60_000, randomly)
+    await tree.durable()
+    await second.keeper.fetch(ROOT, second.folder_of(ROOT))
+    tree.write("root", 3000, randomly)
+    rows = tree.rows()
+    folder = second.folder_of(ROOT)
+    if harm == "impostor":
+        second.keeper._ahead[TREE] = second.keeper._ahead[TREE]._replace(digest=b"0" * 16)
+    elif harm == "removed":
+        shutil.rmtree(folder)
+    elif harm == "replaced":
+        await first.keeper.snapshot(ROOT)
+    else:
+        await first.keeper.fetch(ROOT, tree.folder)  # it is open here
+        assert tree.rows() == rows
+    await first.close(tree)
+    again = await world.taken(second).open(ROOT)
+    assert again.rows() == rows
 
 
 async def _some(world: World, count: int = 5) -> list[tuple[object, ...]]:

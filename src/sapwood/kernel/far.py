@@ -164,8 +164,13 @@ class Far:
                 if now + pause > end:
                     raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.steps) from None
             self.heard_wrong(root)
-            await asyncio.sleep(pause * (0.5 + random.random()))  # not all at once
+            await self._pause(root, pause * (0.5 + random.random()))  # not all at once
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _pause(self, root: Address, seconds: float) -> None:
+        """Wait this long, or until it is known that a tree has another owner."""
+        wait: Callable[[int, float], Coroutine[Any, Any, None]] | None = getattr(self.directory, "until_moved", None)
+        await (asyncio.sleep(seconds) if wait is None else wait(shard_of(root), seconds))
 
     def epoch_of(self, root: Address) -> int:
         """Return the number of this node's ownership of a tree; 0: nobody counts them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import InvalidName, Unavailable
-from sapwood.kernel.node import MOVED, Node
+from sapwood.errors import InvalidName, SapwoodError, Unavailable
+from sapwood.kernel.keeping import size_of
+from sapwood.kernel.node import MOVED, Node, tree_folder
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.ports import FencedLog, Record
 from sapwood.kernel.shards import shard_of
@@ -28,6 +30,12 @@ GRACE = 0.5
 LAST_ANSWERS = 5.0
 """Seconds that those get which have ended, and whose answers wait for the log."""
 LOOK = 0.005
+LARGE = 1024 * 1024
+"""Bytes of a tree from which on its next owner fetches it before it is let go."""
+MOST_LARGE = 64
+"""How many of them at most, the largest ones."""
+AT_ONCE = 4
+"""How many are fetched at the same time."""
 
 
 class Holding:
@@ -50,6 +58,24 @@ class Holding:
                 node.crashes[shard] = now
         node.alarms.gained([line for line in lines if line is not None])
 
+    def large_trees(self, shards: Collection[int]) -> list[Address]:
+        sizes = {tree.address: size_of(tree.folder) for tree in self._trees_of(frozenset(shards))}
+        large = [root for root, size in sizes.items() if size > LARGE]
+        return heapq.nlargest(MOST_LARGE, large, key=sizes.__getitem__)
+
+    async def fetch(self, trees: Iterable[Address]) -> None:
+        node, slots = self._node, asyncio.Semaphore(AT_ONCE)
+
+        async def fetch(root: Address) -> None:
+            assert node.keeper is not None
+            async with slots:
+                try:
+                    await node.keeper.fetch(root, tree_folder(node.folder, root))
+                except (SapwoodError, OSError) as error:
+                    log.info("%s was not fetched before it is run here: %s", root, error, extra={"root": str(root)})
+
+        await asyncio.gather(*map(fetch, trees))
+
     async def let_go(self, shards: Collection[int]) -> None:
         node = self._node
         gone = frozenset(shards)
@@ -59,8 +85,8 @@ class Holding:
             await asyncio.wait({bringing})
         ended = await asyncio.gather(*(self._end(tree) for tree in self._trees_of(gone)))
         # Those that had gone to sleep just before may still have to say that nobody has to wake them.
-        if closing := node.putting_away(lambda root: shard_of(root) in gone):
-            await asyncio.wait(closing.values())
+        for closed in node.putting_away(lambda root: shard_of(root) in gone).values():
+            await closed.kept.wait()
         node.forget_alarms_of_others()
         if not all(ended):
             raise Unavailable(f"{ended.count(False)} trees did not close in good order.")

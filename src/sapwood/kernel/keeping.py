@@ -20,21 +20,18 @@ from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
 from sapwood.kernel.cancelling import cancel_all
+from sapwood.kernel.catching_up import CLEAN, catch_up, clean_tail, record_clean
 from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
 from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.restoring import (
-    CLEAN,
-    Clean,
     Read,
     Restored,
     State,
-    clean_tail,
     clear,
     heal,
     read_tree,
-    record_clean,
     to_the_end,
     write,
 )
@@ -52,6 +49,8 @@ AGAIN_AFTER = 30.0
 """Seconds until what failed is tried again."""
 AT_ONCE = 4
 """How many trees are archived at the same time."""
+MOST_AHEAD = 256
+"""Of how many trees that others run it is known that their files are here."""
 
 
 class Lag(NamedTuple):
@@ -116,6 +115,8 @@ class Keeper:
         self._moved: dict[str, Address] = {}
         """Trees that have another address now, until the log of the old one says so."""
         self._again: dict[str, float] = {}
+        self._ahead: dict[str, Tail] = {}
+        """Trees of other nodes whose files were fetched here, and which message these are after."""
         self._idle: dict[str, tuple[int, float]] = {}
         """Trees that nobody has open: how many messages they have in the log, and since when."""
         self._busy: set[str] = set()
@@ -152,28 +153,41 @@ class Keeper:
             self._adopted[tree] = tail.sequence
             self._gate.adopt(root, tail)
 
+    async def fetch(self, root: Address, folder: Path) -> None:
+        """Have the files of a tree here that another node is about to hand over: then little is left to read."""
+        tree = tree_id(root)
+        async with self._lock(tree):
+            if self._epoch_of(shard_of(root)) is not None:
+                return
+            tail = await self._reuse(root, tree, folder) or await self._restore(root, tree, folder)
+            self._begun.pop(tree, None)
+            if tail is not None and tail.files:
+                self._ahead[tree] = tail
+                if len(self._ahead) > MOST_AHEAD:
+                    del self._ahead[next(iter(self._ahead))]
+
     async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
         """Return where a tree stands if its files are what the log says already; None: they have to be restored."""
-        clean = await asyncio.to_thread(clean_tail, folder)
+        tail = self._ahead.pop(tree, None)
+        if tail is None:
+            tail = await asyncio.to_thread(clean_tail, folder)
         self._files.remove(folder / CLEAN)
-        if clean is None:
+        if tail is None:
             return None
-        records = await self._stored.read(shard_of(root), tree, max(clean.sequence - 1, 0))
-        newest = 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
+        records, newest = await asyncio.gather(
+            self._stored.read(shard_of(root), tree, max(tail.sequence - 1, 0)), self._newest(root, tree)
+        )
         if newest > (records[-1].sequence if records else 0):
             return None
-        files = frozenset(name.removesuffix(".db") for name in clean.files if name.endswith(".db"))
-        try:
-            if records and records[-1].sequence == clean.sequence and unseal(records[-1]).digest == clean.digest:
-                return Tail(clean.sequence, clean.digest, clean.epoch, clean.messages, clean.stored_bytes, files)
-        except ChainBroken:
-            return None
-        marked = None if records else await last_mark(self.archive, tree)
+        if records:
+            return await to_the_end(catch_up, folder, tail, records, self._files)
+        marked = await last_mark(self.archive, tree)
         if marked is None or not is_parked(marked[0]) or marked[1].parked is None:
             return None
-        if marked[1].parked.chain == clean.digest:
-            return Tail(0, clean.digest, clean.epoch, 0, 0, files)
-        return None
+        return tail._replace(sequence=0, messages=0, stored_bytes=0) if marked[1].parked.chain == tail.digest else None
+
+    async def _newest(self, root: Address, tree: str) -> int:
+        return 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
 
     async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
         try:
@@ -251,8 +265,7 @@ class Keeper:
             if tail is None or not tail.files:
                 await to_the_end(clear, folder, self._files)
             else:
-                clean = Clean(tail.epoch, tail.sequence, tail.digest, tail.messages, tail.stored_bytes)
-                await to_the_end(record_clean, folder, clean, self._files)
+                await to_the_end(record_clean, folder, tail, self._files)
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
@@ -319,7 +332,7 @@ class Keeper:
         if tree not in self._live and tail.sequence != self._adopted.get(tree):
             self._do(tree, self._mark(root, tree, tail))
         elif tail.stored_bytes > SMALLEST:
-            if tail.stored_bytes > _size(one.folder):
+            if tail.stored_bytes > size_of(one.folder):
                 self._do(tree, self.snapshot(root))
         elif time.time() - self._begun.get(tree, time.time()) > self._history / 2:
             # Or the second copy of the log would be swept before there is a snapshot in its place.
@@ -472,10 +485,11 @@ class Keeper:
             return parked
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """Return what the databases of a tree take."""
     with suppress(OSError):
         return sum(entry.stat().st_size for entry in folder.iterdir() if entry.suffix == ".db")
     return 0
 
 
-__all__ = ["Keeper", "Lag", "OpenTree", "Replicas", "Restored", "Shipping"]
+__all__ = ["Keeper", "Lag", "OpenTree", "Replicas", "Restored", "Shipping", "size_of"]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin
 
 from sapwood.address import Address
 from sapwood.clock import Clock
@@ -65,6 +65,15 @@ ABOUT_TO = 0.01
 MOVED = "Another node runs this tree now."
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
+
+
+class PuttingAway(NamedTuple):
+    """A tree that was closed."""
+
+    kept: asyncio.Event
+    """Nothing of it will be written any more: another node may have it."""
+    work: Task[None]
+    """Done when its files here may be used again."""
 
 
 class Node:
@@ -153,7 +162,7 @@ class Node:
         self._has_died = False
         self._bringing: dict[Address, Task[None]] = {}
         """The trees whose files are on their way here."""
-        self._putting_away: dict[Address, Task[None]] = {}
+        self._putting_away: dict[Address, PuttingAway] = {}
         """Those that were closed and whose files are being noted."""
         files.make_folder(folder / TREES)
         if gate.synced:
@@ -356,22 +365,25 @@ class Node:
         if not done.cancelled():
             done.exception()  # whoever wanted it may be gone
 
-    def putting_away(self, is_meant: Callable[[Address], bool]) -> dict[Address, Task[None]]:
-        """Return which of these trees are closed, and what still notes their files."""
-        return {root: task for root, task in self._putting_away.items() if is_meant(root)}
+    def putting_away(self, is_meant: Callable[[Address], bool]) -> dict[Address, PuttingAway]:
+        """Return which of these trees are closed, and how far they are put away."""
+        return {root: closed for root, closed in self._putting_away.items() if is_meant(root)}
 
-    def put_away(self, tree: Tree, kept: Callable[[], object] = lambda: None) -> Task[None] | None:
-        """Forget a tree that is closed; return what is done when its files may be used again.
-
-        `kept` is called before that, as soon as nothing of it will be written any more.
-        """
+    def put_away(self, tree: Tree) -> PuttingAway | None:
+        """Forget a tree that is closed, and have its files noted; None: they are all there is of it."""
         self._forget(tree)
         if self.keeper is None:
             return None
-        work = self._in_background(self.keeper.put_away(tree.address, tree.folder, kept))
-        self._putting_away[tree.address] = work
-        work.add_done_callback(lambda _: self._putting_away.pop(tree.address))
-        return work
+        kept = asyncio.Event()
+
+        def done(_: object) -> None:
+            kept.set()
+            del self._putting_away[tree.address]
+
+        work = self._in_background(self.keeper.put_away(tree.address, tree.folder, kept.set))
+        work.add_done_callback(done)
+        closed = self._putting_away[tree.address] = PuttingAway(kept, work)
+        return closed
 
     def _forget(self, tree: Tree) -> None:
         self.trees.pop(tree.address, None)
@@ -379,16 +391,14 @@ class Node:
             self._open.pop(database, None)
 
     async def _until_put_away(self, root: Address) -> None:
-        if (work := self._putting_away.get(root)) is not None:
-            await asyncio.wait({work})
+        if (closed := self._putting_away.get(root)) is not None:
+            await asyncio.wait({closed.work})
 
     async def close(self, tree: Tree, error: SapwoodError) -> None:
         """End a tree in good order: what it wrote is durable when this returns, and its files are being put away."""
         await self._close_tree(tree, error)
-        kept = asyncio.Event()
-        if (work := self.put_away(tree, kept.set)) is not None:
-            work.add_done_callback(lambda _: kept.set())
-            await kept.wait()
+        if (closed := self.put_away(tree)) is not None:
+            await closed.kept.wait()
 
     def lose(self, tree: Tree) -> None:
         """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""

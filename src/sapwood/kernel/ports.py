@@ -146,6 +146,14 @@ class Holder(Protocol):
         """These are ours now; calls come once this returns. Each with whether the owner before ended well."""
         ...
 
+    def large_trees(self, shards: Collection[int]) -> list[Address]:
+        """Return the trees of these that run here, and take a while to be read by their next owner."""
+        ...
+
+    async def fetch(self, trees: Iterable[Address]) -> None:
+        """Have the files of trees here that another node is about to let go of."""
+        ...
+
     async def let_go(self, shards: Collection[int]) -> None:
         """Have nothing of these run or be written any more; another node has them once this returns."""
         ...

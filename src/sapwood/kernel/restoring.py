@@ -7,20 +7,16 @@ of the archive by the digest in its name. What is not whole is refused, never se
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, ParamSpec
-
-import msgspec
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from sapwood.address import Address
-from sapwood.kernel.chain import DIGEST, Base, ChainBroken, Link, chained, commits, tree_id, unseal
+from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id, unseal
 from sapwood.kernel.kept import SNAPSHOTS, Snapshot, is_parked, last_mark, name_of, unpack_snapshot
 from sapwood.kernel.ports import Archive, FencedLog, Record
 from sapwood.kernel.shards import shard_of
@@ -29,10 +25,9 @@ from sapwood.storage.files import Files
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 LABEL = "address"
-CLEAN = "clean"
-"""The file in a tree's folder that says which message the others are after, and what they are."""
 SOON = ".copying"
 """How a folder is called that is not finished."""
 AWAY = ".removed"
@@ -72,15 +67,16 @@ Read = Callable[[], Awaitable[list[Record]]]
 """Reads a tree's messages from one of the places that should have them."""
 
 
-class _File:
+class File:
     """A file on its way: what it was, and the pages that changed since."""
 
     __slots__ = ("content", "page_size", "pages", "size")
 
-    def __init__(self, page_size: int, content: bytes = b"") -> None:
+    def __init__(self, page_size: int, content: bytes = b"", size: int = 0) -> None:
+        """`size`: how many pages it has, where they need not be known."""
         self.page_size = page_size
         self.content = content
-        self.size = len(content) // page_size
+        self.size = size or len(content) // page_size
         self.pages: dict[int, memoryview] = {}
 
     def whole(self) -> bytes | bytearray:
@@ -97,10 +93,10 @@ class _File:
         return whole
 
 
-Pages = dict[str, _File]
+Pages = dict[str, File]
 
 
-def _apply(files: Pages, links: Sequence[Link]) -> None:
+def apply(files: Pages, links: Sequence[Link]) -> None:
     """Have the files be what they are after these messages."""
     for commit in commits(links):
         last = commit[-1].message
@@ -113,7 +109,7 @@ def _apply(files: Pages, links: Sequence[Link]) -> None:
             for change in link.message.changes:
                 file = files.get(change.file)
                 if change.is_new and link.message.part == _first(commit, change.file):
-                    file = files[change.file] = _File(change.page_size)
+                    file = files[change.file] = File(change.page_size)
                 elif file is None:
                     raise ChainBroken(
                         f"Message {link.sequence} of {link.message.root} changes {change.file!r}, of which there is no "
@@ -146,7 +142,7 @@ class State(NamedTuple):
 def since_base(links: Sequence[Link]) -> Sequence[Link]:
     """Return those messages that count: a later base takes the place of all that was before."""
     for at in range(len(links) - 1, 0, -1):
-        if (links[at].message.base is not None and links[at].message.part == 0) or _ends(links[at]):
+        if (links[at].message.base is not None and links[at].message.part == 0) or ends(links[at]):
             return links[at:]
     return links
 
@@ -161,14 +157,14 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
         if snapshot is None:
             continue
         for image in snapshot.images:
-            files[image.file] = _File(image.page_size, image.content)
+            files[image.file] = File(image.page_size, image.content)
         tree = tree_id(Address.parse(snapshot.root))
         records = [Record(tree, sequence, data) for sequence, data in snapshot.messages]
         inside = chained(records, None if below is None else below.chain)
         if inside and inside[-1].digest != snapshot.chain:
             raise ChainBroken(f"The messages in a snapshot of {snapshot.root} do not end where it says.")
-        _apply(files, inside)
-    _apply(files, links)
+        apply(files, inside)
+    apply(files, links)
     done = {stem: file.whole() for stem, file in files.items()}
     ended = commits(links)
     last = ended[-1][-1] if ended else None
@@ -223,14 +219,14 @@ async def read_tree(records: Sequence[Record], archive: Archive, tree: str) -> S
         base = mark.parked
     elif links[0].message.base is not None:
         base = links[0].message.base
-    elif links[0].message.before and not _ends(links[0]):
+    elif links[0].message.before and not ends(links[0]):
         base, links = await _parked_before(archive, tree, links)
     snapshot, below = (None, None) if base is None else await get_snapshot(archive, base)
     state = await asyncio.to_thread(put_together, snapshot, below, links, base)
     return state._replace(tail=state.tail._replace(log_bytes=size))
 
 
-def _ends(link: Link) -> bool:
+def ends(link: Link) -> bool:
     """Return whether nothing that was before this message counts."""
     return link.message.is_end or bool(link.message.moved_to)
 
@@ -264,11 +260,11 @@ async def restore(stored: FencedLog, archive: Archive, root: Address, folder: Pa
     return None if state is None else await write(state, root, folder, files)
 
 
-async def to_the_end(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do something to files in a thread. Whoever is cancelled waits: nobody else may use these files meanwhile."""
     done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
-        await asyncio.shield(done)
+        return await asyncio.shield(done)
     except asyncio.CancelledError:
         while not done.done():
             with suppress(asyncio.CancelledError):
@@ -384,9 +380,7 @@ def _longest(links: dict[bytes, Link], archived: Collection[bytes]) -> list[Link
     by_before: dict[bytes, list[Link]] = {}
     for link in links.values():
         by_before.setdefault(link.message.before, []).append(link)
-    starts = [
-        link for link in links.values() if link.message.base is not None or _ends(link) or not link.message.before
-    ]
+    starts = [link for link in links.values() if link.message.base is not None or ends(link) or not link.message.before]
     starts += [link for chain in archived for link in by_before.get(chain, ())]
     best: list[Link] | None = None
     # Oldest first: who begins a tree that was there already did not know of it, and was not its owner.
@@ -402,47 +396,3 @@ def _longest(links: dict[bytes, Link], archived: Collection[bytes]) -> list[Link
         if best is None or (chain[-1].sequence > best[-1].sequence and not fresh):
             best = chain
     return best
-
-
-class Clean(msgspec.Struct, array_like=True, frozen=True):
-    """What the files of a tree are that was closed in good order."""
-
-    epoch: int
-    sequence: int
-    """The place of its last message; 0: the archive has it."""
-    digest: bytes
-    messages: int
-    """How many messages it has in the log since its base."""
-    stored_bytes: int
-    files: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
-    """The digest of each."""
-
-
-def record_clean(folder: Path, clean: Clean, files: Files) -> None:
-    """Note which message the files of a closed tree are after, and what they are. Takes a while."""
-    path = folder / CLEAN
-    files.remove(path)
-    if folder.exists():
-        half = folder / f"{CLEAN}.new"
-        files.remove(half)
-        whole = msgspec.structs.replace(clean, files=_digests(folder))
-        files.close(files.create(half, msgspec.msgpack.encode(whole)))
-        files.rename(half, path)
-
-
-def clean_tail(folder: Path) -> Clean | None:
-    """Return what was noted of a folder, if its files are still that; None: they do not count. Takes a while."""
-    try:
-        clean = msgspec.msgpack.decode((folder / CLEAN).read_bytes(), type=Clean)
-        return clean if _digests(folder) == clean.files else None
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _digests(folder: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for entry in os.scandir(folder):
-        if entry.name.endswith((".db", ".db-wal")):
-            with Path(entry.path).open("rb") as file:
-                found[entry.name] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST)).digest()
-    return found

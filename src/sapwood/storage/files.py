@@ -7,7 +7,7 @@ a test can put a disk below it that loses power, and count every step as a place
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +43,14 @@ class Files:
         """Write over the beginning of an existing file that nobody has open."""
         with path.open("r+b") as file:
             file.write(content)
+
+    def patch(self, path: Path, pieces: Iterable[tuple[int, memoryview]], length: int) -> None:
+        """Write each of these at its place into an existing file that nobody has open, and have it be so long."""
+        with path.open("r+b") as file:
+            for place, content in pieces:
+                file.seek(place)
+                file.write(content)
+            file.truncate(length)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)

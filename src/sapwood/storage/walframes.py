@@ -96,3 +96,19 @@ def whole_image(path: Path) -> bytes:
         raise StoredDataError(f"The database {path.name} cannot be read: {error}") from error
     finally:
         connection.close(True)
+
+
+def fold(path: Path) -> None:
+    """Have a database hold what its write-ahead log has, which goes. Nobody may have it open."""
+    wal = path.with_name(f"{path.name}-wal")
+    if not wal.exists():
+        return
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF").fetchall()
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.Error as error:
+        raise StoredDataError(f"The database {path.name} cannot be read: {error}") from error
+    finally:
+        connection.close(True)
+    wal.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sapwood.address import Address
@@ -96,6 +96,9 @@ class CountingFiles(Files):
 
     def overwrite(self, path: Path, content: bytes) -> None:
         self._below.overwrite(path, content)
+
+    def patch(self, path: Path, pieces: Iterable[tuple[int, memoryview]], length: int) -> None:
+        self._below.patch(path, pieces, length)
 
     def close(self, descriptor: int) -> None:
         self._below.close(descriptor)

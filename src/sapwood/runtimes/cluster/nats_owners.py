@@ -80,8 +80,8 @@ class Ground(Protocol):
         """Return where a shard lies: owners of one stream are stored together."""
         ...
 
-    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
-        """Ask a node something about shards; return whether it agreed."""
+    async def ask(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
+        """Ask a node something about shards, or trees; return whether it agreed."""
         ...
 
     async def listen(
@@ -89,7 +89,7 @@ class Ground(Protocol):
         node: str,
         lease: Callable[[NodeLease], None],
         owners: Callable[[Mapping[int, Held]], None],
-        asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
+        asked: Callable[[str, Sequence[int], str, Sequence[str]], Awaitable[bool]],
     ) -> None:
         """Have these called with what others send: a lease, owners that were stored, and questions from a node."""
         ...
@@ -115,6 +115,8 @@ class _Question(msgspec.Struct, array_like=True):
     node: str
     shards: list[int]
     question: str
+    trees: list[str] = []
+    """Their addresses."""
 
 
 class _Refused(Exception):
@@ -331,10 +333,10 @@ class NatsOwners:
                     raise
                 await asyncio.sleep(random.uniform(0.1, 0.3))
 
-    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
+    async def ask(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
         import nats.errors
 
-        data = msgspec.msgpack.encode(_Question(self._node, list(shards), question))
+        data = msgspec.msgpack.encode(_Question(self._node, list(shards), question, list(trees)))
         try:
             answer = await self._connection.request(self._names.ask(node), data, timeout=WAIT)
         except (nats.errors.Error, TimeoutError, OSError):
@@ -346,7 +348,7 @@ class NatsOwners:
         node: str,
         lease: Callable[[NodeLease], None],
         owners: Callable[[Mapping[int, Held]], None],
-        asked: Callable[[str, Sequence[int], str], Awaitable[bool]],
+        asked: Callable[[str, Sequence[int], str, Sequence[str]], Awaitable[bool]],
     ) -> None:
         import nats.errors
 
@@ -362,7 +364,7 @@ class NatsOwners:
         async def answer(message: Any) -> None:
             question = msgspec.msgpack.decode(message.data, type=_Question)
             try:
-                agreed = await asked(question.node, question.shards, question.question)
+                agreed = await asked(question.node, question.shards, question.question, question.trees)
             except Unavailable as error:  # it asks again
                 log.info("A question of %s is not answered now: %s", question.node, error)
                 agreed = False

@@ -12,6 +12,7 @@ while nodes see different ones.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import uuid
@@ -36,6 +37,8 @@ MOVES = 6000
 """Shards that a node hands over per minute while all are well, so that others get their share."""
 GROUP = 32
 """Shards that are handed over together: their trees stand still meanwhile."""
+FETCHING = 2.0
+"""Seconds that the next owner is given to fetch large trees while they still run here."""
 JOINING = 120.0
 """Seconds that a node tries to take part while the servers elect whoever leads its streams."""
 TELL_AGAIN = 5.0
@@ -147,11 +150,23 @@ class Ownership:
                         return node
                     if self._membership.state == "left":
                         raise Unavailable("The app is not running: this node takes part in its cluster no more.")
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiter)
-                    await waiter
+                    await self._news()
         except TimeoutError:
             raise Unavailable("No node runs this tree now.") from None
+
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        """Return as soon as a shard has another owner than now, after so many seconds at the latest."""
+        before = self._known.get(shard)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._known.get(shard) is before:
+                    await self._news()
+
+    async def _news(self) -> None:
+        """Return when something is known of owners that was not."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
 
     def _runs(self, shard: int) -> str:
         if self._here[shard]:
@@ -548,10 +563,14 @@ class Ownership:
         if not await self._ground.ask(node, shards, "give"):
             self._asked[node] = self._now() + LOOK  # it does not know us yet, or is about to leave
 
-    async def _heard_question(self, node: str, shards: Sequence[int], question: str) -> bool:
+    async def _heard_question(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
         if question == "taken":
             self._learn(await self._ground.read(shards))
             return not any(shard in self._mine for shard in shards)
+        if question == "fetch":
+            if self._holder is not None and self._membership.state == "here":
+                await self._holder.fetch(map(Address.parse, trees))
+            return True
         if self._membership.state != "here" or not self._lease.is_valid():
             return False
         if node not in self._nodes.live():
@@ -586,11 +605,23 @@ class Ownership:
         self._busy.update(group)
         return group
 
+    async def _have_fetched(self, shards: Mapping[int, str]) -> None:
+        """Have whoever is to have these shards fetch their large trees, which go on meanwhile."""
+        assert self._holder is not None
+        trees: dict[str, list[str]] = {}
+        for root in self._holder.large_trees(shards):
+            trees.setdefault(shards[shard_of(root)], []).append(str(root))
+        with contextlib.suppress(TimeoutError):  # the rest is read when it is there
+            async with asyncio.timeout(FETCHING):
+                asked = [self._ground.ask(node, [], "fetch", some) for node, some in trees.items() if node]
+                await asyncio.gather(*asked)
+
     async def _release(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
         assert self._holder is not None
         self._busy.update(shards)
         try:
+            await self._have_fetched(shards)
             for shard in shards:
                 self._here[shard] = 0
             ended_well = True
