@@ -219,20 +219,14 @@ class Cluster:
         self.is_ending = False
 
     async def empty(self) -> None:
-        """Leave nothing of it but its streams and who owned what, for another test. All its nodes have ended well.
+        """Leave only its streams, leases, and who owned what, for another test. All its nodes have ended well.
 
         Epochs go on, as they do in a cluster: messages of tests with the same clock are the same otherwise,
         and what is the same is stored once.
         """
         connection = await connect(servers().urls, "test")
-        streams = connection.jetstream()
-        names = Names(self.name, LAYOUT)
-        for stream, subject in (
-            (names.stream(0), f"{self.name}.log.0.*.tree.*"),
-            (names.stream(0), f"{self.name}.log.0.*.alarm.*"),
-            (names.members, names.lease("*")),
-        ):
-            await streams.purge_stream(stream, subject=subject)
+        of_trees = f"{self.name}.log.0.*.*.*"
+        await connection.jetstream().purge_stream(Names(self.name, LAYOUT).stream(0), subject=of_trees)
         await connection.close()
         _empty.append(self.name)
 
