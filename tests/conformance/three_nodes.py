@@ -37,7 +37,6 @@ from sapwood.errors import Unavailable
 from sapwood.kernel import shards
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.tree import Tree
-from sapwood.kernel.watchdog import STRIKES
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -162,6 +161,9 @@ class Everywhere:
     def tree(self, address: Address) -> Tree:
         return self.of(address).tree(address)
 
+    def held_back(self, root: Address) -> Exception | None:
+        return self.of(root).held_back(root)
+
     def sleep(self, idle_for: float = 0.0) -> None:
         for node in self.nodes:
             node.sleep(idle_for)
@@ -242,13 +244,12 @@ class ThreeNodes(World):
     _nodes: Sequence[Node] = ()
 
     def _settings(self, name: str) -> Settings:
-        """Return those of one node. Its folder is its own, but what a test looks for or puts there is shared."""
+        """Return those of one node. Its folder is its own, but its trees lie where a test looks for them."""
         data = self.data
         if name != NODES[0]:
             data = Path(f"{self.data}-{name}")
             data.mkdir()
-            for common in (TREES, STRIKES):
-                (data / common).symlink_to(self.data / common)
+            (data / TREES).symlink_to(self.data / TREES)
         return replace(self.settings, cluster=self._cluster.name, node=f"{name}-{self._cluster.lives}", data=str(data))
 
     def _clear(self) -> None:

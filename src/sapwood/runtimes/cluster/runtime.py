@@ -188,6 +188,9 @@ class ClusterRuntime:
             Answering(node, far)
             node.leave = owners.leave
             node.pass_on = owners.pass_on
+            owners.strikes = node.strikes.told
+            node.strikes.elsewhere = node.watchdog.elsewhere = owners.struck
+            node.strikes.when_released = owners.say
 
             async def listen() -> None:
                 await transport.listen()
