@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,8 @@ import pytest
 from tests.cluster.servers import Nats
 
 from sapwood import Address, Agent, App
-from sapwood.errors import Unavailable
+from sapwood.errors import Quarantined, Unavailable
+from sapwood.kernel.watchdog import STRIKES
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.ownership import Ownership
@@ -50,6 +51,9 @@ class NodesDiary(Agent):
 
     async def later(self, seconds: float) -> None:
         self.schedule(timedelta(seconds=seconds), self.write, "by the clock")
+
+
+DIARY = Address.root_of("NodesDiary", "d")
 
 
 class Group:
@@ -185,6 +189,34 @@ async def test_a_tree_goes_on_elsewhere_when_its_node_dies(nats: Nats, tmp_path:
                 except Unavailable:
                     await asyncio.sleep(0.05)
         assert await diary.lines() == ["one", "two"]
+
+
+async def test_a_tree_is_held_back_for_what_it_did_to_any_node_until_it_is_released_at_one(
+    nats: Nats, tmp_path: Path
+) -> None:
+    async with group(nats, tmp_path) as nodes:
+        for at, node in enumerate("ab"):
+            (tmp_path / node).mkdir()
+            (tmp_path / node / STRIKES).write_text(f'{{"root": "NodesDiary:d", "at": {at}}}')
+        for node in "abc":
+            await nodes.start(node, strikes=2)
+        await seen(lambda: all(app.node.held_back(DIARY) for app in nodes.apps.values()))
+        with pytest.raises(Quarantined):
+            await nodes.apps["c"].get_agent(NodesDiary, "d")
+
+        nodes.apps["c"].release(NodesDiary, "d")
+
+        await seen(lambda: not any(app.node.held_back(DIARY) for app in nodes.apps.values()))
+        await (await nodes.apps["a"].get_agent(NodesDiary, "d")).write("one")
+        await seen(lambda: all("released" in (tmp_path / node / STRIKES).read_text() for node in "ab"))
+        await nodes.stop("c")
+        assert await (await nodes.apps["b"].get_agent(NodesDiary, "d")).lines() == ["one"]
+
+
+async def seen(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - nodes tell each other
+            await asyncio.sleep(0.02)
 
 
 async def test_what_is_due_is_done_by_whoever_takes_over(nats: Nats, tmp_path: Path) -> None:

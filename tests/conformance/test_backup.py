@@ -156,7 +156,8 @@ async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_s
         assert await (await world.get_agent(Library, "b")).known() == [1]
         with pytest.raises(Quarantined):
             await world.get_agent(Library, "a")
-        world.node.strikes.release(Address.root_of("Library", "a"))
+        world.node.strikes.release(root := Address.root_of("Library", "a"))
+        await until(lambda: world.node.held_back(root) is None)  # other nodes are told
         assert await (await world.get_agent(Library, "a")).shelved() == [1]
 
 

@@ -72,7 +72,7 @@ async def test_answers_that_leave_together_share_a_commit_and_a_sync(syncs: Coun
 async def test_an_agent_that_slept_with_everything_on_the_disk_wakes_without_a_sync(syncs: Counter[str]) -> None:
     async with running(App(agents=[Tally]), durability="disk") as world:
         tally = await tallying(world)
-        world.app.node.sleep()
+        world.sleep()
         syncs.clear()
 
         assert await tally.count() == 1
@@ -88,7 +88,7 @@ async def test_a_new_agent_of_a_destroyed_ones_name_is_synced_from_the_beginning
     async with running(App(agents=[Doomed]), durability="disk") as world:
         doomed = await world.get_agent(Doomed, "d")
         await doomed.mark(1)
-        world.app.node.sleep()
+        world.sleep()
         await (await world.get_agent(Doomed, "d")).end()
         syncs.clear()
 

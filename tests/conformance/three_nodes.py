@@ -1,8 +1,8 @@
 """A world of three nodes of a cluster, in one process, over three real NATS servers.
 
-One that the test and its clients meet, one that runs every tree, and one that looks on. After a crash or a restart a
-new node, which has nothing on its disk, runs the trees: what it knows of them is what the log and the archive hold.
-Only what a test hands to its agents, deps and clock, is shared.
+The test and its clients meet one of them, and each runs the trees of its shards. After a crash or a restart there are
+three others, which have nothing on their disks: what they know of a tree, often one that none of their name ran before,
+is what the log and the archive hold. Only what a test hands to its agents, deps and clock, is shared.
 
 Streams are made once and emptied after each test, and there are few shards: a cluster begins for every test, and most
 of that would be to make streams and to write and read thousands of owners.
@@ -19,33 +19,37 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from tests.cluster.servers import Nats
 from tests.conformance.replicated import Alive, StoringGate, is_backup
 
 from sapwood import App
+from sapwood.address import Address
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.errors import Unavailable
 from sapwood.kernel import shards
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Archive, Gate
+from sapwood.kernel.node import TREES, Node
+from sapwood.kernel.tree import Tree
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
+from sapwood.runtimes.local import COPIES
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
 
+NODES = ("ash", "birch", "elm")
+"""By these names, "r", "s" and "t", as most agents of tests are called, are run by three of them."""
 FEW = 16
 LAYOUT = Layout(streams=1)
 LATER = 0.5
@@ -74,7 +78,22 @@ def few_shards() -> None:
 
 
 class Mortal(Ownership):
-    """A node whose death is told to those that come after it: they need not wait until its lease is over."""
+    """Takes its shards once all nodes are there, and keeps them until all of them end: a test sees trees stay.
+
+    Its death is told to those that come after it: they need not wait until its lease is over.
+    """
+
+    def __init__(self, *given: Any, cluster: Cluster, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._cluster = cluster
+
+    def _decide(self) -> float:
+        if self._cluster.is_ending or len({*self._nodes.live(), self._node}) < len(NODES):
+            return LATER
+        return super()._decide()
+
+    async def _release(self, shards: Mapping[int, str]) -> None:
+        await super()._release(dict.fromkeys(shards, ""))  # those of the next test have the same names
 
     async def die(self) -> None:
         await super().die()
@@ -88,49 +107,108 @@ class Mortal(Ownership):
                 is_told = await self._ground.renew(last, place) is not None
 
 
-class Onlooker(Mortal):
-    """Takes part, and takes nothing."""
-
-    def _decide(self) -> float:
-        return LATER
-
-
 class NodeRuntime(ClusterRuntime):
     """A node of the test's cluster."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Any,
-        archive: Archive,
-        points: CrashPoints | None = None,
-        owners: Callable[..., Ownership] = Mortal,
-    ) -> None:
-        def around(gate: Gate) -> Gate:
-            return gate if points is None else StoringGate(points, gate)
-
+    def __init__(self, settings: Settings, *, clock: Any, cluster: Cluster, points: CrashPoints) -> None:
         super().__init__(
             settings,
             clock=clock,
-            files=None if points is None else CountingFiles(points, Files()),
+            files=CountingFiles(points, Files()),
             layout=LAYOUT,
-            archive=archive,
-            around=around,
-            make_owners=partial(owners, lease=1.5, renewal=0.3, margin=0.2, patience=60.0),
-            keeper_files=None if points is None else CountingFiles(Alive(points), Files()),
+            archive=cluster.archive,
+            around=partial(StoringGate, points),
+            make_owners=partial(Mortal, cluster=cluster, lease=30.0, patience=60.0),
+            keeper_files=CountingFiles(Alive(points), Files()),
         )
 
 
 class Front(App):
     """The app that a test has in its hands; it ends the others too."""
 
+    cluster: Cluster
     others: tuple[App, ...] = ()
 
     async def __aexit__(self, *exc: object) -> None:
+        self.cluster.is_ending = True
         await super().__aexit__(*exc)
         for app in self.others:
             await app.__aexit__()
+
+
+class Everywhere:
+    """All nodes, for a test that looks into the process that runs its agents; what they are, `Node` says.
+
+    What it asks for that is not here is asked of a node that has a tree open.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.alarms = AllAlarms(self)
+        self.sockets = AllSockets(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(next((node for node in self.nodes if node.trees), self.nodes[0]), name)
+
+    def of(self, root: Address) -> Node:
+        """Return the node that runs a tree."""
+        return next(node for node in self.nodes if node.owns(root))
+
+    @property
+    def trees(self) -> dict[Address, Tree]:
+        return {root: tree for node in self.nodes for root, tree in node.trees.items()}
+
+    def tree(self, address: Address) -> Tree:
+        return self.of(address).tree(address)
+
+    def held_back(self, root: Address) -> Exception | None:
+        return self.of(root).held_back(root)
+
+    def sleep(self, idle_for: float = 0.0) -> None:
+        for node in self.nodes:
+            node.sleep(idle_for)
+
+    def die_now(self) -> None:
+        for node in self.nodes:
+            node.die_now()
+
+    async def die(self) -> None:
+        self.die_now()
+        await asyncio.gather(*(node.die() for node in self.nodes))
+
+
+class AllAlarms:
+    """When trees have something to do, wherever they are run."""
+
+    def __init__(self, everywhere: Everywhere) -> None:
+        self._all = everywhere
+
+    def stored(self, root: Address) -> Any:
+        return self._all.of(root).alarms.stored(root)
+
+    def earlier(self, root: Address, due: float | None, dead: int) -> None:
+        self._all.of(root).alarms.earlier(root, due, dead)
+
+    def with_dead_letters(self) -> list[tuple[Address, int]]:
+        return sorted(one for node in self._all.nodes for one in node.alarms.with_dead_letters())
+
+
+class AllSockets:
+    """The clients of all agents."""
+
+    def __init__(self, everywhere: Everywhere) -> None:
+        self._all = everywhere
+
+    @property
+    def count(self) -> int:
+        return sum(node.sockets.count for node in self._all.nodes)
+
+    @property
+    def arriving(self) -> list[Any]:
+        return [one for node in self._all.nodes for one in node.sockets.arriving]
+
+    def everyone(self) -> list[Any]:
+        return [one for node in self._all.nodes for one in node.sockets.everyone()]
 
 
 class Cluster:
@@ -140,105 +218,122 @@ class Cluster:
         self.name = _empty.pop() if _empty else f"c{os.getpid()}-{next(_numbers)}"
         self.archive = MemoryArchive()
         self.lives = 0
+        self.is_ending = False
 
     async def empty(self) -> None:
-        """Leave nothing of it but its streams and who owned what, for another test. All its nodes have ended well.
+        """Leave only its streams, leases, and who owned what, for another test. All its nodes have ended well.
 
         Epochs go on, as they do in a cluster: messages of tests with the same clock are the same otherwise,
         and what is the same is stored once.
         """
         connection = await connect(servers().urls, "test")
-        streams = connection.jetstream()
-        names = Names(self.name, LAYOUT)
-        for stream, subject in (
-            (names.stream(0), f"{self.name}.log.0.*.tree.*"),
-            (names.stream(0), f"{self.name}.log.0.*.alarm.*"),
-            (names.members, names.lease("*")),
-        ):
-            await streams.purge_stream(stream, subject=subject)
+        of_trees = f"{self.name}.log.0.*.*.*"
+        await connection.jetstream().purge_stream(Names(self.name, LAYOUT).stream(0), subject=of_trees)
         await connection.close()
         _empty.append(self.name)
 
 
 _kept: dict[Path, Cluster] = {}
-"""By the data folder of the node that runs the trees: a test may run two apps on one."""
+"""By the data folder: a test may run two apps on one."""
 
 
 class ThreeNodes(World):
-    """A running app whose agents are run by another node than the one that a test speaks with."""
+    """A running app of three nodes."""
 
     _cluster: Cluster
-    behind: Node
-    """The last node that ran the agents."""
+    _nodes: Sequence[Node] = ()
 
-    def _settings(self, node: str) -> Settings:
-        data = self.data if node == "back" else Path(f"{self.data}-{node}")
-        return replace(self.settings, cluster=self._cluster.name, node=f"{node}-{self._cluster.lives}", data=str(data))
+    def _settings(self, name: str) -> Settings:
+        """Return those of one node. Its folder is its own, but its trees lie where a test looks for them."""
+        data = self.data
+        if name != NODES[0]:
+            data = Path(f"{self.data}-{name}")
+            data.mkdir()
+            (data / TREES).symlink_to(self.data / TREES)
+        return replace(self.settings, cluster=self._cluster.name, node=f"{name}-{self._cluster.lives}", data=str(data))
+
+    def _clear(self) -> None:
+        """Have other machines go on: nothing is on their disks."""
+        for name in NODES[1:]:
+            shutil.rmtree(f"{self.data}-{name}", ignore_errors=True)
+        shutil.rmtree(self.data / TREES, ignore_errors=True)
+        (self.data / COPIES).unlink(missing_ok=True)
+        (self.data / TREES).mkdir()
 
     async def start(self) -> None:
         cluster = self._cluster = _kept.setdefault(self.data, Cluster())
-        archive = cluster.archive
         cluster.lives += 1
+        cluster.is_ending = False
         self.points = CrashPoints()
-        if cluster.lives > 1:  # as if another machine went on
-            for left in ("trees", "cluster"):
-                path = self.data / left
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        self._clear()
         given = self._given
-        options: dict[str, Any] = {
-            "agents": given.agents,
-            "authenticate": given.authenticate,
-            "authorize": given.authorize,
-            "pages": given.pages,
-        }
-        drivers = [copy.copy(given.driver) for _ in range(2)]  # before it drives: each process has one of its own
-        for driver in drivers:
+        drivers = [given.driver, *(copy.copy(given.driver) for _ in NODES[1:])]  # before it drives: each has its own
+        for driver in drivers[1:]:
             if isinstance(driver, TemporalDriver):
                 driver.paces = {}
-        settings = self._settings("back")
-        behind = App(
-            **options,
-            deps=given.deps,
-            driver=given.driver,
-            settings=settings,
-            runtime=NodeRuntime(settings, clock=self.clock, archive=archive, points=self.points),
-        )
-        await behind.__aenter__()
-        deps = behind.node.deps
         apps: list[App] = []
-        for name, driver in zip(("third", "front"), drivers, strict=True):
+        for name, driver in zip(NODES, drivers, strict=True):
             settings = self._settings(name)
-            app = (Front if name == "front" else App)(
-                **options,
-                deps=given.deps if not callable(given.deps) else lambda: contextlib.nullcontext(deps),
+            app = (App if name != NODES[-1] else Front)(
+                agents=given.agents,
+                authenticate=given.authenticate,
+                authorize=given.authorize,
+                pages=given.pages,
+                deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,
                 settings=settings,
-                runtime=NodeRuntime(settings, clock=self.clock, archive=archive, owners=Onlooker),
+                runtime=NodeRuntime(settings, clock=self.clock, cluster=cluster, points=self.points),
             )
             apps.append(app)
-        third, front = apps
-        await asyncio.gather(third.__aenter__(), front.__aenter__())
+        first, *others = apps
+        await first.__aenter__()
+        await asyncio.gather(*(app.__aenter__() for app in others))
+        front = apps.pop()
         assert isinstance(front, Front)
-        front.others = (third, behind)
+        front.cluster, front.others = cluster, tuple(reversed(apps))
         self.app = front
-        self.behind = behind.node
+        self._nodes = [front.node, *(app.node for app in apps)]
+        async with asyncio.timeout(60):
+            while not all(any(_has(node, shard) for node in self._nodes) for shard in range(FEW)):  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
         if self._slow_slices == "fail":
             self.node.watchdog.on_slow.append(self.slow.append)
 
+    @property
+    def node(self) -> Node:
+        assert self.app.node is not None  # or it raises that the app does not run
+        return cast("Node", Everywhere(self._nodes))
+
+    @property
+    def has_died(self) -> bool:
+        return any(node.has_died for node in self._nodes)
+
     async def crash(self) -> None:
-        if self.points.ended and isinstance(self.node.gate, StoringGate):
-            await self.node.gate.stored()
+        if self.points.ended:
+            for node in self._nodes:
+                assert isinstance(node.gate, StoringGate)
+                await node.gate.stored()
         await super().crash()
 
     def _is_flushing(self) -> bool:
         """Return whether a log writes, or a tree comes from one: neither waits for the test."""
-        return super()._is_flushing() or bool(self.behind._bringing)
+        return any(
+            node._bringing or (isinstance(node.gate, StoringGate) and node.gate.is_flushing) for node in self._nodes
+        )
 
-    @property
-    def node(self) -> Node:
-        """The node that runs the agents."""
-        assert isinstance(self.app, Front)
-        return self.app.others[-1].node
+    def _something_due(self) -> bool:
+        return any(not node.waking.is_quiet for node in self._nodes) or super()._something_due()
+
+
+def _has(node: Node, shard: int) -> bool:
+    assert node.far is not None
+    assert isinstance(node.far.directory, Ownership)
+    return node.far.directory.has(shard)
+
+
+def _as_it_is(app: App) -> AbstractAsyncContextManager[Any]:
+    """Return what another app has opened for all."""
+    return contextlib.nullcontext(app.node.deps)
 
 
 @asynccontextmanager
@@ -258,9 +353,9 @@ async def running_on_three_nodes(
             yield world
     finally:
         for world in worlds:
-            for name in ("front", "third"):
+            for name in NODES[1:]:
                 shutil.rmtree(f"{world.data}-{name}", ignore_errors=True)
             if "data" not in settings:
                 cluster = _kept.pop(world.data)
-                if not world.behind.has_died:
+                if not world.has_died:
                     await cluster.empty()

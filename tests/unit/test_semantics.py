@@ -106,6 +106,13 @@ async def test_a_crash_between_two_commits_of_a_tree_keeps_a_prefix_of_its_write
     assert lengths >= set(range(1, 10))
 
 
+async def test_a_place_that_was_never_passed_does_not_spoil_the_end_of_a_test() -> None:
+    async with running(App(agents=[Asker])) as world:
+        await (await world.get_agent(Asker, "a")).put(1)
+
+        world.crash_at("before create")  # as the end passes it
+
+
 async def test_committing_each_agent_at_its_own_end_would_not_keep_a_prefix() -> None:
     landed: list[list[int]] = []
 

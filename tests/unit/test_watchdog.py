@@ -286,6 +286,60 @@ def test_a_released_tree_begins_at_zero_and_stays_released(tmp_path: Path) -> No
     assert not Strikes(tmp_path, 3).quarantined(WHO)
 
 
+def nodes_with(folder: Path, *strikes: float) -> list[Strikes]:
+    """Return the strikes of as many nodes, each of which the tree ended once, and which tell each other."""
+    nodes: list[Strikes] = []
+    for at in strikes:
+        own = folder / f"{at}"
+        own.mkdir()
+        strike(own, "Bad:one", at)
+        nodes.append(Strikes(own, len(strikes)))
+    told = [node.told() for node in nodes]
+    for at, node in enumerate(nodes):
+        node.elsewhere = lambda at=at: told[:at] + told[at + 1 :]
+    return nodes
+
+
+def test_what_a_tree_did_to_several_nodes_adds_up(tmp_path: Path) -> None:
+    first, second, third = nodes_with(tmp_path, 0.0, 1800.0, 3600.0)
+
+    assert all(node.quarantined(WHO) for node in (first, second, third))
+    assert not first.quarantined(Address.root_of("Bad", "two"))
+    third.elsewhere = lambda: [first.told()]
+    assert not third.quarantined(WHO)
+
+
+def test_a_strike_that_two_nodes_tell_of_counts_once(tmp_path: Path) -> None:
+    first, second = nodes_with(tmp_path, 0.0, 1.0)
+    second.elsewhere = lambda: [first.told(), first.told()]  # its folder has a new node by another name
+    strikes = Strikes(tmp_path / "1.0", 3)
+    strikes.elsewhere = second.elsewhere
+
+    assert second.quarantined(WHO)
+    assert not strikes.quarantined(WHO)
+
+
+def test_a_release_counts_at_every_node_also_when_the_one_that_was_told_of_it_is_gone(tmp_path: Path) -> None:
+    for one in ("told", "struck"):
+        (tmp_path / one).mkdir()
+    for at in (0.0, 1.0):
+        strike(tmp_path / "struck", "Bad:one", at)
+    told, struck = Strikes(tmp_path / "told", 2), Strikes(tmp_path / "struck", 2)
+    before = struck.told()
+    told.elsewhere = lambda: [before]
+    assert told.quarantined(WHO)
+
+    assert told.release(WHO)
+    assert not told.release(WHO)
+    kept = told.told()
+    struck.elsewhere = lambda: [kept]
+
+    assert not told.quarantined(WHO)
+    assert not struck.quarantined(WHO)
+    struck.told()  # as it does every few seconds
+    assert not Strikes(tmp_path / "struck", 2).quarantined(WHO)
+
+
 def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
     for at in (0.0, 1.0, 2.0):
         strike(tmp_path, "Bad:one", at)

@@ -12,10 +12,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 
 from sapwood.address import Address
-from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id, unseal
+from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, program, tree_id, unseal
 from sapwood.kernel.kept import (
     LIVE,
     MARKS,
@@ -70,7 +69,7 @@ async def archive_state(archive: Archive, root: Address, state: State) -> Base:
             sequence=state.tail.sequence,
             chain=state.tail.digest,
             at=time.time(),
-            version=version("sapwood"),
+            version=program(),
             images=[Image(stem, state.page_sizes[stem], bytes(content)) for stem, content in state.files.items()],
         ),
     )
@@ -150,7 +149,7 @@ async def _archive(
             sequence=last.sequence,
             chain=last.digest,
             at=now,
-            version=version("sapwood"),
+            version=program(),
             base=base,
             messages=messages,
         ),

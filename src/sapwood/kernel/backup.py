@@ -17,14 +17,13 @@ import time
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
-from sapwood.kernel.chain import tree_id
+from sapwood.kernel.chain import program, tree_id
 from sapwood.kernel.keeping import Keeper
 from sapwood.kernel.kept import Image, Snapshot, pack_snapshot, unpack_snapshot
 from sapwood.kernel.node import COPYING, TREES, Node, roots_in, tree_folder
@@ -295,9 +294,7 @@ def _packed(root: Address, folder: Path) -> bytes:
     """Return the files of a folder as one object, and remove it."""
     images = [Image(path.stem, PAGE_SIZE, whole_image(path)) for path in sorted(folder.glob("*.db"))]
     shutil.rmtree(folder)
-    whole = Snapshot(
-        root=str(root), epoch=0, sequence=0, chain=b"", at=time.time(), version=version("sapwood"), images=images
-    )
+    whole = Snapshot(root=str(root), epoch=0, sequence=0, chain=b"", at=time.time(), version=program(), images=images)
     return pack_snapshot(whole)[0]
 
 

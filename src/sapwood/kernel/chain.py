@@ -8,8 +8,10 @@ owner, whatever the disks below the log did.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 
 import msgspec
 
@@ -19,6 +21,12 @@ from sapwood.kernel.ports import Record
 
 FORMAT = 1
 DIGEST = 16
+
+
+@functools.cache
+def program() -> str:
+    """Return the version of the program that writes; found once, as files are read for it."""
+    return version("sapwood")
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -21,7 +20,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park, snapshot, sweep_tree
 from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.catching_up import CLEAN, catch_up, clean_tail, record_clean
-from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
+from sapwood.kernel.chain import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
 from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
@@ -225,7 +224,7 @@ class Keeper:
             previous=0,
             before=tail.digest,
             at=time.time(),
-            version=version("sapwood"),
+            version=program(),
             base=base,
             is_end=tail.is_end,
             moved_to=tail.moved_to,
@@ -376,7 +375,7 @@ class Keeper:
             previous=state.tail.sequence if state.tail.in_log else 0,
             before=state.tail.digest,
             at=time.time(),
-            version=version("sapwood"),
+            version=program(),
             moved_to=str(root),
         )
         data, digest = seal(message)

@@ -18,10 +18,11 @@ import time
 import traceback
 from asyncio import Task
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sapwood.address import Address
 from sapwood.settings import Settings
@@ -34,6 +35,8 @@ BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 EXIT_CODE = 70
 STRIKES = "strikes.jsonl"
 HOUR = 3600.0
+MOST_TOLD = 100
+"""Trees of which other nodes are told: more than a few are a program that cannot be run at all."""
 PATIENCE = 2.0
 """Seconds that the log is given to take what is said."""
 
@@ -82,6 +85,8 @@ class Watchdog:
         """Told, on the watchdog's thread, of every slow slice when it is first seen."""
         self.slow: dict[str, tuple[int, float]] = {}
         """The methods that held up the loop: how often, and how many seconds at most."""
+        self.elsewhere: Callable[[], Iterable[Struck]] = lambda: ()
+        """What trees did to other nodes."""
         self._loop = loop
         self._settings = settings
         self._folder = folder
@@ -216,7 +221,9 @@ class Watchdog:
         if stuck is None:
             return []
         root, strikes = stuck.address.root, self._settings.strikes
-        if not Strikes(self._folder, strikes).quarantined(root):
+        known = Strikes(self._folder, strikes)
+        known.elsewhere = self.elsewhere
+        if not known.quarantined(root):
             return []
         times = f"{strikes} times within an hour" if strikes > 1 else "once"
         why = f"{root} is in quarantine: it ended its process {times}, now by {stuck.address}.{stuck.method}."
@@ -248,6 +255,15 @@ def write_crash(folder: Path, process: int, text: str) -> None:
     (crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{process}.txt").write_text(text)
 
 
+class Struck(NamedTuple):
+    """What nodes with folders of their own tell each other: a tree is held back for what it did to any of them."""
+
+    strikes: Mapping[str, Sequence[float]]
+    """When each tree ended the process, by its root."""
+    released: Mapping[str, float]
+    """When each was let run again: what it did before counts no more."""
+
+
 class Strikes:
     """Which trees ended their process, and which are held back for it."""
 
@@ -255,7 +271,11 @@ class Strikes:
         self._file = folder / STRIKES
         self._allowed = allowed
         self._at: dict[str, list[float]] = {}
+        self._released: dict[str, float] = {}
         self._size = 0
+        self.elsewhere: Callable[[], Iterable[Struck]] = lambda: ()
+        """What other nodes tell."""
+        self.when_released: Callable[[], object] = lambda: None
         self._read()
 
     def _read(self) -> None:
@@ -267,6 +287,7 @@ class Strikes:
         if size != self._size:
             self._size = size
             self._at.clear()
+            self._released.clear()
             for line in self._file.read_text().splitlines():
                 try:
                     entry = json.loads(line)
@@ -276,22 +297,46 @@ class Strikes:
                     self._at.setdefault(entry["root"], []).append(entry["at"])
                 else:
                     self._at.pop(entry["root"], None)
+                    self._released[entry["root"]] = entry["released"]
 
     def quarantined(self, root: Address) -> bool:
         """Return whether the last strikes of this tree came within one hour."""
         self._read()
-        if not self._at:
-            return False
-        last = self._at.get(str(root), [])[-self._allowed :]
+        last = self._counted(str(root))[-self._allowed :]
         return len(last) == self._allowed and last[-1] - last[0] <= HOUR
+
+    def _counted(self, root: str) -> list[float]:
+        """Return when a tree ended a process since it was last released."""
+        own, others = self._at.get(root, []), list(self.elsewhere())
+        if not others:
+            return own
+        released = max(other.released.get(root, -inf) for other in others)
+        theirs = [at for other in others for at in other.strikes.get(root, ()) if at > self._released.get(root, -inf)]
+        return sorted(at for at in {*own, *theirs} if at > released)
 
     def release(self, root: Address) -> bool:
         """Let a tree run again; return whether it had any strikes."""
         self._read()
-        if self._at.pop(str(root), None) is None:
+        if not self._counted(str(root)):
             return False
-        _append(self._file, {"root": str(root), "released": time.time()})
+        self._note_release(str(root), time.time())
+        self.when_released()
         return True
+
+    def told(self) -> Struck:
+        """Return what to tell other nodes. What they have released is noted here too: they may be gone tomorrow."""
+        self._read()
+        for other in self.elsewhere():
+            for root, at in other.released.items():
+                if root in self._at and self._at[root][-1] <= at:
+                    self._note_release(root, at)
+        strikes = {root: at[-self._allowed :] for root, at in list(self._at.items())[-MOST_TOLD:]}
+        return Struck(strikes, dict(list(self._released.items())[-MOST_TOLD:]))
+
+    def _note_release(self, root: str, at: float) -> None:
+        self._at.pop(root, None)
+        self._released[root] = at
+        _append(self._file, {"root": root, "released": at})
 
 
 def _append(file: Path, entry: dict[str, object]) -> None:

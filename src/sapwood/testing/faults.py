@@ -55,6 +55,10 @@ class CrashPoints:
         self._at = (point, self.passed[point] + nth)
         self._act = act
 
+    def disarm(self) -> None:
+        """Act nowhere any more."""
+        self._at = None
+
     def passing(self, point: str) -> None:
         self.check_alive()
         self.passed[point] += 1

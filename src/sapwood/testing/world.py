@@ -204,6 +204,7 @@ async def lived(kind: type[W], app: App, slow_slices: str, settings: dict[str, A
         try:
             yield world
         finally:
+            world.points.disarm()  # the test is over: the end is in good order, whatever is still written
             await world.app.__aexit__()
         if world.slow:
             raise AssertionError("\n".join(str(slow) for slow in world.slow))

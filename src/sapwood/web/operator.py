@@ -62,7 +62,7 @@ FILE = "operator.json"
 MOST_AGENTS = 500
 MOST_ROWS = 10_000
 ANYWHERE = ("backup", "restore", "release")
-"""What any of several nodes does: copies find their way by themselves, and strikes are in a file that all read."""
+"""What any of several nodes does: copies find their way by themselves, and strikes are read or told by all."""
 ALL = "all"
 """Said in place of the id of a dead letter."""
 SOME = 5

@@ -51,6 +51,10 @@ class NodeLease(msgspec.Struct, array_like=True, frozen=True):
     """Its load, for those who look at the cluster."""
     knows: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """How many migrations it has: of each class by its type id, and of each part of the framework."""
+    strikes: dict[str, list[float]] = msgspec.field(default_factory=dict[str, list[float]])
+    """When trees ended its process, by root: they are held back for what they did to any node."""
+    released: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    """When trees that were held back were let run again."""
 
 
 class Life(NamedTuple):
@@ -118,6 +122,11 @@ class _Mark:
         self.is_dead = False
 
 
+def _said(lease: NodeLease) -> tuple[object, ...]:
+    """Return what others have to know at once."""
+    return lease.life, lease.state, lease.strikes, lease.released
+
+
 GONE = -1
 UNSEEN = -2
 
@@ -140,7 +149,7 @@ class Nodes:
         while len(beats) > 16:
             del beats[next(iter(beats))]
         known = self._leases.get(lease.node)
-        return known is None or known.life != lease.life or known.state != lease.state
+        return known is None or _said(known) != _said(lease)
 
     def viewed(self, leases: Mapping[str, NodeLease], *, asked: float, answered: float) -> set[Life]:
         """Take note of all leases as they stood at some time between these two; return whose death is new.

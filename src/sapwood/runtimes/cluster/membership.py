@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,7 +32,7 @@ class Membership:
         renewal: float,
         margin: float,
         now: Now,
-        load: Callable[[], tuple[int, dict[str, float]]],
+        tell: Callable[[], dict[str, Any]],
         changed: Callable[[bool], None],
         displaced: Callable[[], None],
     ) -> None:
@@ -40,7 +40,8 @@ class Membership:
         self._about = about
         self._renewal = renewal
         self._now = now
-        self._load = load
+        self._tell = tell
+        """Returns what else the lease has to say now."""
         self._changed = changed
         """Told when something is to be decided anew, with whether somebody died."""
         self._displaced = displaced
@@ -64,6 +65,10 @@ class Membership:
         self._lookers.append(looker)
         self._look_now.set()
         await looker
+
+    def say(self) -> None:
+        """Renew the lease soon: it says something new."""
+        self._look_now.set()
 
     def heard(self, lease: NodeLease) -> None:
         """Take note of a renewal of another."""
@@ -125,8 +130,7 @@ class Membership:
         sent = self._now()
         self._beat += 1
         beat, state = self._beat, self.state
-        shards, figures = self._load()
-        lease = msgspec.structs.replace(self._about, beat=beat, state=state, shards=shards, figures=figures)
+        lease = msgspec.structs.replace(self._about, beat=beat, state=state, **self._tell())
         place = await self._ground.renew(lease, self._place)
         if place is None:
             self._place, last = await self._ground.last_lease(lease.node)

@@ -24,6 +24,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.ports import Epoch, Holder
 from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.kernel.watchdog import Struck
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
 from sapwood.runtimes.cluster.membership import Membership, settle
 from sapwood.runtimes.cluster.nats_owners import NOBODY, Ground, Held
@@ -69,6 +70,8 @@ class Ownership:
     ) -> None:
         self._ground = ground
         self._node = node
+        self.strikes: Callable[[], Struck] = lambda: Struck({}, {})
+        """Returns what trees did to this node."""
         self.life = uuid.uuid4().hex[:16]
         self._pause = GROUP * 60 / moves_per_minute
         self._patience = patience
@@ -80,7 +83,7 @@ class Ownership:
             renewal=renewal,
             margin=margin,
             now=now,
-            load=lambda: (len(self._mine), figures()),
+            tell=lambda: {"shards": len(self._mine), "figures": figures(), **self.strikes()._asdict()},
             changed=self._members_changed,
             displaced=lambda: self._drop(list(self._mine)),
         )
@@ -223,6 +226,16 @@ class Ownership:
         if shard in self._mine:
             self._promised[shard] = wished(shard, newer)
         return True
+
+    def struck(self) -> list[Struck]:
+        """Return what trees did to other nodes."""
+        leases = self._nodes.leases().values()
+        told = [lease for lease in leases if (lease.strikes or lease.released) and lease.life != self.life]
+        return [Struck(lease.strikes, lease.released) for lease in told]
+
+    def say(self) -> None:
+        """Tell other nodes soon what this one has to tell."""
+        self._membership.say()
 
     def shards(self) -> list[int]:
         """Return what this node owns."""

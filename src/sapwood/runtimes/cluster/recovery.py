@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.archiving import archive_state
-from sapwood.kernel.chain import Base, ChainBroken, Message, seal, tree_id, unseal
+from sapwood.kernel.chain import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.kept import (
     MARKS,
     PARKED,
@@ -378,7 +377,7 @@ class _Put:
             previous=0,
             before=undone.digest,
             at=time.time(),
-            version=version("sapwood"),
+            version=program(),
             base=None if state is None else await archive_state(self._archive, root, state),
             is_end=state is None,
         )

@@ -9,13 +9,13 @@ import secrets
 import socket
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
+from sapwood.kernel.chain import program
 from sapwood.kernel.classes import all_classes
 from sapwood.kernel.far import Far
 from sapwood.kernel.holding import Holding
@@ -75,7 +75,7 @@ def make_member(
         epoch_of=ways.epoch_of,
         may_answer=ways.may_answer,
         fenced=ways.fenced,
-        version=version("sapwood"),
+        version=program(),
     )
     keeper = Keeper(
         log,
@@ -165,7 +165,7 @@ class ClusterRuntime:
             except Unavailable as error:
                 logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
             ground = NatsOwners(connection, names, name)
-            owners = self._make_owners(ground, name, version=version("sapwood"), knows=migrations())
+            owners = self._make_owners(ground, name, version=program(), knows=migrations())
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
@@ -188,6 +188,9 @@ class ClusterRuntime:
             Answering(node, far)
             node.leave = owners.leave
             node.pass_on = owners.pass_on
+            owners.strikes = node.strikes.told
+            node.strikes.elsewhere = node.watchdog.elsewhere = owners.struck
+            node.strikes.when_released = owners.say
 
             async def listen() -> None:
                 await transport.listen()
