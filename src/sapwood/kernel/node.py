@@ -112,6 +112,8 @@ class Node:
         """Hands a shard to a node that knows this migration of this owner; False: there is none."""
         self.may_answer: Callable[[], bool] = lambda: True
         """Whether its trees are its own for certain now."""
+        self.refuses: Callable[[], str | None] = lambda: None
+        """Why it cannot keep what is written; None: it can."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -230,7 +232,18 @@ class Node:
     @property
     def is_ready(self) -> bool:
         """Whether it should be sent work: running, about to go on, and no agent stops all others."""
-        return self._stopped is None and not self.is_leaving and self.watchdog.ready and self.may_answer()
+        return self.unready is None
+
+    @property
+    def unready(self) -> str | None:
+        """Why it should not be sent work now; None: it should."""
+        if self._stopped is not None or self.is_leaving:
+            return "It stops."
+        if not self.watchdog.ready:
+            return "An agent has kept all others waiting for too long."
+        if not self.may_answer():
+            return "It has lost touch with the cluster."
+        return self.refuses()
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""
@@ -390,12 +403,15 @@ class Node:
             work.add_done_callback(lambda _: kept.set())
             await kept.wait()
 
-    def lose(self, tree: Tree) -> None:
-        """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
+    def lose(self, tree: Tree, error: Unavailable | None = None) -> None:
+        """Drop a tree as the end of the process does, and whatever lies here of it.
+
+        `error`: why; None: it is another node's.
+        """
         self._forget(tree)
         # What its agents said last may have been lost with it.
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
-        tree.die(Unavailable(MOVED))
+        tree.die(Unavailable(MOVED if error is None else str(error)))
         self.gate.drop(tree.address)
         for database in tree.databases.values():
             database.let_go = True

@@ -21,7 +21,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.cancelling import cancel_all
-from sapwood.kernel.ports import Epoch, Holder
+from sapwood.kernel.ports import Epoch, Full, Holder
 from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
 from sapwood.runtimes.cluster.membership import Membership, settle
@@ -608,6 +608,13 @@ class Ownership:
                     async with self._writing:
                         stored = await self._ground.write(releases)
                     break
+                except Full as error:
+                    if self._membership.state == "here":
+                        log.warning("%d shards stay here: %s", len(releases), error)
+                        self._mine.update(let_go)
+                        await self._gain(dict.fromkeys(let_go, ended_well))
+                        return
+                    await asyncio.sleep(1)
                 except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
                     await asyncio.sleep(1)
