@@ -63,6 +63,8 @@ STOPPED = "stopped"
 CLOSING = 0.002
 ABOUT_TO = 0.01
 MOVED = "Another node runs this tree now."
+LEAVING = 30.0
+"""Seconds in which all that a node runs is handed to others."""
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
 
@@ -104,8 +106,8 @@ class Node:
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
         """The shards whose owner before did not end in good order, with when this node took them."""
-        self.leave: Callable[[], Awaitable[None]] | None = None
-        """Hands all that this node runs to others."""
+        self.leave: Callable[[float], Awaitable[None]] | None = None
+        """Hands all that this node runs to others, in so many seconds; what is left then is taken from it later."""
         self.is_leaving = False
         """Whether it was asked to stop."""
         self.pass_on: Callable[[int, str, int], bool] | None = None
@@ -712,7 +714,7 @@ class Node:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)
             if self.leave is not None:
-                await self.leave()
+                await self.leave(LEAVING)
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")

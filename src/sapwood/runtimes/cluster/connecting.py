@@ -138,7 +138,7 @@ async def disconnect(connection: Any) -> None:
     """End a connection, also one whose servers are gone."""
     import nats.errors
 
-    with contextlib.suppress(OSError, nats.errors.Error):
+    with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):  # uvloop's, of what is closed already
         await connection.close()
 
 

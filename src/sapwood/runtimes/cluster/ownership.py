@@ -301,7 +301,12 @@ class Ownership:
                 self._lease.end()
                 await self._membership.look()
         except TimeoutError:
-            log.warning("%d shards were not handed over; others take them when the lease is over.", len(self._mine))
+            log.warning(
+                "%d shards were not handed over in %.0f seconds: the cluster does not answer, or its log is full. "
+                "Others take them when the lease is over.",
+                sum(1 for held in self._known.values() if held.owner.node and held.owner.life == self.life),
+                patience,
+            )
         finally:
             self._membership.state = "left"
             self._lease.end()
