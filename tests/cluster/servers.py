@@ -36,9 +36,21 @@ class Nats:
     """One to five NATS servers that form a cell, configured as deploy/nats/server.conf says."""
 
     def __init__(
-        self, folder: Path, count: int = 3, *, name: str = "cell", sync: str = "always", clusters: int = 100
+        self,
+        folder: Path,
+        count: int = 3,
+        *,
+        name: str = "cell",
+        sync: str = "always",
+        clusters: int = 100,
+        room: str = "20GB",
+        stream_room: str = "-1",
     ) -> None:
-        """`clusters`: how many of them a test makes on these servers; the configuration is for one."""
+        """`clusters`: how many of them a test makes on these servers; the configuration is for one.
+
+        `room`, `stream_room`: what a server, and a stream of the log, may hold.
+        """
+        self.room, self.stream_room = room, stream_room
         self.folder = folder
         self.count = count
         ports = free_ports(3 * count)
@@ -72,7 +84,8 @@ class Nats:
             "NATS_NAME": f"{self._name}-{n}",
             "NATS_ZONE": f"zone:{n}",
             "NATS_STORE": str(self.folder / f"n{n}"),
-            "NATS_STORE_SIZE": "20GB",
+            "NATS_STORE_SIZE": self.room,
+            "NATS_STREAM_SIZE": self.stream_room,
             "NATS_LISTEN": f"127.0.0.1:{self.ports[n]}",
             "NATS_ROUTE": f"127.0.0.1:{self.routes[n]}",
             "NATS_MONITOR": f"127.0.0.1:{self.monitors[n]}",

@@ -27,7 +27,7 @@ LAYOUT = Layout()
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    cell = Nats(tmp_path_factory.mktemp("cell"), clusters=1).start().wait()
+    cell = Nats(tmp_path_factory.mktemp("cell"), clusters=1, stream_room="2GB").start().wait()
     yield cell
     cell.stop()
 

@@ -20,7 +20,7 @@ from sapwood import Agent
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import Unavailable
-from sapwood.kernel import restoring, treelog
+from sapwood.kernel import replicated, restoring, treelog
 from sapwood.kernel.archiving import park
 from sapwood.kernel.chain import Base, chained, tree_id
 from sapwood.kernel.classes import known
@@ -39,6 +39,7 @@ from sapwood.runtimes.cluster.shipping import Shipper
 from sapwood.runtimes.workers.framing import Kind, Unheard, framed
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE
 from sapwood.storage.walframes import Frames, WalFrames
 
 
@@ -503,3 +504,77 @@ async def test_a_segment_without_messages_does_not_make_those_before_it_old() ->
     shipper = NoIndex(None, Names("c", Layout(streams=1)), 0, archive, history=7 * 86400.0)
     assert await shipper.sweep() == 1
     assert min([key async for key in archive.keys(f"{SEGMENTS}/")]) == segment_key(0, 2)
+
+
+async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "PROBE", 0.01)
+    node = Node(tmp_path)
+    node.adopt(ONE)
+    database = node.commit(ONE, "kept")
+    await node.kept(ONE)
+    node.log.is_full = True
+    node.commit(ONE, "refused")
+    waiting = node.gate.wait(database)
+    assert waiting is not None
+
+    with pytest.raises(Unavailable, match="The log is full"):
+        await waiting
+
+    assert (node.refused, node.lost) == ([ONE], [])
+    assert node.gate.full == "The log is full."
+    with pytest.raises(Unavailable, match="The log is full"):
+        node.gate.wait(database)  # what is in its files is not what is stored
+    node.log.is_full = False
+    async with asyncio.timeout(5):
+        while node.gate.full is not None:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    node.close()
+
+
+async def test_a_new_base_that_a_full_log_refuses_undoes_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.adopt(ONE)
+    database = node.commit(ONE, "kept")
+    await node.kept(ONE)
+    cut = node.gate.cut(ONE)
+    tail = await cut.known
+    node.log.is_full = True
+
+    with pytest.raises(Unavailable, match="no room"):
+        await node.gate.rebase(ONE, Base("key", b"", tail.sequence, tail.digest), cut)
+
+    assert node.refused == []
+    assert node.gate.wait(database) is None
+    node.log.is_full = False
+    node.commit(ONE, "after")
+    await node.kept(ONE)
+    assert await node.restored(ONE) == node.images(ONE)
+    node.close()
+
+
+async def test_a_log_that_is_full_in_the_middle_of_a_large_commit_leaves_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "MOST_PARTS", 1)
+    monkeypatch.setattr(treelog, "PART", 4 * PAGE_SIZE)
+    node = Node(tmp_path)
+    node.adopt(ONE)
+    node.commit(ONE)
+    await node.kept(ONE)
+    stored = node.log.append
+
+    async def fill(entries: Sequence[Entry], epochs: Mapping[int, Epoch]) -> list[int]:
+        places = await stored(entries, epochs)
+        node.log.is_full = True
+        return places
+
+    monkeypatch.setattr(node.log, "append", fill)
+    node.commit(ONE, bytes(20 * PAGE_SIZE))
+
+    with pytest.raises(Unavailable):
+        await node.kept(ONE)
+
+    assert (node.refused, node.lost) == ([], [shard_of(ONE)])
+    node.close()

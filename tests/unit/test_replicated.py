@@ -54,6 +54,7 @@ class Node:
         self.stored = stored or self.log
         self.epochs: dict[int, Epoch] = {}
         self.lost: list[int] = []
+        self.refused: list[Address] = []
         self.may_answer = True
         self.gate = ReplicatedGate(
             self.stored,
@@ -63,6 +64,7 @@ class Node:
             may_answer=lambda: self.may_answer,
             fenced=self.lost.extend,
             version="1",
+            refused=lambda roots, error: self.refused.extend(roots),
         )
         self.slices: dict[Address, Slices] = {}
         self.databases: dict[tuple[Address, str], Database] = {}

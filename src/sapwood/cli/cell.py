@@ -96,6 +96,7 @@ class Cell:
             "NATS_ZONE": f"zone:{n}",
             "NATS_STORE": str(store),
             "NATS_STORE_SIZE": "20GB",
+            "NATS_STREAM_SIZE": "2GB",
             "NATS_LISTEN": f"127.0.0.1:{self._clients[n]}",
             "NATS_ROUTE": f"127.0.0.1:{self._routes[n]}",
             "NATS_MONITOR": f"127.0.0.1:{self._monitors[n]}",

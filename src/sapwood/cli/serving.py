@@ -14,6 +14,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -336,6 +337,7 @@ class Silent(uvicorn.Server):
 
 async def _drain(server: uvicorn.Server, app: App) -> None:
     """Let nobody in, tell everybody to come again when they are answered, and let go of what others may run."""
+    began, grace = time.monotonic(), server.config.timeout_graceful_shutdown or 0
     for one in server.servers:
         one.close()
     with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
@@ -348,7 +350,7 @@ async def _drain(server: uvicorn.Server, app: App) -> None:
     await drain(connections, LAST_ANSWERS)
     with contextlib.suppress(UsageError):
         if app.node.leave is not None:
-            await app.node.leave()
+            await app.node.leave(max(1.0, began + grace - time.monotonic()))
 
 
 class Server(uvicorn.Server):

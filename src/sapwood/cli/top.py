@@ -160,7 +160,7 @@ def _missing(who: str) -> Text:
 
 def _unready(one: Seen, called: str) -> Text:
     who = f"{called} {one['worker']}" if one["worker"] else "the process"
-    why = "an agent has held it up for long" + (", or it has no lease" if called == "node" else "")
+    why = one.get("unready") or "an agent has held it up for long"  # those of another version do not say
     return Text(f"{who} is not ready: {why}", "bold red")
 
 

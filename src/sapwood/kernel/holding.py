@@ -29,6 +29,8 @@ GRACE = 0.5
 """Seconds that a call gets to end before its tree moves."""
 LAST_ANSWERS = 5.0
 """Seconds that those get which have ended, and whose answers wait for the log."""
+LOG_FULL = 5.0
+"""Seconds until a tree does again by the clock what the log had no room for."""
 LOOK = 0.005
 LARGE = 1024 * 1024
 """Bytes of a tree from which on its next owner fetches it before it is let go."""
@@ -127,6 +129,20 @@ class Holding:
                 log.exception("a tree could not be dropped: %s", tree.address, extra={"root": str(tree.address)})
                 node.gate.drop(tree.address)
         node.forget_alarms_of_others()
+
+    def refused(self, roots: Collection[Address], error: Unavailable) -> None:
+        """The log did not take what these trees committed last: have them be read again, as they were before."""
+        node = self._node
+        later = node.clock.now() + LOG_FULL
+        for root in roots:
+            tree = node.trees.get(root)
+            if tree is None:
+                node.gate.drop(root)
+            else:
+                node.lose(tree, error)
+            # What the index says may be from what was not kept. Not at once: it would be refused again.
+            node.alarms.earlier(root, later, 0)
+            node.alarms.look_by(root, later)
 
     def _trees_of(self, shards: Collection[int]) -> Iterable[Tree]:
         return [tree for root, tree in self._node.trees.items() if shard_of(root) in shards]

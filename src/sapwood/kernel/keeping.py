@@ -22,7 +22,7 @@ from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.catching_up import CLEAN, catch_up, clean_tail, record_clean
 from sapwood.kernel.chain import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.kept import is_parked, last_mark
-from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Record
+from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.restoring import (
     Read,
@@ -385,7 +385,7 @@ class Keeper:
         """Store what takes the place of a tree's log; return where."""
         try:
             (sequence,) = await self._stored.append([entry], {entry.shard: epoch})
-        except Fenced:
+        except (Fenced, Full):
             raise
         except Exception as error:
             # It may arrive at any time, and take away what is stored until then: so only as long as nothing is.

@@ -63,6 +63,8 @@ STOPPED = "stopped"
 CLOSING = 0.002
 ABOUT_TO = 0.01
 MOVED = "Another node runs this tree now."
+LEAVING = 30.0
+"""Seconds in which all that a node runs is handed to others."""
 LAST_WORDS = 5.0
 """Seconds that cancelled work is given to unwind."""
 
@@ -113,14 +115,16 @@ class Node:
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
         """The shards whose owner before did not end in good order, with when this node took them."""
-        self.leave: Callable[[], Awaitable[None]] | None = None
-        """Hands all that this node runs to others."""
+        self.leave: Callable[[float], Awaitable[None]] | None = None
+        """Hands all that this node runs to others, in so many seconds; what is left then is taken from it later."""
         self.is_leaving = False
         """Whether it was asked to stop."""
         self.pass_on: Callable[[int, str, int], bool] | None = None
         """Hands a shard to a node that knows this migration of this owner; False: there is none."""
         self.may_answer: Callable[[], bool] = lambda: True
         """Whether its trees are its own for certain now."""
+        self.refuses: Callable[[], str | None] = lambda: None
+        """Why it cannot keep what is written; None: it can."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -239,7 +243,18 @@ class Node:
     @property
     def is_ready(self) -> bool:
         """Whether it should be sent work: running, about to go on, and no agent stops all others."""
-        return self._stopped is None and not self.is_leaving and self.watchdog.ready and self.may_answer()
+        return self.unready is None
+
+    @property
+    def unready(self) -> str | None:
+        """Why it should not be sent work now; None: it should."""
+        if self._stopped is not None or self.is_leaving:
+            return "It stops."
+        if not self.watchdog.ready:
+            return "An agent has kept all others waiting for too long."
+        if not self.may_answer():
+            return "It has lost touch with the cluster."
+        return self.refuses()
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""
@@ -400,12 +415,15 @@ class Node:
         if (closed := self.put_away(tree)) is not None:
             await closed.kept.wait()
 
-    def lose(self, tree: Tree) -> None:
-        """Drop a tree that is another node's, as the end of the process does, and whatever lies here of it."""
+    def lose(self, tree: Tree, error: Unavailable | None = None) -> None:
+        """Drop a tree as the end of the process does, and whatever lies here of it.
+
+        `error`: why; None: it is another node's.
+        """
         self._forget(tree)
         # What its agents said last may have been lost with it.
         self.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
-        tree.die(Unavailable(MOVED))
+        tree.die(Unavailable(MOVED if error is None else str(error)))
         self.gate.drop(tree.address)
         for database in tree.databases.values():
             database.let_go = True
@@ -706,7 +724,7 @@ class Node:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)
             if self.leave is not None:
-                await self.leave()
+                await self.leave(LEAVING)
             while self._background:
                 await asyncio.wait(self._background)
             self._stopped = Unavailable("The app is not running.")

@@ -268,6 +268,10 @@ class Fenced(Unavailable):
         """Those that were found to be taken."""
 
 
+class Full(Unavailable):
+    """The log has no room. Nothing of what it was given is stored, or will be."""
+
+
 class Epoch(NamedTuple):
     """One ownership of a shard."""
 
@@ -308,9 +312,13 @@ class FencedLog(Protocol):
         """Store all of these, or none; return their places. They lie in one stream, their shards are owned by `epochs`.
 
         Returns when a majority has it on its disks. Goes on trying while the log cannot be reached.
-        `Fenced` if one of the shards has another owner; `Unavailable` if the log was out of reach for too long: then
-        nobody knows whether it was stored, and the trees have to be read again.
+        `Fenced` if one of the shards has another owner; `Full` if there is no room; any other `Unavailable` if the log
+        was out of reach for too long: then nobody knows whether it was stored, and the trees have to be read again.
         """
+        ...
+
+    async def has_room(self, stream: int, size: int) -> bool:
+        """Return whether a stream that was full would take so many bytes now, as far as anybody can tell."""
         ...
 
     async def read(self, shard: int, tree: str, after: int = 0) -> list[Record]:

@@ -19,7 +19,7 @@ from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
-from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, OutOfTouch, settle
+from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, Full, OutOfTouch, settle
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 TOGETHER = 4096
 """Pages that are sent at once, unless a single tree has more."""
+PROBE = 2.0
+"""Seconds between looks at whether a log that was full has room."""
 TURNS = 3
 """How often the loop may go round before an append leaves, as long as that brings more to send."""
 
@@ -74,12 +76,16 @@ class ReplicatedGate:
         may_answer: Callable[[], bool],
         fenced: Callable[[Collection[int]], None],
         version: str,
+        refused: Callable[[Collection[Address], Unavailable], None] = lambda roots, error: None,
     ) -> None:
         """`epoch_of`: by which ownership a shard is ours, None: by none. `may_answer`: whether our lease is valid.
 
         `fenced` is told of shards that somebody else took, and of those of which nobody knows whether the last commits
         were stored. The gate has let go of all who waited. The trees have to be dropped; whoever runs them again has to
         own their shard anew: what is still on its way may arrive at any time, and is refused then.
+
+        `refused` is told of trees whose last commits were not stored, as the log is full. They have to be dropped, and
+        may be read again at once: their shards stay ours, and nothing is on its way.
         """
         self._log = log
         self._loop = loop
@@ -87,6 +93,7 @@ class ReplicatedGate:
         self._epoch_of = epoch_of
         self._may_answer = may_answer
         self._fenced = fenced
+        self._refused = refused
         self._version = version
         self._trees: dict[str, TreeLog] = {}
         self._files: dict[Database, _File] = {}
@@ -95,11 +102,19 @@ class ReplicatedGate:
         """How many streams are being written to."""
         self._turn = asyncio.Lock()
         """Held while trees of one stream go on, until what they commit is on its way."""
+        self._full: dict[int, tuple[int, str]] = {}
+        """The streams that are full: how many bytes were refused last, and what was said."""
+        self._probing: asyncio.Task[None] | None = None
         self._ids = (f"{me}-{number}" for me in (uuid.uuid4().hex,) for number in count())
 
     @property
     def waiting(self) -> int:
         return sum(len(waiting) for tree in self._trees.values() for _, waiting in tree.waiters)
+
+    @property
+    def full(self) -> str | None:
+        """Why nothing can be written to some of the trees now; None: all can be written to."""
+        return next((why for _, why in self._full.values()), None)
 
     def opened(self, database: Database) -> None:
         tree = self._trees.get(database.path.parent.name)
@@ -217,6 +232,8 @@ class ReplicatedGate:
         for stream in self._streams.values():
             if stream.pump is not None:
                 stream.pump.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
         for root in [tree.root for tree in self._trees.values()]:
             self.drop(root)
         for file in self._files.values():
@@ -399,6 +416,9 @@ class ReplicatedGate:
                     self._doubt(taken, error)
                     break
                 taken = rest
+            except Full as error:
+                self._refuse(taken, error)
+                break
             except Exception as error:  # noqa: BLE001 - whatever it was: nobody knows what was stored
                 self._doubt(taken, error)
                 break
@@ -420,7 +440,12 @@ class ReplicatedGate:
         # A commit of one tree: parts of it do not count until the last one is there.
         sequences: list[int] = []
         for at in range(0, len(entries), MOST_PARTS):
-            sequences += await self._log.append(entries[at : at + MOST_PARTS], epochs)
+            try:
+                sequences += await self._log.append(entries[at : at + MOST_PARTS], epochs)
+            except Full as error:
+                if not at:
+                    raise
+                raise Unavailable(str(error)) from None  # some of it is stored
         return sequences
 
     def _stored(self, tree: TreeLog, sequences: Sequence[int]) -> None:
@@ -430,6 +455,43 @@ class ReplicatedGate:
         if tree.has_more:
             self._stream(tree).waiting.setdefault(tree)
         tree.settle_if_idle()
+
+    def _refuse(self, taken: dict[TreeLog, Sending], error: Full) -> None:
+        """The log is full, and has nothing of these: what was committed in them last is undone."""
+        stream = next(iter(taken)).stream
+        size = sum(len(entry.data) for sending in taken.values() for entry in sending.entries)
+        if stream not in self._full:
+            log.error("%s", error)
+        self._full[stream] = size, str(error)
+        if self._probing is None:
+            self._probing = self._loop.create_task(self._probe())
+        roots: list[Address] = []
+        for tree in taken:
+            if tree.error is not None:
+                continue
+            if tree.take_back():
+                tree.settle_if_idle()
+                continue
+            tree.fail(error)
+            self._stream(tree).waiting.pop(tree, None)
+            roots.append(tree.root)
+        try:
+            self._refused(roots, error)
+        except Exception:
+            log.exception("trees of which not all was stored could not be dropped: %s", roots)
+
+    async def _probe(self) -> None:
+        """Return when no stream is full any more."""
+        while self._full:
+            await asyncio.sleep(PROBE)
+            for stream, (size, _) in list(self._full.items()):
+                try:
+                    if await self._log.has_room(stream, size):
+                        del self._full[stream]
+                        log.warning("there is room in the log again: stream %d", stream)
+                except Unavailable as error:
+                    log.warning("nobody knows whether the log has room again: %s", error)
+        self._probing = None
 
     def _lose(self, shards: Collection[int], error: Unavailable) -> None:
         for tree in list(self._trees.values()):

@@ -422,6 +422,17 @@ class TreeLog:
                     one.set_result(self.tail)
             self._let_go()
 
+    def take_back(self) -> bool:
+        """What was sent is not stored; return whether that leaves nothing unstored that was committed."""
+        sent = self.sending
+        if sent is None or self.ended or not sent.is_fresh or sent.up_to > self.stored:
+            return False
+        if sent.messages < len(sent.entries):
+            return False  # it has to say something about its alarm
+        self.sending = None
+        _refuse(sent.told, Unavailable(f"The log had no room for a new base of {self.root}."))
+        return True
+
     def forget_all(self) -> None:
         """Nothing that was not sent has to be stored any more."""
         self._all(Gathered())

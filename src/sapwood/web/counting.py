@@ -47,6 +47,8 @@ class Figures:
     pool: str
     process: int
     ready: bool
+    unready: str
+    """Why it is not ready; "": it is."""
     uptime: float
     """Seconds."""
     restarts: int
@@ -114,6 +116,7 @@ def counted(node: Node) -> Figures:
         pool=node.pool,
         process=os.getpid(),
         ready=node.is_ready,
+        unready=node.unready or "",
         uptime=node.clock.now() - node.born,
         restarts=node.restarts,
         cpu_seconds=time.process_time(),

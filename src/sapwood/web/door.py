@@ -211,8 +211,8 @@ class Door:
         if path == "/healthz":
             return PlainTextResponse("ok")
         if path == "/readyz":
-            is_ready = self._node.is_ready
-            return PlainTextResponse("ready" if is_ready else "not ready", 200 if is_ready else 503)
+            why = self._node.unready
+            return PlainTextResponse("ready" if why is None else f"not ready: {why}", 200 if why is None else 503)
         if path == "/metrics":
             await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
             own, far = self.figures(), self._node.far

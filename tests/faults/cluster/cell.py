@@ -254,6 +254,7 @@ class Cell:
             "NATS_ZONE": f"zone:{server}",
             "NATS_STORE": str(self.disks[server].folder),
             "NATS_STORE_SIZE": "1900MB",
+            "NATS_STREAM_SIZE": "-1",
             "NATS_LISTEN": f"{address}:{CLIENTS}",
             "NATS_ROUTE": f"{address}:{ROUTES}",
             "NATS_MONITOR": f"{address}:{MONITOR}",

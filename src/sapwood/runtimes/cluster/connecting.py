@@ -35,8 +35,12 @@ TELL_AGAIN = 10.0
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
 WRONG_SEQUENCE = 10071
+STORE_FAILED = 10077
+NO_RESOURCES = {10002, 10023, 10028, 10047}
 LOOK = 0.25
 """Seconds between looks at whether anything comes at all."""
+ROOM_TAKEN = 0.9
+"""How much of its room a stream may have taken that had no limit until now."""
 
 
 async def connect(servers: str, name: str) -> Any:
@@ -97,6 +101,11 @@ async def connect(servers: str, name: str) -> Any:
         raise Unavailable(f"No NATS server answers at {', '.join(map(_without_user, urls))}: {error}") from None
 
 
+def is_full(code: int, description: str) -> bool:
+    """Return whether servers refused something because there is no room for it."""
+    return code in NO_RESOURCES or (code == STORE_FAILED and "maximum" in description)
+
+
 async def answers(connection: Any) -> bool:
     """Return whether the server we are connected to is there."""
     import nats.errors
@@ -131,7 +140,7 @@ async def disconnect(connection: Any) -> None:
     """End a connection, also one whose servers are gone."""
     import nats.errors
 
-    with contextlib.suppress(OSError, nats.errors.Error):
+    with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):  # uvloop's, of what is closed already
         await connection.close()
 
 
@@ -201,6 +210,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     )
     await _make(streams, members)
     names = Names(cluster, await _layout(streams, first, wished))
+    room = await _room(connection)
     logs = [
         StreamConfig(
             name=names.stream(number),
@@ -209,6 +219,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
             discard=DiscardPolicy.NEW,
             num_replicas=names.layout.replicas,
             storage=StorageType.FILE,
+            max_bytes=room,
             allow_direct=True,
             allow_rollup_hdrs=True,
             allow_atomic=True,
@@ -222,6 +233,34 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     return names
 
 
+async def _room(connection: Any) -> int:
+    """Return how many bytes a stream of the log may hold, as the servers' configuration says; -1: it does not."""
+    import nats.errors
+
+    try:
+        answer = await connection.request("$JS.API.INFO", b"", timeout=10)
+        room = msgspec.json.decode(answer.data).get("limits", {}).get("storage_max_stream_bytes", -1)
+    except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
+        log.warning("how much a stream may hold is not known: %s", error)
+        return -1
+    return room if room > 0 else -1
+
+
+async def _widen(streams: Any, found: Any, room: int) -> None:
+    """Have a stream that was made before hold as much as the configuration says now; never less than it did."""
+    import nats.errors
+
+    config = found.config
+    has = config.max_bytes or -1
+    if room <= 0 or has >= room or (has < 0 and found.state.bytes > room * ROOM_TAKEN):
+        return
+    config.max_bytes = room
+    try:
+        await streams.update_stream(config)
+    except (nats.errors.Error, TimeoutError) as error:
+        log.warning("the stream %s still may hold %d bytes, and not %d: %s", config.name, has, room, error)
+
+
 async def _make(streams: Any, config: Any) -> None:
     """Make a stream, or find it; wait while the servers elect whoever decides."""
     import nats.errors
@@ -230,7 +269,7 @@ async def _make(streams: Any, config: Any) -> None:
     end = asyncio.get_running_loop().time() + ELECTION
     while True:
         try:
-            await streams.stream_info(config.name)
+            await _widen(streams, await streams.stream_info(config.name), config.max_bytes or -1)
             return
         except nats.js.errors.NotFoundError:
             pass

@@ -39,6 +39,8 @@ LATE = 60.0
 """Seconds after which something that is stored should be in the archive: it is sent every ten."""
 SILENT = 5_000_000_000
 """Nanoseconds without a word of a copy, after which it is gone: its leader hears of it every second."""
+NEARLY = 0.75
+"""How much of its room a stream or a server may have taken before somebody should look after it."""
 LOOKS = 3
 """How often copies that differ are looked at again: while somebody writes, they always do."""
 
@@ -53,6 +55,8 @@ class Node(msgspec.Struct, frozen=True):
     is_leaving: bool
     shards: int
     version: str
+    is_refused: bool = False
+    """Whether the log had no room lately for what its agents wrote."""
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -88,6 +92,17 @@ class Stream(msgspec.Struct, frozen=True):
     begun: float = 0.0
     written: float = 0.0
     """When the oldest and the newest of its messages were written."""
+    room: int | None = None
+    """How many bytes it may hold; None: as many as its servers."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """One NATS server, if it was asked."""
+
+    name: str
+    used: int
+    room: int
+    """Bytes that it holds of all streams, and may hold."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -101,6 +116,7 @@ class Seen(msgspec.Struct, frozen=True):
     orphaned: int
     """Shards whose owner is gone, and that nobody took yet."""
     streams: list[Stream]
+    servers: list[Server]
     troubles: list[str]
     """What somebody should look at."""
 
@@ -117,6 +133,9 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     }
     leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
     streams = await _streams(connection, names, every, monitors)
+    servers = [
+        server for server in await asyncio.gather(*(asyncio.to_thread(_server, url) for url in monitors)) if server
+    ]
     if archive is not None:
         streams = [await _archived(archive, number, stream) for number, stream in zip(every, streams, strict=True)]
     alive = {(node.name, leases[node.name].life) for node in nodes if node.is_alive}
@@ -128,6 +147,7 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
         unowned=SHARDS - len(owners),
         orphaned=orphaned,
         streams=streams,
+        servers=servers,
         troubles=[],
     )
     return msgspec.structs.replace(seen, troubles=list(_troubles(seen)))
@@ -169,7 +189,8 @@ async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tu
         alive, leaving = renewed < LEASE + MARGIN and lease.state != "left", lease.state == "leaving"
         owned = shards.get(lease.node, 0)
         if alive or owned:  # one that left, or was gone for good, is no news
-            nodes.append(Node(lease.node, round(renewed, 1), alive, leaving, owned, lease.version))
+            refused = bool(lease.figures.get("full")) and alive
+            nodes.append(Node(lease.node, round(renewed, 1), alive, leaving, owned, lease.version, refused))
     return leases, sorted(nodes, key=lambda node: node.name)
 
 
@@ -189,7 +210,7 @@ async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Map
         info = await ask(connection, name)
     except Unavailable:  # whoever would lead it would answer
         return Stream(name, 0, 0, 0, 0, [])
-    state, group = info["state"], info.get("cluster") or {}
+    state, group, room = info["state"], info.get("cluster") or {}, info["config"].get("max_bytes", -1)
     leader: dict[str, Any] = {"name": group.get("leader", ""), "current": True}
     copies: list[Copy] = []
     for server in [leader, *(group.get("replicas") or ())]:
@@ -216,6 +237,7 @@ async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Map
         copies,
         begun=_time(state["first_ts"]) if state["messages"] else 0.0,
         written=_time(state["last_ts"]) if state["messages"] else 0.0,
+        room=room if room > 0 else None,
     )
 
 
@@ -250,6 +272,12 @@ def _told(url: str) -> dict[str, Any]:
     return told
 
 
+def _server(url: str) -> Server | None:
+    told = _told(url)
+    room = (told.get("config") or {}).get("max_storage", 0)
+    return Server(told["name"], told.get("storage", 0), room) if told and room > 0 else None
+
+
 async def _archived(archive: Archive, number: int, stream: Stream) -> Stream:
     newest = await _newest_segment(archive, number, stream.last)
     last = stream.first - 1 if newest is None else newest.last
@@ -278,6 +306,7 @@ def _troubles(seen: Seen) -> Iterable[str]:
         yield "No node is alive: nobody runs the agents."
     elif seen.unowned:
         yield f"{seen.unowned} shards have no owner: their agents do not answer."
+    yield from _lacking_room(seen)
     for stream in seen.streams:
         if not stream.copies or not stream.copies[0].server:
             yield f"Stream {stream.name} has no leader: nothing of it can be written."
@@ -293,6 +322,24 @@ def _troubles(seen: Seen) -> Iterable[str]:
                 f"Stream {stream.name}: server {copy.server} holds {copy.messages} messages, "
                 f"{copy.first} to {copy.last}, and the others do not. "
                 "Its disk may be damaged: run `sapwood cluster verify`."
+            )
+
+
+def _lacking_room(seen: Seen) -> Iterable[str]:
+    for node in seen.nodes:
+        if node.is_refused:
+            yield f"Node {node.name} cannot store what its agents write: the log is full."
+    for server in seen.servers:
+        if server.used > NEARLY * server.room:
+            yield (
+                f"Server {server.name} has taken {server.used / server.room:.0%} of its room. Once it is full it leads "
+                "nothing any more, and nodes cannot renew their leases."
+            )
+    for stream in seen.streams:
+        if stream.room is not None and stream.bytes > NEARLY * stream.room:
+            yield (
+                f"Stream {stream.name} has taken {stream.bytes / stream.room:.0%} of its room. Once it is full, what "
+                "agents write is refused."
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Entry, Epoch, Fenced, Record
+from sapwood.kernel.ports import Entry, Epoch, Fenced, Full, Record
 
 
 class _Stored(NamedTuple):
@@ -32,6 +32,7 @@ class MemoryLog:
         self.is_reachable.set()
         self.in_doubt = False
         """Whether appends store what they are given and then say that nobody knows."""
+        self.is_full = False
 
     def own(self, shard: int) -> int:
         """Make whoever asks the owner of a shard; return the sequence of its ownership."""
@@ -54,12 +55,17 @@ class MemoryLog:
         lost = {shard for shard in {entry.shard for entry in entries} if self._owners.get(shard) != epochs[shard][1]}
         if lost:
             raise Fenced(lost)
+        if self.is_full:
+            raise Full("The log is full.")
         self.appends.append(len(entries))
         for entry in entries:
             self._store(stream, entry)
         if self.in_doubt:
             raise Unavailable("The log did not answer.")
         return [self._places[entry.id] for entry in entries]
+
+    async def has_room(self, stream: int, size: int) -> bool:
+        return not self.is_full
 
     def _store(self, stream: int, entry: Entry) -> None:
         if entry.is_alarm or entry.replaces:

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Entry, Epoch, Fenced, Record
+from sapwood.kernel.ports import Entry, Epoch, Fenced, Full, Record
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, is_full
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ BYTES_A_SECOND = 4_000_000
 AGAIN, AGAIN_AT_MOST = 0.02, 0.5
 """Seconds between two attempts: at first, and later."""
 COMPLAIN = 5.0
+LEADERLESS = 3.0
+"""Seconds to go on trying while nobody leads a stream because its servers are full: none of them will."""
+FULL_FOR = 15.0
+"""Seconds for which servers are taken for full that said so, if nobody can be asked."""
 READ_AT_ONCE, BYTES_AT_ONCE = 256, 16 << 20
 AT_ONCE = 16
 """How many questions are under way together."""
@@ -69,8 +73,13 @@ class _Message(msgspec.Struct):
 
 class _State(msgspec.Struct):
     last_seq: int = 0
+    bytes: int = 0
     num_subjects: int = 0
     subjects: dict[str, int] | None = None
+
+
+class _Config(msgspec.Struct):
+    max_bytes: int = -1
 
 
 class _Answer(msgspec.Struct):
@@ -78,11 +87,16 @@ class _Answer(msgspec.Struct):
     error: _Error | None = None
     message: _Message | None = None
     state: _State | None = None
+    config: _Config | None = None
     total: int = 0
 
 
 _answer = msgspec.json.Decoder(_Answer).decode
 _question = msgspec.json.Encoder().encode
+
+
+class _Unsent(Exception):
+    """Nothing left this node."""
 
 
 class _Trying:
@@ -96,9 +110,14 @@ class _Trying:
         self._pause = AGAIN
         self._complained = False
 
+    @property
+    def passed(self) -> float:
+        """How many seconds it has been."""
+        return self._time() - self._began
+
     async def again(self, why: object) -> None:
         """Return when to try again; `Unavailable` if it has been tried for long enough."""
-        passed = self._time() - self._began
+        passed = self.passed
         if passed > self._patience:
             raise Unavailable(f"The log did not take {self._what} within {self._patience:.0f} seconds: {why}")
         if passed > COMPLAIN and not self._complained:
@@ -118,6 +137,8 @@ class NatsLog:
         """Empty lines of the index of alarms: by subject the stream, and the place up to which it can go."""
         self._timer: asyncio.TimerHandle | None = None
         self._cleaning: asyncio.Task[None] | None = None
+        self._full: tuple[float, str] | None = None
+        """When servers said last that they are full, and how."""
 
     def stream_of(self, shard: int) -> int:
         return self._names.layout.stream_of(shard)
@@ -130,7 +151,11 @@ class NatsLog:
             self._cleaning.cancel()
 
     async def append(self, entries: Sequence[Entry], epochs: Mapping[int, Epoch]) -> list[int]:
+        import nats.errors
+
         messages = self._messages(entries, epochs)
+        stream = self.stream_of(entries[0].shard)
+        in_doubt = False
         size = sum(len(entry.data) for entry in entries)
         timeout = min(ATTEMPT + size / BYTES_A_SECOND, ATTEMPT_AT_MOST)
         trying = _Trying(f"{len(entries)} messages", PATIENCE)
@@ -144,8 +169,32 @@ class NatsLog:
                     return self._noted(entries, await self._found_again(entries[-1]))
                 if error.err_code == WRONG_SEQUENCE and (lost := await self._lost(epochs)):
                     raise Fenced(lost)
+                if not in_doubt and is_full(error.err_code, error.description):
+                    self._full = asyncio.get_running_loop().time(), error.description
+                    raise Full(self._said_full(stream, error.description))
                 answer = f"{error.description} ({error.err_code})"
+            elif isinstance(answer, nats.errors.NoRespondersError):
+                # A server that is full leads nothing, and its streams have no other leader then.
+                if trying.passed > LEADERLESS and self._full is not None and self._full_lately():
+                    raise (Unavailable if in_doubt else Full)(self._said_full(stream, self._full[1]))
+            elif not isinstance(answer, _Unsent):
+                in_doubt = True  # it may still arrive, when there is room
             await trying.again(answer)
+
+    def _said_full(self, stream: int, why: str) -> str:
+        return (
+            f"The log is full: its stream {self._names.stream(stream)} takes no more ({why}). What was written is not "
+            "kept. Give the stream, and the NATS servers, more room."
+        )
+
+    def _full_lately(self) -> bool:
+        return self._full is not None and asyncio.get_running_loop().time() - self._full[0] < FULL_FOR
+
+    async def has_room(self, stream: int, size: int) -> bool:
+        found = await self._ask("STREAM.INFO", stream, {})
+        if found.state is None or found.config is None or found.config.max_bytes < 0:
+            return not self._full_lately()
+        return found.state.bytes + 2 * size <= found.config.max_bytes
 
     def _messages(
         self, entries: Sequence[Entry], epochs: Mapping[int, Epoch]
@@ -178,7 +227,7 @@ class NatsLog:
             raise Unavailable("The connection to NATS is closed.")
         if not connection.is_connected:
             # What waits in the client would be sent when nobody wants it any more.
-            return ConnectionError("no server is connected")
+            return _Unsent("no server is connected")
         try:
             subject, data, headers = messages[-1]
             if len(messages) > 1:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from sapwood.errors import Unavailable
+from sapwood.kernel.ports import Full
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere, heard
+from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere, heard, is_full
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
 
@@ -35,6 +36,8 @@ WAIT = 5.0
 """Seconds to wait for one answer."""
 LONGEST = 90.0
 """Seconds to go on trying: less than the servers remember what was stored already."""
+NO_ROOM = 5.0
+"""Seconds to go on trying while there is no room."""
 BATCH = 500
 """Messages in one batch; the servers take 1000."""
 STORED_BEFORE = 10201
@@ -269,6 +272,8 @@ class NatsOwners:
             try:
                 sequences = await self._send(left)
             except _Refused as refusal:
+                if is_full(refusal.code, str(refusal)):
+                    raise Full(f"The log is full, owners were not stored: {refusal}") from None
                 if refusal.code != WRONG_SEQUENCE:
                     raise Unavailable(f"Owners were not stored: {refusal}") from None
                 last = await self._read_until(left)
@@ -301,7 +306,10 @@ class NatsOwners:
             except _Refused as refusal:
                 if refusal.code == STORED_BEFORE or (is_unknown and refusal.code == WRONG_SEQUENCE):
                     return await self._stored(owners)
-                if refusal.code == WRONG_SEQUENCE or asyncio.get_running_loop().time() > end:
+                now = asyncio.get_running_loop().time()
+                if not is_unknown and is_full(refusal.code, str(refusal)) and now > end - LONGEST + NO_ROOM:
+                    raise
+                if refusal.code == WRONG_SEQUENCE or now > end:
                     raise
                 log.info("Owners are sent again: %s", refusal)
             except Unavailable:

@@ -22,7 +22,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.cancelling import cancel_all
-from sapwood.kernel.ports import Epoch, Holder
+from sapwood.kernel.ports import Epoch, Full, Holder
 from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.kernel.watchdog import Struck
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
@@ -329,7 +329,12 @@ class Ownership:
                 self._lease.end()
                 await self._membership.look()
         except TimeoutError:
-            log.warning("%d shards were not handed over; others take them when the lease is over.", len(self._mine))
+            log.warning(
+                "%d shards were not handed over in %.0f seconds: the cluster does not answer, or its log is full. "
+                "Others take them when the lease is over.",
+                sum(1 for held in self._known.values() if held.owner.node and held.owner.life == self.life),
+                patience,
+            )
         finally:
             self._membership.state = "left"
             self._lease.end()
@@ -654,6 +659,13 @@ class Ownership:
                     async with self._writing:
                         stored = await self._ground.write(releases)
                     break
+                except Full as error:
+                    if self._membership.state == "here":
+                        log.warning("%d shards stay here: %s", len(releases), error)
+                        self._mine.update(let_go)
+                        await self._gain(dict.fromkeys(let_go, ended_well))
+                        return
+                    await asyncio.sleep(1)
                 except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
                     log.warning("%d shards are not released yet: %s", len(releases), error)
                     await asyncio.sleep(1)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.answering import Answering
@@ -68,6 +69,9 @@ def make_member(
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
+    def refused(roots: Collection[Address], error: Unavailable) -> None:
+        holding.refused(roots, error)
+
     gate = ReplicatedGate(
         log,
         asyncio.get_running_loop(),
@@ -76,6 +80,7 @@ def make_member(
         may_answer=ways.may_answer,
         fenced=ways.fenced,
         version=program(),
+        refused=refused,
     )
     keeper = Keeper(
         log,
@@ -100,7 +105,9 @@ def make_member(
         keeper=keeper,
     )
     node.may_answer = ways.may_answer
-    return Member(node, gate, keeper, Holding(node, log))
+    node.refuses = lambda: gate.full
+    holding = Holding(node, log)
+    return Member(node, gate, keeper, holding)
 
 
 class ClusterRuntime:
@@ -165,7 +172,13 @@ class ClusterRuntime:
             except Unavailable as error:
                 logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
             ground = NatsOwners(connection, names, name)
-            owners = self._make_owners(ground, name, version=program(), knows=migrations())
+            owners = self._make_owners(
+                ground,
+                name,
+                version=program(),
+                knows=migrations(),
+                figures=lambda: {} if member.gate.full is None else {"full": 1.0},
+            )
             transport = NatsTransport(name, connection, names)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)

@@ -1,0 +1,47 @@
+"""A node that is told to stop while NATS is away hands nothing over, says so, and ends in the time it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster.lost_app import LostWorker
+from tests.cluster.processes import Nodes
+from tests.cluster.servers import S3, Nats
+
+from sapwood.client import connect
+
+APP = f"{Path(__file__).with_name('lost_app.py')}:app"
+GRACE = 10.0
+"""What `sapwood serve` gives if nobody says otherwise."""
+BUSY = 5.0
+"""Seconds that a machine may be late that does much else; a quiet one needs one or two."""
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_a_node_stops_in_time_though_nobody_takes_its_shards(tmp_path: Path, s3: S3, how: str) -> None:
+    cell = Nats(tmp_path / "cell").start().wait()
+    try:
+        with Nodes(cell, s3, tmp_path, APP).start("a") as nodes:
+            async with connect(nodes["a"].url, LostWorker, "stopped") as remote:
+                assert await remote.stub.write("one") == 1
+                for n in range(3):
+                    (cell.kill if how == "killed" else cell.pause)(n)
+                writing = asyncio.create_task(remote.stub.write("two"))
+                await asyncio.sleep(0.5)
+                began = time.monotonic()
+                nodes["a"].send(signal.SIGTERM)
+                code = await asyncio.to_thread(nodes["a"].until_ended)
+                took = time.monotonic() - began
+                writing.cancel()
+            print(f"{how}: stopped after {took:.1f} s")
+            assert code == -signal.SIGTERM  # as after any stop
+            assert took < GRACE + 2.0 + BUSY
+            said = nodes["a"].log()
+            assert "4096 shards were not handed over" in said
+            assert "ERROR" not in said
+    finally:
+        cell.remove()
