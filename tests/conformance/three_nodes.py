@@ -1,7 +1,8 @@
 """A world of three nodes of a cluster, in one process, over three real NATS servers.
 
 The test and its clients meet one of them, and each runs the trees of its shards. After a crash or a restart there are
-three others, which have nothing on their disks: what they know of a tree is what the log and the archive hold. Only what a test hands to its agents, deps and clock, is shared.
+three others, which have nothing on their disks: what they know of a tree is what the log and the archive hold. Only
+what a test hands to its agents, deps and clock, is shared.
 
 Streams are made once and emptied after each test, and there are few shards: a cluster begins for every test, and most
 of that would be to make streams and to write and read thousands of owners.
