@@ -1,8 +1,8 @@
 """A world of three nodes of a cluster, in one process, over three real NATS servers.
 
 The test and its clients meet one of them, and each runs the trees of its shards. After a crash or a restart there are
-three others, which have nothing on their disks: what they know of a tree, often one that none of their name ran before,
-is what the log and the archive hold. Only what a test hands to its agents, deps and clock, is shared.
+three others, which have nothing on their disks: what they know of a tree is what the log and the archive hold. Only
+what a test hands to its agents, deps and clock, is shared.
 
 Streams are made once and emptied after each test, and there are few shards: a cluster begins for every test, and most
 of that would be to make streams and to write and read thousands of owners.
@@ -37,6 +37,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel import shards
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.tree import Tree
+from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -48,9 +49,10 @@ from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
 
-NODES = ("ash", "birch", "elm")
-"""By these names, "r", "s" and "t", as most agents of tests are called, are run by three of them."""
-FEW = 16
+NODES = ("hazel", "elm", "lime")
+"""The last is the one that tests meet. With these names and so many shards each has its part of what tests call their
+agents, and most trees are run by another one after a crash."""
+FEW = 7
 LAYOUT = Layout(streams=1)
 LATER = 0.5
 _numbers = itertools.count()
@@ -75,6 +77,7 @@ def few_shards() -> None:
         if name.startswith(("sapwood.", "tests.")) and hasattr(module, "SHARDS"):
             setattr(module, "SHARDS", FEW)  # noqa: B010 - of several modules
     shards._shard.cache_clear()
+    nats_log.MANY_SHARDS = 1  # of a node's shards the log is asked together, as where there are many
 
 
 class Mortal(Ownership):
