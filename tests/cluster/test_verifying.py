@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ import pytest
 from tests.cluster.servers import Nats
 from tests.unit.logged_trees import Place, a_root
 
+from sapwood.errors import Unavailable
 from sapwood.kernel.chain import tree_id
 from sapwood.kernel.ports import Entry, Epoch
 from sapwood.kernel.shards import shard_of
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.looking import look
 from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.runtimes.cluster.owners import Owner, encode
+from sapwood.runtimes.cluster.repairing import refill
+from sapwood.runtimes.cluster.replicas import NatsReplicas
 from sapwood.runtimes.cluster.s3_archive import ObjectArchive
 from sapwood.runtimes.cluster.segments import SEGMENTS
 from sapwood.runtimes.cluster.shipping import Shipper
@@ -48,7 +53,7 @@ class Stored:
 
     async def write(self) -> None:
         for shard in {shard_of(root) for root in self.roots}:
-            answer = await self.connection.jetstream().publish(self.names.owner(shard), b"owner")
+            answer = await self.connection.jetstream().publish(self.names.owner(shard), encode(Owner(1, "")))
             self.owned[shard] = Epoch(1, answer.seq)
         place = Place(self.folder / "node", self.log, self.archive, self.owned, park_after=0.0)
         for number, root in enumerate(self.roots):
@@ -58,6 +63,14 @@ class Stored:
                 await tree.durable()
             await place.close(tree)
         await Shipper(self.connection, self.names, 0, self.archive).ship()
+
+    async def read(self) -> dict[str, list[tuple[int, bytes]]]:
+        """Return what whoever leads has of each tree."""
+        replicas = NatsReplicas(self.connection, self.names, self.archive)
+        return {
+            str(root): [(one.sequence, one.data) for one in await replicas.read_leader(shard_of(root), tree_id(root))]
+            for root in self.roots
+        }
 
     async def verify(self, *, repair: bool = False) -> Verified:
         return await verify(self.connection, self.names, self.archive, repair=repair)
@@ -81,28 +94,69 @@ async def test_what_is_whole_is_found_whole_at_every_copy(stored: Stored) -> Non
     assert seen.messages >= 20 * 6
 
 
-async def test_a_damaged_disk_is_found_and_its_server_leads_no_more(stored: Stored) -> None:
+async def rot(stored: Stored, servers: Sequence[int]) -> None:
+    """Flip bits in what some servers have of the stream."""
     stream = stored.names.stream(0)
-    info = await stored.connection.jetstream().stream_info(stream)
-    victim = stored.cell.number_of(info.cluster.replicas[0].name)
-    await asyncio.sleep(1)
-    stored.cell.processes[victim].terminate()  # in good order, so that its Raft log does not mend it
-    stored.cell.processes[victim].wait()
-    for block in stored.cell.blocks(victim, stream):
-        content = bytearray(block.read_bytes())
-        for at in (len(content) // 3, len(content) // 2):
-            content[at] ^= 4
-        block.write_bytes(content)
-    stored.cell.start([victim]).wait()
-    await asyncio.sleep(3)
+    for victim in servers:
+        await asyncio.sleep(1)
+        stored.cell.processes[victim].terminate()  # in good order, so that its Raft log does not mend it
+        stored.cell.processes[victim].wait()
+        for block in stored.cell.blocks(victim, stream):
+            content = bytearray(block.read_bytes())
+            for at in (len(content) // 3, len(content) // 2):
+                content[at] ^= 4
+            block.write_bytes(content)
+        stored.cell.start([victim]).wait()
+        await asyncio.sleep(3)
 
-    seen = await stored.verify(repair=True)
+
+async def test_a_damaged_disk_is_found_and_repaired_and_nothing_is_lost(stored: Stored) -> None:
+    info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
+    before = await stored.read()
+    await rot(stored, [stored.cell.number_of(info.cluster.replicas[0].name)])
+
+    seen = await stored.verify()
 
     assert SERVER in seen.lacking
     assert seen.damaged
     assert all(one.can_be_mended and one.root.startswith("Kept:verified-") for one in seen.damaged)
-    info = await stored.connection.jetstream().stream_info(stream)
-    assert stored.cell.number_of(info.cluster.leader) != victim
+    assert not seen.refilled
+
+    seen = await stored.verify(repair=True)
+
+    assert seen.is_whole, seen
+    assert seen.refilled == [0]
+    assert not seen.unrepaired
+    for _ in range(3):
+        assert (await stored.verify()).is_whole
+    info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
+    assert (info.config.num_replicas, len(info.cluster.replicas)) == (3, 2)
+    assert await stored.read() == before
+
+
+async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -> None:
+    info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
+    stored.cell.kill(stored.cell.number_of(info.cluster.replicas[0].name))
+    await asyncio.sleep(6)
+
+    with pytest.raises(Unavailable, match="Not all copies of sapwood-log-0 are there"):
+        await refill(stored.connection, stored.names, stored.archive, 0)
+
+    info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
+    assert info.config.num_replicas == 3
+
+
+async def test_a_repair_that_was_interrupted_is_seen_and_finished(stored: Stored) -> None:
+    streams = stored.connection.jetstream(timeout=10)
+    info = await streams.stream_info(stored.names.stream(0))
+    info.config.num_replicas = 1
+    await streams.update_stream(info.config)
+    await asyncio.sleep(1)
+    assert any("has 1 of 3 copies" in one for one in (await look(stored.connection, "sapwood")).troubles)
+
+    assert (await stored.verify(repair=True)).refilled == [0]
+
+    assert not any("copies" in one for one in (await look(stored.connection, "sapwood")).troubles)
 
 
 async def test_a_message_of_somebody_who_is_not_the_owner_is_found(stored: Stored) -> None:

@@ -76,7 +76,7 @@ def verify(
     archive: TheArchive,
     cluster: Name = "sapwood",
     repair: Annotated[
-        bool, Parameter(negative="", help="Have a server that lacks messages lead no more where it does.")
+        bool, Parameter(negative="", help="Make whole what is not, from the copies that are and the archive.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -129,6 +129,12 @@ def told(found: Verified) -> Iterator[Text]:
         yield Text("`sapwood cluster status --monitor …` tells which server holds something else than the others.")
     for stream in found.mistrusted:
         yield Text(f"Stream {stream} was given another leader.", "yellow")
+    for root in found.mended:
+        yield Text(f"{root} was stored anew.", "yellow")
+    for stream in found.refilled:
+        yield Text(f"The copies of stream {stream} were made anew from one that is whole.", "yellow")
+    for why in found.unrepaired:
+        yield Text(f"Not repaired: {why}", "red")
     if found.is_whole:
         yield Text("Everything is whole.", "green")
 

@@ -84,6 +84,10 @@ class Names:
         """Return where a node is asked to hand over shards."""
         return f"{self.cluster}.ask.{node}"
 
+    def mend(self, node: str) -> str:
+        """Return where a node is asked to mend a tree."""
+        return f"{self.cluster}.mend.{node}"
+
     @property
     def news(self) -> str:
         """Where nodes tell each other which shards they took and released."""

@@ -310,6 +310,11 @@ def _troubles(seen: Seen) -> Iterable[str]:
     for stream in seen.streams:
         if not stream.copies or not stream.copies[0].server:
             yield f"Stream {stream.name} has no leader: nothing of it can be written."
+        elif len(stream.copies) < seen.layout.replicas:
+            yield (
+                f"Stream {stream.name} has {len(stream.copies)} of {seen.layout.replicas} copies: a repair was "
+                "interrupted. Run `sapwood cluster verify --repair`."
+            )
         for copy in stream.copies:
             if copy.is_offline:
                 yield f"Stream {stream.name}: server {copy.server} is offline."

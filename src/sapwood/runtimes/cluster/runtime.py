@@ -153,6 +153,7 @@ class ClusterRuntime:
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
         from sapwood.runtimes.cluster.recovery import check_archive
+        from sapwood.runtimes.cluster.repairing import answer_mending
         from sapwood.runtimes.cluster.replicas import NatsReplicas
         from sapwood.runtimes.cluster.s3_archive import ObjectArchive
         from sapwood.runtimes.cluster.shipping import Shipper
@@ -205,8 +206,16 @@ class ClusterRuntime:
             node.strikes.elsewhere = node.watchdog.elsewhere = owners.struck
             node.strikes.when_released = owners.say
 
+            async def mend(root: str) -> None:
+                address = Address.parse(root)
+                if address in node.trees:
+                    await keeper.snapshot(address)  # which takes the place of what the log has
+                else:
+                    await node.brought(address, only_files=True)
+
             async def listen() -> None:
                 await transport.listen()
+                await answer_mending(connection, names, name, mend)
                 await owners.join(member.holding)
                 keeper.look_after(lambda: list(node.trees.values()), owners.shards, names.layout.streams)
 

@@ -3,7 +3,7 @@
 Copies are the servers of NATS and the second copy of the log in the archive. No server can be asked by name, only
 whoever leads and whoever happens to answer, so each tree is asked for several times: all answers have to be the same.
 A tree whose log is damaged is mended by the node that opens it, from what all copies have together; here it is tried
-whether they have enough. Nothing is changed, but that a leader that lacks something can be asked to lead no more.
+whether they have enough. Nothing is changed unless it is to be repaired.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ from sapwood.kernel.restoring import heal, read_tree
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.runtimes.cluster.repairing import ask_to_mend, give_copies, lacks_copies, refill
 from sapwood.runtimes.cluster.replicas import NatsReplicas
 from sapwood.runtimes.cluster.segments import get_segment, lines_of, segment_key
 from sapwood.runtimes.cluster.shipping import read_batch
@@ -36,6 +37,12 @@ LOOKS = 3
 PAUSE = 0.3
 READS = 12
 """How often a tree is asked for: that one of three servers is never the one that answers happens once in 130 times."""
+ROUNDS = 3
+"""How often it is repaired and looked at again."""
+LEADERS = 6
+"""How often another server is asked to lead, until one does that lacks nothing."""
+ELECTED = 1.5
+"""Seconds after which another one leads."""
 BATCH, BATCH_BYTES = 256, 16 * 1024 * 1024
 ARCHIVE = "the archive"
 LEADER = "the server that leads"
@@ -66,6 +73,12 @@ class Verified(msgspec.Struct):
     """By copy, how many trees it does not have as the others do."""
     mistrusted: list[int] = msgspec.field(default_factory=list[int])
     """Streams whose leader was asked to lead no more."""
+    refilled: list[int] = msgspec.field(default_factory=list[int])
+    """Streams whose copies were made anew."""
+    mended: list[str] = msgspec.field(default_factory=list[str])
+    """Trees that their owners stored anew."""
+    unrepaired: list[str] = msgspec.field(default_factory=list[str])
+    """Why something was not repaired."""
 
     @property
     def is_whole(self) -> bool:
@@ -80,8 +93,36 @@ async def verify(
     repair: bool = False,
     progress: Callable[[Verified], object] = lambda so_far: None,
 ) -> Verified:
-    """Check everything; with `repair`, have a server that lacks messages lead no stream in which it does."""
-    return await _Verifying(connection, names, archive, repair, progress).run()
+    """Check everything; with `repair`, make whole what is not, and return what is left."""
+    did = Verified()
+    for stream in range(names.layout.streams * names.layout.cells if repair else 0):
+        if await lacks_copies(connection, names, stream):  # a repair was interrupted
+            await give_copies(connection, names, stream)
+            did.refilled.append(stream)
+    verifying = _Verifying(connection, names, archive, progress)
+    found = await verifying.run()
+    for _ in range(ROUNDS if repair else 0):
+        if found.is_whole or not await verifying.repair(did):
+            break
+        verifying = _Verifying(connection, names, archive, progress)
+        found = await verifying.run()
+    return msgspec.structs.replace(
+        found,
+        mistrusted=did.mistrusted,
+        refilled=did.refilled,
+        mended=did.mended,
+        unrepaired=did.unrepaired if not found.is_whole else [],
+    )
+
+
+class _Bad(NamedTuple):
+    """A tree that is not whole everywhere."""
+
+    shard: int
+    tree: str
+    root: str
+    can_be_mended: bool
+    lacking: frozenset[str]
 
 
 class _Verifying:
@@ -90,19 +131,19 @@ class _Verifying:
         connection: Any,
         names: Names,
         archive: Archive,
-        repair: bool,
         progress: Callable[[Verified], object],
     ) -> None:
         self._connection = connection
         self._names = names
         self._archive = archive
-        self._repair = repair
         self._progress = progress
         self._log = NatsLog(connection, names)
         self._replicas = NatsReplicas(connection, names, archive)
         self._found = Verified()
         self._lacking: Counter[str] = Counter()
         self._seen: set[str] = set()
+        self._bad: dict[int, list[_Bad]] = {}
+        """By stream."""
 
     async def run(self) -> Verified:
         layout = self._names.layout
@@ -117,15 +158,75 @@ class _Verifying:
 
     async def _stream(self, stream: int) -> None:
         shards = [shard for shard in range(SHARDS) if self._names.layout.stream_of(shard) == stream]
-        before = Counter(self._lacking)
         second, up_to = await self._second_copy(stream)
         trees = [(shard, tree) for shard, some in (await self._log.trees(shards)).items() for tree in some]
         for at in range(0, len(trees), AT_ONCE):
             await asyncio.gather(*(self._tree(shard, tree, second, up_to) for shard, tree in trees[at : at + AT_ONCE]))
             self._progress(self._found)
-        if self._repair and self._lacking[LEADER] > before[LEADER]:
+
+    async def repair(self, did: Verified) -> bool:
+        """Have what was found be made whole; return whether anything was done. `did` gets what."""
+        anything = False
+        for stream in range(self._names.layout.streams * self._names.layout.cells):
+            bad = self._bad.get(stream, [])
+            try:
+                if not bad:
+                    continue
+                if await self._is_led_well(stream, bad, did):
+                    await self._refill(stream, bad, did)
+                    anything = True
+                else:
+                    anything = await self._mend(bad, did) or anything
+            except Unavailable as error:
+                did.unrepaired.append(str(error))
+        return anything
+
+    async def _is_led_well(self, stream: int, bad: Sequence[_Bad], did: Verified) -> bool:
+        """Have a server lead a stream that lacks nothing; return whether there is one."""
+        for _ in range(LEADERS):
+            if await self._is_whole_at_leader(bad):
+                return True
             await self._replicas.distrust(stream)
-            self._found.mistrusted.append(stream)
+            if stream not in did.mistrusted:
+                did.mistrusted.append(stream)
+            await asyncio.sleep(ELECTED)
+        return False
+
+    async def _is_whole_at_leader(self, bad: Sequence[_Bad]) -> bool:
+        for one in bad:
+            try:
+                records = await self._replicas.read_leader(one.shard, one.tree)
+                await read_tree(records, self._archive, one.tree)
+            except ChainBroken:
+                return False
+            if LEADER in await self._compare(one.shard, one.tree, records, {}, 0):
+                return False
+        return True
+
+    async def _refill(self, stream: int, bad: Sequence[_Bad], did: Verified) -> None:
+        if not any(SERVER in one.lacking for one in bad):
+            raise Unavailable(f"What the archive lacks of {self._names.stream(stream)} cannot be repaired.")
+        if any(ARCHIVE in one.lacking for one in bad):
+            raise Unavailable(
+                f"The copies of {self._names.stream(stream)} are not made anew: for seconds there would be one, and "
+                "the archive lacks something of it."
+            )
+        await refill(self._connection, self._names, self._archive, stream)
+        did.refilled.append(stream)
+
+    async def _mend(self, bad: Sequence[_Bad], did: Verified) -> bool:
+        """Ask the owners of trees that no server has whole to store them anew."""
+        anything = False
+        for one in bad:
+            who = one.root or one.tree
+            if not one.can_be_mended or not one.root:
+                did.unrepaired.append(f"{who}: no copy has what is missing.")
+            elif await ask_to_mend(self._connection, self._names, one.shard, one.root):
+                did.mended.append(one.root)
+                anything = True
+            else:
+                did.unrepaired.append(f"{who}: no node that runs could mend it.")
+        return anything
 
     async def _second_copy(self, stream: int) -> tuple[dict[int, bytes], int]:
         """Return the digests of what the archive has of a stream, by place, and up to where it goes."""
@@ -166,7 +267,11 @@ class _Verifying:
             return
         what = str(trouble) if trouble is not None else f"Not all of it is at: {', '.join(sorted(lacking))}."
         mended = trouble is None or await self._can_be_mended(shard, tree)
-        self._found.damaged.append(Damage(tree, _root(records), what, mended))
+        root = _root(records)
+        self._found.damaged.append(Damage(tree, root, what, mended))
+        self._bad.setdefault(self._names.layout.stream_of(shard), []).append(
+            _Bad(shard, tree, root, mended, frozenset(lacking))
+        )
 
     async def _compare(
         self, shard: int, tree: str, records: Sequence[Record], second: dict[int, bytes], up_to: int
