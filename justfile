@@ -37,9 +37,9 @@ check: format-check lint layers
 test-all:
     #!/usr/bin/env bash
     failed=0
-    export SAPWOOD_LIVES="${SAPWOOD_LIVES:-200}"
+    export SAPWOOD_LIVES="${SAPWOOD_LIVES:-80}"  # `just soak` has as many as one likes
     # Each life waits for the one before, and is then looked at: one run of lives at a time leaves cores idle.
-    pytest -n 3 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
+    pytest -n 2 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
     pytest -m alone --ignore=tests/faults/cluster tests/faults || failed=1
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
@@ -51,8 +51,8 @@ test-all:
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
         tests/conformance/test_{chat,runs,teams}_*.py || failed=1
-    # Those wait for each other's processes most of the time: three files at once.
-    pytest -n 3 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
+    # Those wait for each other's processes most of the time: two files at once.
+    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
 # A cluster as a whole, for a machine that does nothing else: the conformance suite on three nodes and three NATS servers,
