@@ -135,8 +135,11 @@ class Front(App):
     async def __aexit__(self, *exc: object) -> None:
         self.cluster.is_ending = True
         await super().__aexit__(*exc)
-        for app in self.others:
-            await app.__aexit__()
+        if callable(self.deps):  # the last one has opened what all use
+            for app in self.others:
+                await app.__aexit__()
+        else:
+            await asyncio.gather(*(app.__aexit__() for app in self.others))
 
 
 class Everywhere:
