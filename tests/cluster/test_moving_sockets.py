@@ -14,6 +14,7 @@ from tests.cluster.servers import Nats
 
 from sapwood import Agent, App, Connection
 from sapwood.address import Address
+from sapwood.kernel.ports import Moved
 
 SEEN: list[str] = []
 
@@ -48,7 +49,11 @@ class MovingRoom(Agent):
     async def on_request(self, request: Any) -> Any:
         from starlette.responses import PlainTextResponse
 
-        return PlainTextResponse((await request.body()).decode() + " here")
+        said = (await request.body()).decode()
+        if said == "ask another":
+            SEEN.append("asked")
+            raise Moved("MovingRoom:another")  # as what it asks for does that is on its way elsewhere
+        return PlainTextResponse(f"{said} here")
 
 
 ROOT = Address.root_of("MovingRoom", "one")
@@ -240,3 +245,10 @@ async def test_a_request_finds_its_agent_wherever_it_is(three: Cluster) -> None:
     stop = True
     await asyncio.gather(*asking)
     assert count > 20
+
+
+@pytest.mark.parametrize("at", ["a", "b"])
+async def test_a_request_that_began_is_not_asked_again_because_of_what_it_asked_for(three: Cluster, at: str) -> None:
+    async with asyncio.timeout(10):
+        assert (await request(three.apps[at], "ask another"))[0] == 503
+    assert SEEN == ["asked"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 from sapwood.kernel import keeping, stored
 from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
-from sapwood.kernel.kept import MARKS, SNAPSHOTS
+from sapwood.kernel.kept import MARKS, SNAPSHOTS, handed_key, sweep_handed
 from sapwood.kernel.ports import Entry, Epoch, Record
 from sapwood.kernel.restoring import Read
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
@@ -622,3 +623,20 @@ async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it
     await place.keeper.bring(ROOT, place.folder_of(ROOT))
 
     assert contents(place.folder_of(ROOT)) == contents(tree.folder)
+
+
+async def test_what_was_handed_over_and_left_behind_is_swept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "SWEEPER", SHARD)
+    left = handed_key(TREE)
+    monkeypatch.setattr(keeping, "HANDED_FOR", -5.0)  # as if it were later
+    await world.archive.put(left, b"of a node that died")
+    place = world.node("a")
+    place.keeper.look_after(list, lambda: [SHARD], 1)
+    async with asyncio.timeout(10):
+        while left in world.archive.objects:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.02)
+    await place.keeper.close()
+
+    await world.archive.put(handed_key(TREE), b"on its way")
+    assert await sweep_handed(world.archive, time.time() - 60) == 0
+    assert len(world.archive.objects) == 1

@@ -14,7 +14,6 @@ import asyncio
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
 from sapwood.kernel.chain import program, tree_id
 from sapwood.kernel.keeping import Keeper
-from sapwood.kernel.kept import Image, Snapshot, pack_snapshot, unpack_snapshot
+from sapwood.kernel.kept import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
 from sapwood.kernel.node import COPYING, TREES, Node, roots_in, tree_folder
 from sapwood.kernel.parcels import pack
 from sapwood.kernel.ports import Moved
@@ -39,8 +38,6 @@ from sapwood.storage.walframes import whole_image
 BACK_UP = "back up"
 RESTORE = "restore"
 TAKE = "take a tree from the archive"
-HANDED = "handed"
-"""Where in the archive trees lie that are handed to their owners."""
 UNFINISHED = "unfinished"
 """The file in a backup of everything that says that it is not finished; who makes it holds it locked."""
 
@@ -277,7 +274,7 @@ async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: P
         if far is None or node.owns(root):
             await _replace(node, root, half)
             return
-        key = f"{HANDED}/{tree_id(root)}/{uuid.uuid4().hex}"
+        key = handed_key(tree_id(root))
         await keeper.archive.put(key, await asyncio.to_thread(_packed, root, half))
         try:
             await far.ask(await far.directory.owner(root), TAKE, pack(Copying(key, str(root))))

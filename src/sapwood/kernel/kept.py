@@ -1,9 +1,10 @@
 """What the archive holds of a tree, and what it is called there.
 
-Two kinds of objects, never written over, so nobody who is late can take anything back:
+Three kinds of objects, never written over, so nobody who is late can take anything back:
 
 - a snapshot: the tree after one of its messages. Its key says after which.
 - a mark: whether the tree was parked after a message, or lives since one. The one that sorts last counts.
+- what a node hands to the owner of a tree that is to be put back. It goes when the owner has it.
 
 Owners follow each other by epoch, and messages of one owner by their place, so keys sort in the order of time, also
 after the log was lost and begun anew.
@@ -12,6 +13,8 @@ after the log was lost and begun anew.
 from __future__ import annotations
 
 import hashlib
+import time
+import uuid
 import zlib
 from typing import NamedTuple
 
@@ -24,6 +27,7 @@ from sapwood.kernel.ports import Archive
 FORMAT = 1
 SNAPSHOTS = "trees"
 MARKS = "marks"
+HANDED = "handed"
 LIVE, PARKED = "live", "parked"  # in this order they sort, too
 
 
@@ -97,6 +101,19 @@ def name_of(key: str) -> Name:
 def mark_key(tree: str, epoch: int, sequence: int, state: str) -> str:
     """Return what a mark is called."""
     return f"{MARKS}/{tree}/{epoch:010}-{sequence:020}-{state}"
+
+
+def handed_key(tree: str) -> str:
+    """Return what something is called that is handed to the owner of a tree: the second it was made in, first."""
+    return f"{HANDED}/{tree}/{int(time.time()):010}-{uuid.uuid4().hex}"
+
+
+async def sweep_handed(archive: Archive, before: float) -> int:
+    """Remove what was handed over before this time, by nodes that ended before they removed it; return how much."""
+    old = [key async for key in archive.keys(f"{HANDED}/") if float(key.rsplit("/", 1)[1].partition("-")[0]) < before]
+    if old:
+        await archive.remove(old)
+    return len(old)
 
 
 def pack_snapshot(snapshot: Snapshot) -> tuple[bytes, Base]:

@@ -36,7 +36,7 @@ from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.parcels import Steps, address_of, kind_named, value_from, value_of
-from sapwood.kernel.ports import Moved
+from sapwood.kernel.ports import Moved, NotBegun
 from sapwood.kernel.sockets import RESTARTING, SETTLED, Socket
 from sapwood.web.asgi import DRAIN, Receive, Scope, Send
 from sapwood.web.carrying import MOVED, NEAR, TAKEN, Kept, all_figures
@@ -301,7 +301,8 @@ class Door:
                 raise TypeError(f"on_request returned a {type(response).__name__}; it has to return a Response.")
             await cast("Response", response)(request.scope, request.receive, leaving)
 
-        await self._clients(actor).perform("on_request", work)
+        with _begun():
+            await self._clients(actor).perform("on_request", work)
 
     def _counted(self, receive: Receive) -> Receive:
         limit, total = self._settings.request_bytes, 0
@@ -390,7 +391,8 @@ class Door:
         self, actor: Actor, name: str, hook: Callable[..., Any], request: HTTPConnection, *more: object
     ) -> HTTPConnection:
         """Ask a hook: it lets the request through, answers it, or puts another in its place."""
-        answer = await self._clients(actor).perform(name, hook, request, *more)
+        with _begun():
+            answer = await self._clients(actor).perform(name, hook, request, *more)
         if answer is None:
             return request
         if isinstance(answer, Response):
@@ -801,6 +803,15 @@ def raw_path(scope: Scope) -> str:
     """Return a path as it stands in the URL."""
     raw = scope.get("raw_path")
     return raw.decode("latin-1") if raw else quote(scope["path"], errors="replace")
+
+
+@contextlib.contextmanager
+def _begun() -> Generator[None, None, None]:
+    """Run what the app wrote: it has begun then, also if something that it asked for has not, and is asked once."""
+    try:
+        yield
+    except NotBegun as error:
+        raise Unavailable(str(error)) from error
 
 
 def _is_ambiguous(request: HTTPConnection) -> bool:
