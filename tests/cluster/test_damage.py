@@ -363,3 +363,39 @@ async def test_one_tree_and_all_of_them_as_they_were_at_a_time(
         await cluster.kill("c")
         await cluster.start("d")
         assert await cluster.items("d", "three") == [0, 1, 2]
+
+
+async def test_a_tree_that_was_snapshotted_and_destroyed_comes_back_as_it_was_before(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with damaged(tmp_path, s3, monkeypatch) as cluster:
+        app = await cluster.start("a")
+        assert app.node.keeper is not None
+        for _ in range(3):
+            await cluster.add("a", "ended")
+        root = Address.root_of("DamagedList", "ended")
+        await app.node.keeper.snapshot(root)
+        await cluster.add("a", "ended")
+        await asyncio.sleep(0.2)
+        at = datetime.now(UTC).isoformat()
+        await cluster.ship()
+        await (await app.get_agent(DamagedList, "ended")).end()
+        async with asyncio.timeout(20):
+            while await app.node.exists(root):  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.1)
+        # It is another one, of the same name.
+        one = await app.get_agent(DamagedList, "ended")
+        await one.add(77)
+        await app.node.keeper.snapshot(root)
+        await asyncio.sleep(1.2)
+        assert await one.items() == [77]
+
+        assert "Copied 1 tree to" in await cluster.command(
+            "backup", str(tmp_path / "then"), "DamagedList:ended", "--at", at
+        )
+        assert "Copied 1 tree to" in await cluster.command("backup", str(tmp_path / "all"), "--at", at)
+        now = datetime.now(UTC).isoformat()
+        await cluster.command("backup", str(tmp_path / "now"), "DamagedList:ended", "--at", now)
+        for folder, items in (("now", [77]), ("then", [0, 1, 2, 3]), ("all", [0, 1, 2, 3])):
+            await app.restore(tmp_path / folder, DamagedList, "ended")
+            assert await (await app.get_agent(DamagedList, "ended")).items() == items, folder

@@ -193,3 +193,23 @@ async def test_the_command_says_what_it_found(stored: Stored, tmp_path: Path) ->
 
     assert process.returncode == 0
     assert msgspec.json.decode(said)["trees"] == 20
+
+
+async def test_all_trees_are_listed_whether_in_the_log_or_parked(stored: Stored, tmp_path: Path) -> None:
+    parked = set(stored.roots[:3])
+    place = Place(tmp_path / "node", stored.log, stored.archive, stored.owned, park_after=0.0)
+    for _ in range(2):
+        await place.keeper.sweep(
+            {tree_id(root) for root in stored.roots if root not in parked}, {shard_of(root) for root in parked}
+        )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sapwood", "cluster", "trees", "--json"),
+        *("--nats", stored.cell.urls, "--archive", (tmp_path / "archive").as_uri()),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+
+    assert process.returncode == 0
+    found = {one["root"]: one["messages"] for one in msgspec.json.decode(said)}
+    assert found.keys() == {str(root) for root in stored.roots}
+    assert {root for root, messages in found.items() if not messages} == {str(root) for root in parked}

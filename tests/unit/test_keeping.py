@@ -16,7 +16,7 @@ from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 from sapwood.kernel import keeping, stored
 from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
-from sapwood.kernel.kept import MARKS, SNAPSHOTS, handed_key, sweep_handed
+from sapwood.kernel.kept import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
 from sapwood.kernel.ports import Entry, Epoch, Record
 from sapwood.kernel.restoring import Read
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
@@ -512,6 +512,9 @@ async def test_a_tree_that_was_destroyed_leaves_nothing(world: World) -> None:
     place = world.node("c")
     assert await place.keeper.sweep((), [SHARD]) == 1
     assert world.records() == []
+    assert {key.split("/")[0] for key in world.archive.objects} == {ENDED, ENDS}  # for who asks for the past
+    assert await sweep_ended(world.archive, time.time() - 60) == 0
+    assert await sweep_ended(world.archive, time.time() + 60) == 1
     assert world.archive.objects == {}
     tree = await place.open(ROOT)
     tree.write("root", 10, random.Random(5))

@@ -17,6 +17,7 @@ from sapwood.address import Address
 from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
+from sapwood.runtimes.cluster.listing import Listed
 from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
 from sapwood.runtimes.cluster.recovery import Recovered
 from sapwood.runtimes.cluster.verifying import SERVER, Verified
@@ -67,6 +68,46 @@ def status(
     else:
         Console(highlight=False).print(shown(seen))
     return 1 if seen.troubles else 0
+
+
+@cluster.command
+def trees(
+    *,
+    nats: Nats,
+    archive: TheArchive,
+    cluster: Name = "sapwood",
+    most: Annotated[int, Parameter(help="Show at most so many.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List all trees of a cluster, also those that no node has open: in the log, or parked in the archive."""
+
+    async def find() -> tuple[list[Listed], bool]:
+        from sapwood.runtimes.cluster.connecting import connect
+        from sapwood.runtimes.cluster.listing import every_tree
+        from sapwood.runtimes.cluster.looking import names_of
+
+        connection = await connect(nats, "sapwood cluster trees")
+        found: list[Listed] = []
+        try:
+            async for one in every_tree(connection, await names_of(connection, cluster), _archive(archive)):
+                if len(found) == most:
+                    return found, True
+                found.append(one)
+            return found, False
+        finally:
+            await connection.close()
+
+    found, has_more = _ask(find())
+    found.sort(key=lambda one: one.root)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    table = _table("tree", "node", "in the log")
+    for one in found:
+        table.add_row(one.root, one.node, counted(one.messages, "messages") if one.messages else "parked")
+    Console(highlight=False).print(table)
+    more = f", and more: --most {10 * most}" if has_more else ""
+    print(f"{counted(len(found), 'trees')}{more}")
 
 
 @cluster.command
@@ -238,7 +279,7 @@ def _state(copy: Copy) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        is_text = column in ("node", "stream", "leads", "not well")
+        is_text = column in ("node", "stream", "leads", "not well", "tree")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "not well")
     return table
 

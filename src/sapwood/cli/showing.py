@@ -43,6 +43,8 @@ def picture(seen: dict[str, Any]) -> Tree:
     count = seen["count"]
     sockets = seen["sockets"]
     head = Text(f"{counted(count, 'roots')}, {counted(sockets, 'sockets')}")
+    if seen.get("called") == "node":
+        head.append("  opened by nodes; `sapwood cluster trees` lists all", "dim")
     if not seen["ready"]:
         head.append("  not ready", "bold red")
     tree = Tree(head)

@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from sapwood.address import Address
-from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, program, tree_id, unseal
+from sapwood.kernel.chain import Base, ChainBroken, Link, Message, chained, commits, program, tree_id, unseal
 from sapwood.kernel.kept import (
     LIVE,
     MARKS,
     PARKED,
     SNAPSHOTS,
+    End,
     Image,
     Mark,
     Snapshot,
+    end_key,
+    ended_key,
     is_parked,
     last_mark,
     mark_key,
@@ -107,7 +110,7 @@ async def park(
         return False
     last = whole[-1][-1]
     if last.message.is_end or last.message.moved_to:
-        await forget_tree(archive, tree, last.message.epoch, last.sequence)
+        await forget_tree(archive, tree, last.message, last.sequence)
         await stored.drop(shard, tree, last.sequence)
         return True
     now = time.time()
@@ -174,15 +177,23 @@ async def _forget_marks(archive: Archive, tree: str, before: str) -> None:
         await archive.remove(old)
 
 
-async def forget_tree(archive: Archive, tree: str, epoch: int, sequence: int) -> None:
-    """Have the archive forget a tree that ended with this message; the second copy of the log has it until it is swept.
+async def forget_tree(archive: Archive, tree: str, end: Message, sequence: int) -> None:
+    """Have the archive forget a tree that ended with this message.
 
-    What was archived later is of a tree of the same name that was made since.
+    Whoever asks for the past still finds its snapshots, and the second copy of the log, until they are swept. What was
+    archived later is of a tree of the same name that was made since.
     """
-    for prefix in (MARKS, SNAPSHOTS):
-        keys = [key async for key in archive.keys(f"{prefix}/{tree}/") if place_of(key) <= (epoch, sequence)]
-        if keys:
-            await archive.remove(keys)
+    place = end.epoch, sequence
+    snapshots = [key async for key in archive.keys(f"{SNAPSHOTS}/{tree}/") if place_of(key) <= place]
+    if snapshots:
+        # First, so that they are swept in any case. Rounded up: within the second, the second copy of the log tells.
+        await archive.put(end_key(End(int(end.at) + 1, tree, *place)), b"")
+    for key in snapshots:
+        if (data := await archive.get(key)) is not None:
+            await archive.put(ended_key(key), data)
+    marks = [key async for key in archive.keys(f"{MARKS}/{tree}/") if place_of(key) <= place]
+    if marks or snapshots:
+        await archive.remove([*marks, *snapshots])
 
 
 async def sweep_tree(archive: Archive, tree: str, current: Base, *, before: float) -> int:

@@ -21,7 +21,7 @@ from sapwood.kernel.archiving import archive_state, forget_tree, mark_live, park
 from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.catching_up import CLEAN, catch_up, clean_tail, record_clean
 from sapwood.kernel.chain import Base, ChainBroken, Message, program, seal, tree_id, unseal
-from sapwood.kernel.kept import is_parked, last_mark, sweep_handed
+from sapwood.kernel.kept import is_parked, last_mark, sweep_ended, sweep_handed
 from sapwood.kernel.ports import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.restoring import (
@@ -52,7 +52,8 @@ MOST_AHEAD = 256
 """Of how many trees that others run it is known that their files are here."""
 HANDED_FOR = 3600.0
 """Seconds after which whoever was handed a tree has taken it, or never will."""
-SWEEP_HANDED = 600.0
+LEFTOVERS = 600.0
+"""Seconds between looks at what is left of trees that were handed over, or destroyed."""
 SWEEPER = 0
 """The shard whose owner looks after what belongs to no shard."""
 
@@ -123,8 +124,8 @@ class Keeper:
         """Trees of other nodes whose files were fetched here, and which message these are after."""
         self._idle: dict[str, tuple[int, float]] = {}
         """Trees that nobody has open: how many messages they have in the log, and since when."""
-        self._next_handed = 0.0
-        """When to look next at what was left of trees that were handed over."""
+        self._next_leftovers = 0.0
+        """When to look next at what was left of trees that were handed over, or destroyed."""
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -279,7 +280,7 @@ class Keeper:
         async with self._lock(tree):
             records = await self._stored.read(shard_of(root), tree)
             if records and (end := unseal(records[-1])).message.is_end:
-                await forget_tree(self.archive, tree, end.message.epoch, end.sequence)
+                await forget_tree(self.archive, tree, end.message, end.sequence)
 
     def look_after(
         self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
@@ -445,9 +446,10 @@ class Keeper:
             await asyncio.sleep(min(max(self._park_after / 4, LOOK_EVERY / 4), 60.0))
             try:
                 await self.sweep({tree_id(one.address) for one in open_trees()}, owned())
-                if self._epoch_of(SWEEPER) is not None and time.monotonic() >= self._next_handed:
-                    self._next_handed = time.monotonic() + SWEEP_HANDED
+                if self._epoch_of(SWEEPER) is not None and time.monotonic() >= self._next_leftovers:
+                    self._next_leftovers = time.monotonic() + LEFTOVERS
                     await sweep_handed(self.archive, time.time() - HANDED_FOR)
+                    await sweep_ended(self.archive, time.time() - self._history)
             except SapwoodError as error:
                 log.warning("resting trees could not be parked: %s", error)
             except Exception:

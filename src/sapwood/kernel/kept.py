@@ -6,6 +6,9 @@ Three kinds of objects, never written over, so nobody who is late can take anyth
 - a mark: whether the tree was parked after a message, or lives since one. The one that sorts last counts.
 - what a node hands to the owner of a tree that is to be put back. It goes when the owner has it.
 
+Snapshots of a tree that was destroyed lie elsewhere, as nobody but who asks for the past may find them, with a note of
+when that was. They go with the history.
+
 Owners follow each other by epoch, and messages of one owner by their place, so keys sort in the order of time, also
 after the log was lost and begun anew.
 """
@@ -16,6 +19,7 @@ import hashlib
 import time
 import uuid
 import zlib
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +32,8 @@ FORMAT = 1
 SNAPSHOTS = "trees"
 MARKS = "marks"
 HANDED = "handed"
+ENDED = "ended"
+ENDS = "ends"
 LIVE, PARKED = "live", "parked"  # in this order they sort, too
 
 
@@ -101,6 +107,44 @@ def name_of(key: str) -> Name:
 def mark_key(tree: str, epoch: int, sequence: int, state: str) -> str:
     """Return what a mark is called."""
     return f"{MARKS}/{tree}/{epoch:010}-{sequence:020}-{state}"
+
+
+class End(NamedTuple):
+    """The destruction of a tree: when, of which one, and by which message."""
+
+    at: int
+    tree: str
+    epoch: int
+    sequence: int
+
+
+def end_key(end: End) -> str:
+    """Return what the note of a destruction is called. They sort by time."""
+    return f"{ENDS}/{end.at:010}-{end.tree}-{end.epoch:010}-{end.sequence:020}"
+
+
+def ended_key(key: str) -> str:
+    """Return where a snapshot lies once its tree was destroyed."""
+    return f"{ENDED}{key.removeprefix(SNAPSHOTS)}"
+
+
+async def ends(archive: Archive) -> AsyncIterator[End]:
+    """Return the destructions that the archive knows of, in the order of time."""
+    async for key in archive.keys(f"{ENDS}/"):
+        at, tree, epoch, sequence = key.rsplit("/", 1)[1].split("-")
+        yield End(int(at), tree, int(epoch), int(sequence))
+
+
+async def sweep_ended(archive: Archive, before: float) -> int:
+    """Remove what is left of trees that were destroyed before this time; return of how many."""
+    count = 0
+    async for end in ends(archive):
+        if end.at >= before:
+            break
+        keys = [key async for key in archive.keys(f"{ENDED}/{end.tree}/") if place_of(key) <= (end.epoch, end.sequence)]
+        await archive.remove([*keys, end_key(end)])
+        count += 1
+    return count
 
 
 def handed_key(tree: str) -> str:

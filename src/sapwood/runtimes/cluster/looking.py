@@ -127,7 +127,7 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     every = range(names.layout.streams * names.layout.cells)
     owners = {
         shard: owner
-        for found in await asyncio.gather(*(_owners(connection, names, number) for number in every))
+        for found in await asyncio.gather(*(owners_of(connection, names, number) for number in every))
         for shard, owner in found.items()
         if owner.node
     }
@@ -168,7 +168,8 @@ async def names_of(connection: Any, cluster: str) -> Names:
     return Names(cluster, msgspec.json.decode(setup[0].data, type=Layout))
 
 
-async def _owners(connection: Any, names: Names, stream: int) -> dict[int, Owner]:
+async def owners_of(connection: Any, names: Names, stream: int) -> dict[int, Owner]:
+    """Return who owns the shards of a stream, of those that anybody ever owned."""
     of = {names.owner(shard): shard for shard in range(SHARDS) if names.layout.stream_of(shard) == stream}
     found = await last_of(connection, names.stream(stream), list(of))
     return {of[message.headers["Nats-Subject"]]: decode(message.data) for message in found}

@@ -22,14 +22,19 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.archiving import archive_state
 from sapwood.kernel.chain import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.kept import (
+    ENDED,
     MARKS,
     PARKED,
     SNAPSHOTS,
+    End,
     Mark,
+    ended_key,
+    ends,
     is_parked,
     last_mark,
     name_of,
     pack_mark,
+    place_of,
 )
 from sapwood.kernel.ports import Archive, Record
 from sapwood.kernel.restoring import State, get_snapshot, heal, put_together
@@ -123,11 +128,52 @@ async def check_no_nodes(connection: Any, names: Names) -> None:
         raise UsageError(f"Nodes are running: {', '.join(nodes)}. Stop them first.")
 
 
+class Past:
+    """An archive as it was at a time, for reading: with the snapshots of trees that were destroyed since."""
+
+    def __init__(self, archive: Archive, until: float, gone: dict[str, list[End]]) -> None:
+        self._archive = archive
+        self._until = until
+        self._gone = gone
+
+    async def get(self, key: str) -> bytes | None:
+        data = await self._archive.get(key)
+        return await self._archive.get(ended_key(key)) if data is None and key.startswith(SNAPSHOTS) else data
+
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        found = [key async for key in self._archive.keys(prefix, after)]
+        if prefix.startswith(SNAPSHOTS):
+            moved = [f"{SNAPSHOTS}{key.removeprefix(ENDED)}" async for key in self._archive.keys(ended_key(prefix))]
+            found = sorted({*found, *(key for key in moved if key > after and not self._is_gone(key))})
+        for key in found:
+            yield key
+
+    def _is_gone(self, key: str) -> bool:
+        return any(
+            end.at <= self._until and place_of(key) <= (end.epoch, end.sequence)
+            for end in self._gone.get(key.split("/")[-2], ())
+        )
+
+    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
+        raise NotImplementedError
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        raise NotImplementedError
+
+
+async def past(archive: Archive, until: float) -> Past:
+    """Return an archive as it was at a time."""
+    gone: dict[str, list[End]] = {}
+    async for end in ends(archive):
+        gone.setdefault(end.tree, []).append(end)
+    return Past(archive, until, gone)
+
+
 async def tree_at(archive: Archive, names: Names, root: Address, until: float) -> State | None:
     """Return a tree as it was at a time; None: there was none, or nothing so old is kept."""
     tree = tree_id(root)
     records = await tree_from_segments(archive, names.layout.stream_of(shard_of(root)), tree, until)
-    return await _at(archive, tree, records, until)
+    return await _at(await past(archive, until), tree, records, until)
 
 
 async def _at(archive: Archive, tree: str, records: Sequence[Record], until: float) -> State | None:
@@ -155,10 +201,11 @@ async def _at(archive: Archive, tree: str, records: Sequence[Record], until: flo
 
 async def every_tree_at(archive: Archive, names: Names, until: float, lost: dict[str, str]) -> AsyncIterator[State]:
     """Return all trees as they were at a time; `lost` gets those of which that is not whole any more, and why."""
+    then = await past(archive, until)
 
     async def at_most(tree: str, lines: Sequence[Line]) -> State | None:
         try:
-            return await _at(archive, tree, _records(tree, lines), until)
+            return await _at(then, tree, _records(tree, lines), until)
         except ChainBroken as error:
             lost[tree] = str(error)
             return None
@@ -171,7 +218,7 @@ async def every_tree_at(archive: Archive, names: Names, until: float, lost: dict
             if (state := await at_most(tree, lines)) is not None:
                 yield state
     last = ""
-    async for key in archive.keys(f"{SNAPSHOTS}/"):
+    async for key in then.keys(f"{SNAPSHOTS}/"):
         if (tree := key.split("/")[-2]) not in seen and tree != last:
             last = tree
             if (state := await at_most(tree, [])) is not None:
@@ -331,6 +378,7 @@ class _Put:
         self._connection = connection
         self._names = names
         self._archive = archive
+        self._past: Past | None = None
         self._result = result
 
     async def tree(self, tree: str, lines: Sequence[Line], mark: str) -> None:
@@ -366,7 +414,7 @@ class _Put:
         """Store a tree as it was at a time, after what became of it later; `last` is the last message of that."""
         state: State | None = None
         try:
-            state = await _at(self._archive, tree, _records(tree, lines), until)
+            state = await _at(await self._then(until), tree, _records(tree, lines), until)
         except ChainBroken as error:
             self._result.lost[tree] = str(error)
         undone = unseal(Record(tree, last.sequence, last.data))
@@ -384,6 +432,11 @@ class _Put:
         await self.line(Line(last.sequence, last.at, last.subject, seal(message)[0]))
         self._result.messages += 1
         self._result.trees += state is not None
+
+    async def _then(self, until: float) -> Past:
+        if self._past is None:
+            self._past = await past(self._archive, until)
+        return self._past
 
     async def line(self, line: Line) -> None:
         """Store a message; once, however often that is tried."""

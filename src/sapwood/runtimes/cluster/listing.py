@@ -1,0 +1,92 @@
+"""All trees of a cluster, whoever runs them or nobody: by the messages of the log, and the marks in the archive."""
+
+# nats-py says of little what it is.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.kernel.chain import ChainBroken, unseal
+from sapwood.kernel.kept import MARKS, is_parked, last_mark
+from sapwood.kernel.ports import Archive, Record
+from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.looking import last_of, owners_of
+from sapwood.runtimes.cluster.nats_log import NatsLog
+
+AT_ONCE = 64
+"""Trees whose last messages are asked for together: each may be as long as a message can be."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One tree."""
+
+    root: str
+    """Its address; of one whose log cannot be read, its id."""
+    node: str
+    """Who owns it; empty: nobody now."""
+    messages: int
+    """How many the log has of it; 0: it is parked, and lies in the archive."""
+
+
+async def every_tree(connection: Any, names: Names, archive: Archive) -> AsyncIterator[Listed]:
+    """Return all trees: those with messages in the log first, then those that are parked. Nothing is opened."""
+    log = NatsLog(connection, names)
+    try:
+        seen: set[str] = set()
+        owners: dict[int, str] = {}
+        for stream in range(names.layout.streams * names.layout.cells):
+            owners |= {shard: owner.node for shard, owner in (await owners_of(connection, names, stream)).items()}
+            shards = [shard for shard in range(SHARDS) if names.layout.stream_of(shard) == stream]
+            there = [(shard, tree, n) for shard, some in (await log.trees(shards)).items() for tree, n in some.items()]
+            seen.update(tree for _, tree, _ in there)
+            for at in range(0, len(there), AT_ONCE):
+                for one in await _in_log(connection, names, stream, there[at : at + AT_ONCE], owners):
+                    yield one
+        async for one in _parked(archive, seen, owners):
+            yield one
+    finally:
+        log.close()
+
+
+async def _in_log(
+    connection: Any, names: Names, stream: int, some: list[tuple[int, str, int]], owners: dict[int, str]
+) -> list[Listed]:
+    last = {
+        message.headers["Nats-Subject"]: message
+        for message in await last_of(
+            connection, names.stream(stream), [names.tree(shard, tree) for shard, tree, _ in some]
+        )
+    }
+    found: list[Listed] = []
+    for shard, tree, count in some:
+        message = last.get(names.tree(shard, tree))
+        if message is None:
+            continue  # parked meanwhile; those come later
+        try:
+            said = unseal(Record(tree, int(message.headers["Nats-Sequence"]), message.data)).message
+        except ChainBroken:
+            found.append(Listed(tree, owners.get(shard, ""), count))
+            continue
+        if not said.is_end and not said.moved_to:
+            found.append(Listed(said.root, owners.get(shard, ""), count))
+    return found
+
+
+async def _parked(archive: Archive, seen: set[str], owners: dict[int, str]) -> AsyncIterator[Listed]:
+    marks: dict[str, str] = {}
+    async for key in archive.keys(f"{MARKS}/"):
+        tree = key.split("/")[-2]
+        marks[tree] = max(marks.get(tree, ""), key)
+    resting = [tree for tree, key in marks.items() if tree not in seen and is_parked(key)]
+    for at in range(0, len(resting), AT_ONCE):
+        for marked in await asyncio.gather(*(last_mark(archive, tree) for tree in resting[at : at + AT_ONCE])):
+            if marked is not None:
+                root = marked[1].root
+                yield Listed(root, owners.get(shard_of(Address.parse(root)), ""), 0)
