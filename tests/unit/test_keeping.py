@@ -565,6 +565,25 @@ async def test_a_tree_whose_class_got_another_type_id(world: World) -> None:
     assert not gone.folder.exists()
 
 
+async def test_a_tree_that_is_fetched_by_its_old_type_id_is_waited_for(world: World) -> None:
+    old = a_root("one", "Before")
+    place = world.node("a")
+    tree = await place.open(old)
+    tree.write("root", 3000, random.Random(1))
+    await place.close(tree)
+    following = world.other("b")
+    lock = following.keeper._lock(tree_id(old))
+    await lock.acquire()  # as whoever fetches it does
+    bringing = asyncio.create_task(world.taken(following).keeper.bring(ROOT, following.folder_of(ROOT), [old]))
+    await asyncio.sleep(0.1)
+    assert not bringing.done()
+    assert not following.folder_of(old).exists()
+    lock.release()
+    await bringing
+    assert contents(following.folder_of(old)) == contents(tree.folder)
+    assert not following.keeper._ahead
+
+
 async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,8 @@ class Keeper:
                 tail = await self._restore(root, tree, folder)
             if tail is None:
                 for alias in aliases:
-                    old = await self._restore(alias, tree_id(alias), folder.with_name(tree_id(alias)))
+                    async with self._lock(tree_id(alias)):  # it may be on its way here by that name
+                        old = await self._restore(alias, tree_id(alias), folder.with_name(tree_id(alias)))
                     if old is not None and old.files:
                         self._moved[tree] = alias
                         break
@@ -197,6 +198,7 @@ class Keeper:
         return 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
 
     async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
+        self._ahead.pop(tree, None)
         try:
             state = await self.trees.read(shard_of(root), tree)
         except ChainBroken as error:

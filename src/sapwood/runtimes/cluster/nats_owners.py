@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from sapwood.errors import Unavailable
+from sapwood.kernel.cancelling import cancel_all
 from sapwood.kernel.ports import Full
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
@@ -408,6 +409,7 @@ class NatsOwners:
             with contextlib.suppress(nats.errors.Error):  # it went with the connection
                 await subscription.unsubscribe()
         self._subscriptions.clear()
+        await cancel_all([*self._answering])
 
     async def _request(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Any:
         """Return an answer; `Unavailable` if none comes, also while servers are being elected."""
