@@ -22,7 +22,7 @@ from tests.cluster.servers import CONFIGURATION, PASSWORDS, S3
 from tests.faults.cluster.network import Network
 from tests.faults.cluster.stem import PORT, Stem
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds in which whatever was started answers, and whatever was healed is well."""
 GRACE = 5.0
 SERVERS = ("nats0", "nats1", "nats2")
