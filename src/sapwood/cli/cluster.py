@@ -56,7 +56,7 @@ def status(
         from sapwood.runtimes.cluster import looking
         from sapwood.runtimes.cluster.connecting import connect
 
-        connection = await connect(nats, "sapwood cluster status")
+        connection = await connect(nats, "sapwood cluster status", in_hurry=True)
         try:
             return await looking.look(connection, cluster, archive=_archive(archive), monitors=_parts(monitor))
         finally:
@@ -86,7 +86,7 @@ def trees(
         from sapwood.runtimes.cluster.listing import every_tree
         from sapwood.runtimes.cluster.looking import names_of
 
-        connection = await connect(nats, "sapwood cluster trees")
+        connection = await connect(nats, "sapwood cluster trees", in_hurry=True)
         found: list[Listed] = []
         try:
             async for one in every_tree(connection, await names_of(connection, cluster), _archive(archive)):
@@ -132,7 +132,7 @@ def verify(
         from sapwood.runtimes.cluster.connecting import connect
         from sapwood.runtimes.cluster.looking import names_of
 
-        connection = await connect(nats, "sapwood cluster verify")
+        connection = await connect(nats, "sapwood cluster verify", in_hurry=True)
         try:
             with console.status("Looking") as said:
                 return await verifying.verify(

@@ -54,7 +54,7 @@ async def back_up(
 
     if at is not None and at > time.time():
         raise UsageError("That time has not come yet.")
-    connection = await connect(nats, "sapwood cluster backup")
+    connection = await connect(nats, "sapwood cluster backup", in_hurry=True)
     try:
         names = await names_of(connection, cluster)
         if at is None:
@@ -98,7 +98,7 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
 async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -> Recovered:
     """Have a cluster whose log is empty begin with what the archive has."""
     setup = await setup_of(archive)
-    connection: Any = await connect(nats, "sapwood cluster restore")
+    connection: Any = await connect(nats, "sapwood cluster restore", in_hurry=True)
     try:
         layout = Layout() if setup is None else setup.layout
         await check_no_nodes(connection, Names(cluster, layout))  # before there is a log that they could write to
