@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Parameter
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +22,20 @@ from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
 from sapwood.runtimes.cluster.recovery import Recovered
 from sapwood.runtimes.cluster.verifying import SERVER, Verified
 
-cluster = App(name="cluster", help="Look at a whole cluster, check what it stores, or try one on this machine.")
+
+def _missing(error: CycloptsError) -> RenderableType:
+    """Return what is wrong with a command; what it lacks may lie in a file that only has to be read."""
+    variables = [*(error.argument.parameter.env_var or ())] if error.argument is not None else []
+    if not isinstance(error, MissingArgumentError) or not variables:
+        return CycloptsPanel(error)
+    return CycloptsPanel(f"{error} Or set {variables[0]}; for `sapwood cluster dev`: . sapwood-cell/environment")
+
+
+cluster = App(
+    name="cluster",
+    help="Look at a whole cluster, check what it stores, or try one on this machine.",
+    error_formatter=_missing,
+)
 
 Nats = Annotated[str, Parameter(env_var="SAPWOOD_NATS", help="The NATS servers, with commas between them.")]
 Archive = Annotated[str | None, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
