@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 
-from sapwood.cli.cluster import cluster
+from sapwood.cli.cluster import cluster, shown
 from sapwood.errors import UsageError
+from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.leases import NodeLease
+from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream
 from sapwood.runtimes.cluster.membership import Membership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
@@ -79,3 +83,36 @@ async def test_a_node_does_not_tell_of_its_own_end_nor_of_who_left_before_it_cam
     member.state = "left"
     await renew()
     assert caplog.messages == ["Gone: other"]
+
+
+def said(seen: Seen) -> str:
+    console = Console(width=200, highlight=False)
+    with console.capture() as text:
+        console.print(shown(seen))
+    return text.get()
+
+
+def test_the_status_marks_who_is_silent_and_says_how_much_room_is_taken_and_that_copies_are_equal() -> None:
+    copies = [Copy(f"nats-{n}", n == 0, True, False, 0, messages=7, first=1, last=7) for n in range(3)]
+    stream = Stream("s", 7, 2048, 1, 7, copies, archived=4, unarchived=3, room=1 << 20)
+    nodes = [
+        Node("anna", 1.0, True, False, 2048, "1"),
+        Node("berta", 9.0, True, False, 2048, "1"),
+        Node("carla", 13.0, True, False, 0, "1"),
+    ]
+    seen = Seen("sapwood", Layout(), nodes, 0, 0, [stream], [], [])
+
+    text = said(seen)
+
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "not heard of" not in lines["anna"]
+    assert "not heard of for 9 s; its lease ends in 3 s" in lines["berta"]
+    assert "not heard of for 13 s; its lease is over" in lines["carla"]
+    assert "2.0 KiB of 1.0 MiB" in lines["s"]
+    assert "3 messages" in lines["s"]
+    assert "The copies of all streams were compared: they are equal." in text
+
+    other = msgspec.structs.replace(copies[2], last=6, messages=6)
+    for last in (other, msgspec.structs.replace(other, messages=None)):
+        changed = msgspec.structs.replace(stream, copies=[*copies[:2], last])
+        assert "equal" not in said(msgspec.structs.replace(seen, streams=[changed]))

@@ -17,8 +17,9 @@ from sapwood.address import Address
 from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
+from sapwood.runtimes.cluster.leases import LEASE, RENEWAL
 from sapwood.runtimes.cluster.listing import Listed
-from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
+from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream, differing
 from sapwood.runtimes.cluster.recovery import Recovered
 from sapwood.runtimes.cluster.verifying import SERVER, Verified
 
@@ -259,18 +260,37 @@ def shown(seen: Seen) -> RenderableType:
     """Return a cluster as tables, and what is wrong with it in sentences."""
     alive = sum(1 for node in seen.nodes if node.is_alive)
     parts: list[RenderableType] = [Text(f"{seen.cluster}: {counted(alive, 'nodes')}, {_ownership(seen)}", "bold"), ""]
-    nodes = _table("node", "last heard of", "shards")
+    nodes = _table("node", "last heard of", "shards", "not well")
     for node in seen.nodes:
-        nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), style="" if node.is_alive else "red")
+        style = "red" if not node.is_alive else "yellow" if _silence(node) else ""
+        nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), _silence(node), style=style)
     streams = _table("stream", "messages", "size", "not in the archive", "leads", "not well")
     for stream in seen.streams:
-        waits = "" if stream.unarchived is None else str(stream.unarchived)
+        waits = "" if stream.unarchived is None else counted(stream.unarchived, "messages")
         leads = next((copy.server for copy in stream.copies if copy.is_leader), "")
-        streams.add_row(stream.name, str(stream.messages), size(stream.bytes), waits, leads, _not_well(stream))
+        taken = size(stream.bytes) if stream.room is None else f"{size(stream.bytes)} of {size(stream.room)}"
+        streams.add_row(stream.name, str(stream.messages), taken, waits, leads, _not_well(stream))
     parts += [nodes, "", streams]
+    if _are_equal(seen):
+        parts += ["", Text("The copies of all streams were compared: they are equal.")]
     if seen.troubles:
         parts += ["", *(Text(trouble, "bold red") for trouble in seen.troubles)]
     return Group(*parts)
+
+
+def _silence(node: Node) -> str:
+    """Return what there is to say of a node that did not renew its lease when it should have, twice."""
+    if not node.is_alive or node.renewed <= 2 * RENEWAL:
+        return ""
+    left = LEASE - node.renewed
+    ends = f"ends in {left:.0f} s" if left >= 0.5 else "is over"
+    return f"not heard of for {node.renewed:.0f} s; its lease {ends}"
+
+
+def _are_equal(seen: Seen) -> bool:
+    """Return whether every copy is known, and holds what the others do."""
+    known = all(stream.copies and all(copy.messages is not None for copy in stream.copies) for stream in seen.streams)
+    return known and bool(seen.streams) and not any(differing(stream) for stream in seen.streams)
 
 
 def _ownership(seen: Seen) -> str:
