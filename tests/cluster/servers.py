@@ -182,7 +182,6 @@ class S3:
         """What a program needs to know beside the URL, as it is told about any S3."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",

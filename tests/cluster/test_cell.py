@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,10 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
 
         counts = [sapwood(tmp_path, "call", "CellTally:a", "hit", "--data", str(folder / f"node-{n}")) for n in (0, 1)]
         assert [one.stdout.strip() for one in counts] == ["1", "2"], counts
+        assert sapwood(tmp_path, "call", "CellTally:a", "hit", **environment).stdout.strip() == "3"
+        (pid,) = re.findall(r"node-1  process (\d+)", said.read_text())
+        assert json.loads((folder / "node-1" / "operator.json").read_text())["pid"] == int(pid)
+        assert f"SAPWOOD_NODE=node-0 sapwood serve app:app --port {port} --data {folder}/node-0" in said.read_text()
 
         end = time.monotonic() + 60
         while True:  # shards are on their way for a while, so that both nodes get their share

@@ -11,7 +11,7 @@ import nats.errors
 import pytest
 from tests.cluster.servers import Nats
 
-from sapwood.errors import Unavailable
+from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster import connecting
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.transport import NatsTransport
@@ -108,5 +108,49 @@ async def test_who_cannot_connect_is_told_where_and_not_the_password(
     with pytest.raises(Unavailable) as told:
         await connecting.connect("nats://node:secret@127.0.0.1:1", "test")
 
-    assert "nats://127.0.0.1:1" in str(told.value)
-    assert "secret" not in str(told.value)
+    assert str(told.value) == "No NATS server answers at nats://127.0.0.1:1: connection refused."
+
+
+async def test_a_wrong_password_is_told_at_once_in_one_sentence(
+    one_nats: Nats, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(UsageError) as told:
+        await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test")
+
+    assert time.monotonic() - began < connecting.HURRY
+    where = f"nats://127.0.0.1:{one_nats.ports[0]}"
+    assert str(told.value) == f"The NATS servers at {where} refuse the user 'node': is the password right?"
+    with pytest.raises(UsageError, match=r"want a user and a password\."):
+        await connecting.connect(where, "test")
+    assert caplog.messages == []
+
+
+async def test_who_waits_is_told_soon_and_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connecting, "HURRY", 0.5)
+    with pytest.raises(Unavailable, match="connection refused"):
+        await connecting.connect("127.0.0.1:1,nats://127.0.0.1:2", "test", in_hurry=True)
+    assert caplog.messages == []
+
+
+async def test_what_is_no_nats_server_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"not 'http://foo'\."):
+        await connecting.connect("nats://a,http://user:secret@foo", "test")
+
+
+async def test_servers_without_room_for_the_streams_are_told_of_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connecting, "NO_ROOM", 1.0)
+    cell = Nats(tmp_path, room="2GB", stream_room="3GB").start().wait()
+    try:
+        connection = await connecting.connect(cell.urls, "test")
+        with pytest.raises(UsageError, match=r"insufficient storage.*8 x NATS_STREAM_SIZE of NATS_STORE_SIZE"):
+            await connecting.found(connection, "sapwood", Layout())
+        assert [text for text in caplog.messages if "has no room for the streams" in text] == caplog.messages
+        assert len(caplog.messages) == 1
+        await connection.close()
+    finally:
+        cell.stop()

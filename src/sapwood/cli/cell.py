@@ -88,7 +88,7 @@ class Cell:
             nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
             if not self._well([f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
                 return self._did_not_start("The app did not start. What its nodes said is above.")
-            self._say()
+            self._say(nodes, servers)
             self._watch({**_named("node", nodes), **_named("nats", servers)})
             print("Stopping.", flush=True)
         return 0
@@ -139,8 +139,7 @@ class Cell:
 
     @contextmanager
     def _node(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
-        command = [sys.executable, "-m", "sapwood", "serve", self._target, "--port", str(self._ports[n])]
-        command += ["--data", str(self._folder / f"node-{n}")]
+        command = [sys.executable, "-m", "sapwood", *self._arguments(n)]
         environment = {**self.environment, "SAPWOOD_DURABILITY": "replicated", "SAPWOOD_NODE": f"node-{n}"}
         with _process(command, environment, subprocess.PIPE, self._lock) as process:
             assert process.stdout is not None
@@ -149,8 +148,13 @@ class Cell:
             yield process
         telling.join(timeout=5)
 
+    def _arguments(self, n: int) -> list[str]:
+        return ["serve", self._target, "--port", str(self._ports[n]), "--data", str(self._folder / f"node-{n}")]
+
     def _write_environment(self) -> None:
-        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment.items()]
+        """Write what commands need that look at the cluster, and those that ask a node: they ask the first."""
+        values = {**self.environment, "SAPWOOD_DATA": str(self._folder / "node-0")}
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
         file = self._folder / FILE
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as written:
@@ -174,15 +178,18 @@ class Cell:
                 return False
         return True
 
-    def _say(self) -> None:
-        shown = os.path.relpath(self._folder)
+    def _say(self, nodes: list[subprocess.Popen[bytes]], servers: list[subprocess.Popen[bytes]]) -> None:
+        file = shlex.quote(f"{os.path.relpath(self._folder)}/{FILE}")
         print(f"\nA cluster of {len(self._ports)} nodes and {SERVERS} NATS servers is running.")
         for n, port in enumerate(self._ports):
-            print(f"  node-{n}  http://127.0.0.1:{port}")
+            print(f"  node-{n}  process {nodes[n].pid}  http://127.0.0.1:{port}")
         for n, port in enumerate(self._clients):
-            print(f"  nats-{n}  nats://127.0.0.1:{port}, tells about itself at http://127.0.0.1:{self._monitors[n]}")
+            where = f"nats://127.0.0.1:{port}, tells about itself at http://127.0.0.1:{self._monitors[n]}"
+            print(f"  nats-{n}  process {servers[n].pid}  {where}")
         print(f"  archive {self._archive}")
-        print(f"All nodes answer for all agents. Look at it: . {shown}/{FILE} && sapwood cluster status")
+        print(f"All nodes answer for all agents. Look at it: . {file} && sapwood cluster status")
+        again = " ".join(map(shlex.quote, ["sapwood", *self._arguments(0)]))
+        print(f"A node that was killed is started again with: . {file} && SAPWOOD_NODE=node-0 {again}")
         print("Ctrl-C stops it; what the agents have is kept.\n", flush=True)
 
     def _watch(self, processes: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Parameter
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,12 +17,26 @@ from sapwood.address import Address
 from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
+from sapwood.runtimes.cluster.leases import LEASE, RENEWAL
 from sapwood.runtimes.cluster.listing import Listed
-from sapwood.runtimes.cluster.looking import Copy, Seen, Stream
+from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream, differing
 from sapwood.runtimes.cluster.recovery import Recovered
 from sapwood.runtimes.cluster.verifying import SERVER, Verified
 
-cluster = App(name="cluster", help="Look at a whole cluster, check what it stores, or try one on this machine.")
+
+def _missing(error: CycloptsError) -> RenderableType:
+    """Return what is wrong with a command; what it lacks may lie in a file that only has to be read."""
+    variables = [*(error.argument.parameter.env_var or ())] if error.argument is not None else []
+    if not isinstance(error, MissingArgumentError) or not variables:
+        return CycloptsPanel(error)
+    return CycloptsPanel(f"{error} Or set {variables[0]}; for `sapwood cluster dev`: . sapwood-cell/environment")
+
+
+cluster = App(
+    name="cluster",
+    help="Look at a whole cluster, check what it stores, or try one on this machine.",
+    error_formatter=_missing,
+)
 
 Nats = Annotated[str, Parameter(env_var="SAPWOOD_NATS", help="The NATS servers, with commas between them.")]
 Archive = Annotated[str | None, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
@@ -57,7 +71,7 @@ def status(
         from sapwood.runtimes.cluster.connecting import connect
         from sapwood.runtimes.cluster.own_archive import compare_archive
 
-        connection = await connect(nats, "sapwood cluster status")
+        connection = await connect(nats, "sapwood cluster status", in_hurry=True)
         its_archive, troubles = _archive(archive), list[str]()
         try:
             names = await looking.names_of(connection, cluster)
@@ -96,7 +110,7 @@ def trees(
         from sapwood.runtimes.cluster.looking import names_of
         from sapwood.runtimes.cluster.own_archive import compare_archive
 
-        connection = await connect(nats, "sapwood cluster trees")
+        connection = await connect(nats, "sapwood cluster trees", in_hurry=True)
         found: list[Listed] = []
         try:
             names, its_archive = await names_of(connection, cluster), _archive(archive)
@@ -145,7 +159,7 @@ def verify(
         from sapwood.runtimes.cluster.looking import names_of
         from sapwood.runtimes.cluster.own_archive import compare_archive
 
-        connection = await connect(nats, "sapwood cluster verify")
+        connection = await connect(nats, "sapwood cluster verify", in_hurry=True)
         try:
             names, its_archive = await names_of(connection, cluster), _archive(archive)
             await compare_archive(connection, names, its_archive)
@@ -261,18 +275,37 @@ def shown(seen: Seen) -> RenderableType:
     """Return a cluster as tables, and what is wrong with it in sentences."""
     alive = sum(1 for node in seen.nodes if node.is_alive)
     parts: list[RenderableType] = [Text(f"{seen.cluster}: {counted(alive, 'nodes')}, {_ownership(seen)}", "bold"), ""]
-    nodes = _table("node", "last heard of", "shards")
+    nodes = _table("node", "last heard of", "shards", "not well")
     for node in seen.nodes:
-        nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), style="" if node.is_alive else "red")
+        style = "red" if not node.is_alive else "yellow" if _silence(node) else ""
+        nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), _silence(node), style=style)
     streams = _table("stream", "messages", "size", "not in the archive", "leads", "not well")
     for stream in seen.streams:
-        waits = "" if stream.unarchived is None else str(stream.unarchived)
+        waits = "" if stream.unarchived is None else counted(stream.unarchived, "messages")
         leads = next((copy.server for copy in stream.copies if copy.is_leader), "")
-        streams.add_row(stream.name, str(stream.messages), size(stream.bytes), waits, leads, _not_well(stream))
+        taken = size(stream.bytes) if stream.room is None else f"{size(stream.bytes)} of {size(stream.room)}"
+        streams.add_row(stream.name, str(stream.messages), taken, waits, leads, _not_well(stream))
     parts += [nodes, "", streams]
+    if _are_equal(seen):
+        parts += ["", Text("The copies of all streams were compared: they are equal.")]
     if seen.troubles:
         parts += ["", *(Text(trouble, "bold red") for trouble in seen.troubles)]
     return Group(*parts)
+
+
+def _silence(node: Node) -> str:
+    """Return what there is to say of a node that did not renew its lease when it should have, twice."""
+    if not node.is_alive or node.renewed <= 2 * RENEWAL:
+        return ""
+    left = LEASE - node.renewed
+    ends = f"ends in {left:.0f} s" if left >= 0.5 else "is over"
+    return f"not heard of for {node.renewed:.0f} s; its lease {ends}"
+
+
+def _are_equal(seen: Seen) -> bool:
+    """Return whether every copy is known, and holds what the others do."""
+    known = all(stream.copies and all(copy.messages is not None for copy in stream.copies) for stream in seen.streams)
+    return known and bool(seen.streams) and not any(differing(stream) for stream in seen.streams)
 
 
 def _ownership(seen: Seen) -> str:

@@ -54,7 +54,7 @@ async def back_up(
 
     if at is not None and at > time.time():
         raise UsageError("That time has not come yet.")
-    connection = await connect(nats, "sapwood cluster backup")
+    connection = await connect(nats, "sapwood cluster backup", in_hurry=True)
     try:
         names = await names_of(connection, cluster)
         await compare_archive(connection, names, archive)
@@ -101,7 +101,7 @@ async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -
     setup = await setup_of(archive)
     if setup is None:  # it is nobody's: there is nothing in it
         return Recovered()
-    connection: Any = await connect(nats, "sapwood cluster restore")
+    connection: Any = await connect(nats, "sapwood cluster restore", in_hurry=True)
     try:
         await check_no_nodes(connection, Names(cluster, setup.layout))  # before there is a log that they could write to
         names = await found(connection, cluster, setup.layout)

@@ -343,7 +343,8 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
     if any(_follows_unknown(link, links, archived) for link in newer):
         raise ChainBroken(f"No copy of the log of {best[0].message.root} has what leads to message {max(places)}.")
     if newer:
-        log.error("messages %s of tree %s are from somebody who was not the owner: they do not count", places, tree)
+        text = "%d messages of tree %s, %d to %d, are from somebody who was not the owner: they do not count"
+        log.error(text, len(places), tree, min(places), max(places))
     whole = [found[link.digest] for link in best]
     state = await read_tree(whole, archive, tree)
     assert state is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import random
 from math import inf
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds in which one of the servers is reached."""
+HURRY = 5.0
+"""The same, if somebody waits for it at a terminal."""
+SCHEMES = ("nats", "tls", "ws", "wss")
+REFUSED = "authorization violation"
 ELECTION = 120.0
 """Seconds that servers which were reached are waited for while they elect: one takes 4 to 9, several come at once."""
 REACHED = 2
@@ -37,31 +42,47 @@ DUPLICATES = 120
 WRONG_SEQUENCE = 10071
 STORE_FAILED = 10077
 NO_RESOURCES = {10002, 10023, 10028, 10047}
+NO_PLACE = 10005
+TOO_MANY_STREAMS = 10026
+NO_ROOM = 15.0
+"""Seconds for which servers may say that they have no room for a stream: it does not come by waiting."""
 LOOK = 0.25
 """Seconds between looks at whether anything comes at all."""
 ROOM_TAKEN = 0.9
 """How much of its room a stream may have taken that had no limit until now."""
 
 
-async def connect(servers: str, name: str) -> Any:
+async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
     """Return a connection to any of these servers, which comes back by itself however long they are gone.
 
     The first of them that names a user and a password names them for all: servers tell of each other without.
+    `in_hurry`: somebody waits for it, and wants one sentence if it cannot be had.
     """
     import nats.errors
 
     from sapwood.runtimes.cluster.nats_client import NatsClient
 
     urls = [server.strip() for server in servers.split(",")]
+    for url in urls:
+        if "://" in url and urlsplit(url).scheme not in SCHEMES:
+            raise UsageError(f"A NATS server is nats://host:4222, or tls, ws or wss, not {_without_user(url)!r}.")
     user, password = _user_of(urls)
+    where = ", ".join(map(_without_user, urls))
 
     told: dict[str, float] = {}
+    is_new, last = True, ""
 
     async def trouble(error: Exception) -> None:
-        text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        nonlocal last
+        text, now = _reason(error), asyncio.get_running_loop().time()
+        if is_new and REFUSED in text.lower():
+            refused = f"refuse the user {user!r}: is the password right?" if user else "want a user and a password."
+            raise UsageError(f"The NATS servers at {where} {refused}")
+        last = text
         if now - told.get(text, -inf) > TELL_AGAIN:  # it is tried again twenty times a second
             told[text] = now
-            log.warning("NATS: %s", text)
+            if not (is_new and in_hurry):
+                log.warning("NATS: %s", text)
 
     connection: Any = NatsClient()
 
@@ -79,7 +100,7 @@ async def connect(servers: str, name: str) -> Any:
         connection.fail_waiting()
 
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HURRY if in_hurry else PATIENCE):
             await connection.connect(
                 random.sample(urls, len(urls)),
                 name=name,
@@ -96,9 +117,22 @@ async def connect(servers: str, name: str) -> Any:
                 error_cb=trouble,
                 pending_size=64 * 1024 * 1024,
             )
+        is_new = False
         return connection
-    except (OSError, nats.errors.NoServersError, TimeoutError) as error:
-        raise Unavailable(f"No NATS server answers at {', '.join(map(_without_user, urls))}: {error}") from None
+    except UsageError:
+        await disconnect(connection)
+        raise
+    except (OSError, nats.errors.Error, TimeoutError) as error:
+        reason = last or _reason(error)
+        raise Unavailable(f"No NATS server answers at {where}: {reason.removesuffix('.')}.") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return in words why a server was not reached, or what it refused."""
+    if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return "connection refused"
+    said = getattr(error, "description", None) or str(error)
+    return said or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def is_full(code: int, description: str) -> bool:
@@ -208,7 +242,8 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
         allow_direct=True,
         allow_msg_ttl=True,
     )
-    await _make(streams, members)
+    trouble = _Trouble()
+    await _make(streams, members, trouble)
     layout = await said_first(streams, first.members, first.setup, msgspec.json.encode(wished))
     names = Names(cluster, msgspec.json.decode(layout, type=Layout))
     room = await _room(connection)
@@ -230,7 +265,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
         )
         for number in range(names.layout.streams * names.layout.cells)
     ]
-    await asyncio.gather(*(_make(streams, stream) for stream in logs))
+    await asyncio.gather(*(_make(streams, stream, trouble) for stream in logs))
     return names
 
 
@@ -262,7 +297,42 @@ async def _widen(streams: Any, found: Any, room: int) -> None:
         log.warning("the stream %s still may hold %d bytes, and not %d: %s", config.name, has, room, error)
 
 
-async def _make(streams: Any, config: Any) -> None:
+class _Trouble:
+    """What servers say that make no stream. All streams meet the same: it is told once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._since: float | None = None
+
+    def is_hopeless(self, error: Exception) -> bool:
+        """Take note of a refusal; return whether to give up: there is no room, and none comes by waiting."""
+        now, text = asyncio.get_running_loop().time(), _reason(error)
+        if not is_room(error):
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("NATS has no room for the streams of the cluster: %s. %s", text, _hint(error))
+        return now - self._since > NO_ROOM
+
+
+def is_room(error: Exception) -> bool:
+    """Return whether servers made no stream as they have no room for it, by their configuration."""
+    code, text = getattr(error, "err_code", None) or 0, str(error).lower()
+    return code in {*NO_RESOURCES, TOO_MANY_STREAMS} or (code == NO_PLACE and "storage" in text)
+
+
+def _hint(error: Exception) -> str:
+    if getattr(error, "err_code", None) == TOO_MANY_STREAMS:
+        return "Each cluster has 9 streams: raise max_streams in the configuration of the servers."
+    return (
+        "Each cluster at these servers reserves 8 x NATS_STREAM_SIZE of NATS_STORE_SIZE: raise the second, or lower "
+        "the first before a cluster is founded."
+    )
+
+
+async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
     """Make a stream, or find it; wait while the servers elect whoever decides."""
     import nats.errors
     import nats.js.errors
@@ -283,11 +353,13 @@ async def _make(streams: Any, config: Any) -> None:
             await streams.add_stream(config)
             return
         except (nats.errors.Error, TimeoutError) as error:
-            if asyncio.get_running_loop().time() > end:
-                raise UsageError(
-                    f"The stream {config.name!r} cannot be made: {error}. A cluster needs {config.num_replicas} NATS "
-                    "servers with JetStream, 2.15 or newer."
-                ) from None
+            if trouble.is_hopeless(error) or asyncio.get_running_loop().time() > end:
+                hint = (
+                    _hint(error)
+                    if is_room(error)
+                    else f"A cluster needs {config.num_replicas} NATS servers with JetStream, 2.15 or newer."
+                )
+                raise UsageError(f"The stream {config.name!r} cannot be made: {_reason(error)}. {hint}") from None
             await asyncio.sleep(0.2)
 
 

@@ -156,15 +156,11 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
 async def names_of(connection: Any, cluster: str) -> Names:
     """Return how a cluster is cut, which somebody has founded."""
     first = Names(cluster, Layout())
-    try:
-        setup = await last_of(connection, first.members, [first.setup])
-    except Unavailable:
-        info = await _info(connection, first.members)
-        if info.get("error", {}).get("err_code") != NO_STREAM:
-            raise
-        setup = []
+    info = await _info(connection, first.members)
+    is_there = info.get("error", {}).get("err_code") != NO_STREAM
+    setup = await last_of(connection, first.members, [first.setup]) if is_there else []
     if not setup:
-        raise UsageError(f"There is no cluster called {cluster!r} here: no node of it was ever started.")
+        raise UsageError(f"There is no cluster {cluster!r} at these servers (yet): no node has started.")
     return Names(cluster, msgspec.json.decode(setup[0].data, type=Layout))
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from sapwood.errors import Unavailable
-from sapwood.runtimes.cluster.leases import Lease, NodeLease, Nodes, Now
+from sapwood.runtimes.cluster.leases import Lease, Life, NodeLease, Nodes, Now
 from sapwood.runtimes.cluster.nats_owners import Ground
 
 log = logging.getLogger(__name__)
@@ -149,13 +149,22 @@ class Membership:
             if own is not None and own.life == lease.life and own.beat >= beat:
                 break
             await asyncio.sleep(0.02)  # that replica is behind: what it says of others is old too
-        lived = set(self.nodes.live())
+        lived, before = set(self.nodes.live()), self.nodes.leases()
         dead = self.nodes.viewed(leases, asked=sent, answered=self._now())
-        if dead:
-            log.info("Gone: %s", ", ".join(sorted(life.node for life in dead)))
+        if gone := [life.node for life in dead if self._is_news(life, before, leases)]:
+            log.info("Gone: %s", ", ".join(sorted(gone)))
         if dead or not self.lease.is_checked or lived != set(self.nodes.live()):
             self._changed(bool(dead))
         return True
+
+    def _is_news(self, life: Life, before: Mapping[str, NodeLease], now: Mapping[str, NodeLease]) -> bool:
+        """Return whether somebody should hear of a death: not of our own, nor of who left before we came."""
+        then, lease = before.get(life.node), now.get(life.node)
+        if life.life == self._about.life:
+            return False
+        if lease is None or lease.life != life.life or lease.state != "left":
+            return True
+        return then is not None and then.life == life.life and then.state != "left"
 
 
 def settle(waiting: Iterable[asyncio.Future[None]]) -> None:

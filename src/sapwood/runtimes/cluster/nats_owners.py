@@ -157,7 +157,7 @@ class NatsOwners:
         except _Refused as refusal:
             if refusal.code == WRONG_SEQUENCE:
                 return None
-            raise Unavailable(f"The lease was not renewed: {refusal}") from None
+            raise Unavailable(str(refusal)) from None
         return answer["seq"]
 
     async def last_lease(self, node: str) -> tuple[int, NodeLease | None]:
@@ -312,7 +312,7 @@ class NatsOwners:
                     raise
                 if refusal.code == WRONG_SEQUENCE or now > end:
                     raise
-                log.info("Owners are sent again: %s", refusal)
+                log.debug("Owners are sent again: %s", refusal)
             except Unavailable:
                 is_unknown = True
                 if asyncio.get_running_loop().time() > end:

@@ -33,6 +33,8 @@ from sapwood.storage.files import Files, FolderLock
 from sapwood.storage.migrations import framework
 
 HOST_LETTERS = 40
+PACKAGES = ("nats", "obstore")
+"""What the extra `cluster` brings."""
 
 
 class Ways(NamedTuple):
@@ -145,6 +147,11 @@ class ClusterRuntime:
         """Connect to the cluster; the node owns nothing before `listen`."""
         try:
             return await self._start(deps)
+        except ModuleNotFoundError as error:
+            self.release()
+            if (error.name or "").partition(".")[0] not in PACKAGES:
+                raise
+            raise UsageError(f"A cluster needs {error.name}: pip install 'sapwood[cluster]'.") from None
         except BaseException:
             self.release()
             raise

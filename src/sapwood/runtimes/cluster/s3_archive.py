@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,7 @@ PATIENCE = 30.0
 ATTEMPT = 10.0
 TRIES = 6
 PAGE = 1000
+TRIED = re.compile(r"^(?:Generic S3 error: )?Error performing (\w+ \S+) in .*? - ")
 
 T = TypeVar("T")
 
@@ -59,7 +61,7 @@ class ObjectArchive:
                     client_options={
                         "timeout": timedelta(seconds=ATTEMPT),
                         "connect_timeout": timedelta(seconds=5),
-                        "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
+                        "allow_http": _speaks_plainly(os.environ),
                     },
                     retry_config={
                         "max_retries": TRIES,
@@ -164,10 +166,19 @@ class ObjectArchive:
         return Unavailable(f"The archive {self.url} does not answer: {_first_line(error)}")
 
 
+def _speaks_plainly(environment: Mapping[str, str]) -> bool:
+    """Return whether S3 may be spoken to without encryption: an endpoint says so itself."""
+    endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT") or ""
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise UsageError(f"AWS_ENDPOINT_URL is http://host:port or https://host, not {endpoint!r}.")
+    return endpoint.startswith("http://") or environment.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+
+
 async def _next(pages: Any) -> Any:
     return await anext(pages, None)
 
 
 def _first_line(error: BaseException) -> str:
+    """Return what went wrong, and not how often and how long it was tried."""
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return TRIED.sub(r"\1: ", lines[0])[:300] if lines else type(error).__name__
