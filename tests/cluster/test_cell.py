@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -65,6 +66,11 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
             for line in (folder / "environment").read_text().splitlines()
         )
 
+        second = sapwood(tmp_path, "cluster", "dev", "--nodes", "1", "--port", str(port - 5))
+        assert second.returncode != 0
+        assert f"`sapwood cluster dev` runs here already (process {cell.pid})" in " ".join(second.stderr.split())
+        assert (folder / "environment").exists()
+
         counts = [sapwood(tmp_path, "call", "CellTally:a", "hit", "--data", str(folder / f"node-{n}")) for n in (0, 1)]
         assert [one.stdout.strip() for one in counts] == ["1", "2"], counts
         assert sapwood(tmp_path, "call", "CellTally:a", "hit", **environment).stdout.strip() == "3"
@@ -85,3 +91,46 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
     assert code == 0, said.read_text()
     assert not (folder / "environment").exists()
     assert "Stopping." in said.read_text()
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(one) for one in found.stdout.split()]
+
+
+def test_what_a_killed_one_left_is_not_started_upon(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    port = max(free_ports(20))
+    dev = ["cluster", "dev", "--nodes", "1", "--port", str(port)]
+    with (tmp_path / "said.txt").open("w") as output:
+        cell = subprocess.Popen(
+            [sys.executable, "-m", "sapwood", *dev], cwd=tmp_path, stdout=output, stderr=output, start_new_session=True
+        )
+    left: list[int] = []
+    try:
+        end = time.monotonic() + 60
+        while len(left) < 3:
+            assert time.monotonic() < end, (tmp_path / "said.txt").read_text()
+            time.sleep(0.1)
+            left = children(cell.pid)
+        cell.send_signal(signal.SIGSTOP)  # so that it starts no more
+        left = children(cell.pid)
+        cell.kill()
+        cell.wait()
+        second = sapwood(tmp_path, *dev)
+        assert second.returncode != 0
+        assert f"was killed here (process {cell.pid}), and what it started still runs" in " ".join(
+            second.stderr.split()
+        )
+    finally:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_an_app_that_is_not_there_is_told_once_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = sapwood(tmp_path, "cluster", "dev", "nope:app")
+    assert ended.returncode != 0
+    assert (ended.stdout + ended.stderr).count("There is no module") == 1, ended
+    assert "did not start" not in ended.stdout + ended.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from sapwood.errors import UsageError
+from sapwood.cli.loading import load
+from sapwood.errors import FolderInUse, UsageError
+from sapwood.storage.files import FolderLock
 
 SERVERS = 3
 PATIENCE = 60.0
@@ -55,6 +57,7 @@ class Cell:
         self._clients, self._routes, self._monitors = (free_ports(SERVERS) for _ in range(3))
         self._passwords = {user: f"p{secrets.token_hex(16)}" for user in ("route", "node", "watch", "admin")}
         self._stopping = threading.Event()
+        self._lock: FolderLock | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,22 +72,46 @@ class Cell:
 
     def run(self) -> int:
         """Start everything, and return when it has stopped: 1 if something could not start."""
-        for port in self._ports:
-            _check_free(port)
+        load(self._target)  # what is wrong with it is said once, and before there is anything to clear away
         with _asked_to_stop(self._stopping), ExitStack() as ends:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            if self._folder.exists():  # whose ports are taken is told by the lock
+                ends.enter_context(self._held())
+            for port in self._ports:
+                _check_free(port)
+            if self._lock is None:
+                ends.enter_context(self._held())
             self._write_environment()
             ends.callback((self._folder / FILE).unlink, missing_ok=True)
             servers = [ends.enter_context(self._server(n)) for n in range(SERVERS)]
-            if not self._well("NATS", [f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
-                return 1
+            if not self._well([f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
+                return self._did_not_start(f"NATS did not start. Its logs are in {self._folder}.")
             nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
-            if not self._well("The app", [f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
-                return 1
+            if not self._well([f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
+                return self._did_not_start("The app did not start. What its nodes said is above.")
             self._say(nodes, servers)
             self._watch({**_named("node", nodes), **_named("nats", servers)})
             print("Stopping.", flush=True)
         return 0
+
+    @contextmanager
+    def _held(self) -> Generator[None, None, None]:
+        """Hold the folder: two groups of servers that write to the same files damage them."""
+        try:
+            self._lock = FolderLock(self._folder)
+        except FolderInUse:
+            pid = (self._folder / "lock").read_text().strip()
+            if _lives(pid):
+                raise UsageError(
+                    f"`sapwood cluster dev` runs here already (process {pid}). Stop it, or take another --folder."
+                ) from None
+            raise UsageError(
+                f"`sapwood cluster dev` was killed here (process {pid}), and what it started still runs: stop its "
+                "nats-server and `sapwood serve` processes, or take another --folder."
+            ) from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     @contextmanager
     def _server(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
@@ -106,7 +133,7 @@ class Cell:
         with (
             resources.as_file(configuration()) as file,
             (self._folder / f"nats-{n}.log").open("ab") as log,
-            _process([self._program, "-c", str(file)], environment, log) as process,
+            _process([self._program, "-c", str(file)], environment, log, self._lock) as process,
         ):
             yield process
 
@@ -114,7 +141,7 @@ class Cell:
     def _node(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
         command = [sys.executable, "-m", "sapwood", *self._arguments(n)]
         environment = {**self.environment, "SAPWOOD_DURABILITY": "replicated", "SAPWOOD_NODE": f"node-{n}"}
-        with _process(command, environment, subprocess.PIPE) as process:
+        with _process(command, environment, subprocess.PIPE, self._lock) as process:
             assert process.stdout is not None
             telling = threading.Thread(target=_tell, args=(f"node-{n}", process.stdout), daemon=True)
             telling.start()
@@ -133,7 +160,12 @@ class Cell:
         with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as written:
             written.writelines(lines)
 
-    def _well(self, who: str, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:
+    def _did_not_start(self, why: str) -> int:
+        if not self._stopping.is_set():
+            print(why, file=sys.stderr, flush=True)
+        return 1
+
+    def _well(self, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:
         """Return when all of these answer; False: one ended, or somebody wants to stop."""
         end = time.monotonic() + PATIENCE
         waited_for = list(urls)
@@ -141,7 +173,6 @@ class Cell:
             waited_for = [url for url in waited_for if not _answers(url)]
             ended = [process for process in processes if process.poll() is not None]
             if ended or time.monotonic() > end:
-                print(f"{who} did not start. {self._folder} has what was said.", file=sys.stderr, flush=True)
                 return False
             if self._stopping.wait(0.1):
                 return False
@@ -183,15 +214,19 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def _process(
-    command: list[str], environment: dict[str, str], output: int | IO[bytes]
+    command: list[str], environment: dict[str, str], output: int | IO[bytes], lock: FolderLock | None
 ) -> Generator[subprocess.Popen[bytes], None, None]:
-    """Run a program until the end of the block. Ctrl-C reaches us alone: servers must outlive the nodes."""
+    """Run a program until the end of the block. Ctrl-C reaches us alone: servers must outlive the nodes.
+
+    It holds the lock as we do: if we are killed, it may run on.
+    """
     process = subprocess.Popen(
         command,
         stdout=output,
         stderr=subprocess.STDOUT,
         env={**os.environ, **environment},
         start_new_session=True,
+        pass_fds=() if lock is None else (lock.descriptor,),
     )
     try:
         yield process
@@ -225,6 +260,16 @@ def _named(kind: str, processes: list[subprocess.Popen[bytes]]) -> dict[str, sub
 def _tell(who: str, said: IO[bytes]) -> None:
     for line in said:
         print(f"{who}  {line.decode(errors='replace').rstrip()}", flush=True)
+
+
+def _lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _answers(url: str) -> bool:

@@ -69,10 +69,19 @@ def status(
     async def look() -> Seen:
         from sapwood.runtimes.cluster import looking
         from sapwood.runtimes.cluster.connecting import connect
+        from sapwood.runtimes.cluster.own_archive import compare_archive
 
         connection = await connect(nats, "sapwood cluster status", in_hurry=True)
+        its_archive, troubles = _archive(archive), list[str]()
         try:
-            return await looking.look(connection, cluster, archive=_archive(archive), monitors=_parts(monitor))
+            names = await looking.names_of(connection, cluster)
+            if its_archive is not None:
+                try:
+                    await compare_archive(connection, names, its_archive)
+                except UsageError as error:
+                    its_archive, troubles = None, [str(error)]
+            seen = await looking.look(connection, cluster, archive=its_archive, monitors=_parts(monitor))
+            return msgspec.structs.replace(seen, troubles=troubles + seen.troubles)
         finally:
             await connection.close()
 
@@ -99,11 +108,14 @@ def trees(
         from sapwood.runtimes.cluster.connecting import connect
         from sapwood.runtimes.cluster.listing import every_tree
         from sapwood.runtimes.cluster.looking import names_of
+        from sapwood.runtimes.cluster.own_archive import compare_archive
 
         connection = await connect(nats, "sapwood cluster trees", in_hurry=True)
         found: list[Listed] = []
         try:
-            async for one in every_tree(connection, await names_of(connection, cluster), _archive(archive)):
+            names, its_archive = await names_of(connection, cluster), _archive(archive)
+            await compare_archive(connection, names, its_archive)
+            async for one in every_tree(connection, names, its_archive):
                 if len(found) == most:
                     return found, True
                 found.append(one)
@@ -145,14 +157,17 @@ def verify(
         from sapwood.runtimes.cluster import verifying
         from sapwood.runtimes.cluster.connecting import connect
         from sapwood.runtimes.cluster.looking import names_of
+        from sapwood.runtimes.cluster.own_archive import compare_archive
 
         connection = await connect(nats, "sapwood cluster verify", in_hurry=True)
         try:
+            names, its_archive = await names_of(connection, cluster), _archive(archive)
+            await compare_archive(connection, names, its_archive)
             with console.status("Looking") as said:
                 return await verifying.verify(
                     connection,
-                    await names_of(connection, cluster),
-                    _archive(archive),
+                    names,
+                    its_archive,
                     repair=repair,
                     progress=lambda so_far: said.update(f"Looked at {counted(so_far.trees + so_far.parked, 'trees')}"),
                 )

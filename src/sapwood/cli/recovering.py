@@ -17,14 +17,14 @@ from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.backup import back_up_stored, put_into, until_finished
 from sapwood.kernel.ports import Archive
 from sapwood.kernel.restoring import State
-from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.own_archive import compare_archive, setup_of
 from sapwood.runtimes.cluster.recovery import (
     Recovered,
     check_no_nodes,
     every_tree_at,
     restore_everything,
-    setup_of,
     tree_at,
 )
 
@@ -57,6 +57,7 @@ async def back_up(
     connection = await connect(nats, "sapwood cluster backup", in_hurry=True)
     try:
         names = await names_of(connection, cluster)
+        await compare_archive(connection, names, archive)
         if at is None:
             log = NatsLog(connection, names)
             try:
@@ -98,12 +99,13 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
 async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -> Recovered:
     """Have a cluster whose log is empty begin with what the archive has."""
     setup = await setup_of(archive)
+    if setup is None:  # it is nobody's: there is nothing in it
+        return Recovered()
     connection: Any = await connect(nats, "sapwood cluster restore", in_hurry=True)
     try:
-        layout = Layout() if setup is None else setup.layout
-        await check_no_nodes(connection, Names(cluster, layout))  # before there is a log that they could write to
-        names = await found(connection, cluster, layout)
-        if setup is not None and names.layout != setup.layout:
+        await check_no_nodes(connection, Names(cluster, setup.layout))  # before there is a log that they could write to
+        names = await found(connection, cluster, setup.layout)
+        if names.layout != setup.layout:
             raise UsageError(
                 f"The cluster {cluster!r} has {names.layout.streams} streams, and that of the archive has "
                 f"{setup.layout.streams}: that cannot be changed. Restore into another cluster, or delete the streams "

@@ -64,13 +64,18 @@ class Names:
 
     @property
     def members(self) -> str:
-        """The name of the stream that has the cluster's layout and the leases of its nodes."""
+        """The name of the stream that has the cluster's layout, its archive's id and the leases of its nodes."""
         return f"{self.cluster}-nodes"
 
     @property
     def setup(self) -> str:
         """Return where the layout stands."""
         return f"{self.cluster}.nodes.setup"
+
+    @property
+    def archive(self) -> str:
+        """Return where it stands which archive is the cluster's own."""
+        return f"{self.cluster}.nodes.archive"
 
     def lease(self, node: str) -> str:
         """Return where the lease of a node stands."""

@@ -244,7 +244,8 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     )
     trouble = _Trouble()
     await _make(streams, members, trouble)
-    names = Names(cluster, await _layout(streams, first, wished))
+    layout = await said_first(streams, first.members, first.setup, msgspec.json.encode(wished))
+    names = Names(cluster, msgspec.json.decode(layout, type=Layout))
     room = await _room(connection)
     logs = [
         StreamConfig(
@@ -362,8 +363,8 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             await asyncio.sleep(0.2)
 
 
-async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
-    """Say how the cluster is cut unless somebody has; return what was said first."""
+async def said_first(streams: Any, stream: str, subject: str, wished: bytes) -> bytes:
+    """Say something unless somebody has; return what was said first."""
     import nats.errors
     import nats.js.errors
 
@@ -371,15 +372,12 @@ async def _layout(streams: Any, names: Names, wished: Layout) -> Layout:
     while True:
         try:
             try:
-                await streams.publish(
-                    names.setup, msgspec.json.encode(wished), headers={"Nats-Expected-Last-Subject-Sequence": "0"}
-                )
+                await streams.publish(subject, wished, headers={"Nats-Expected-Last-Subject-Sequence": "0"})
             except nats.js.errors.APIError as error:
                 if error.err_code != WRONG_SEQUENCE:
                     raise
-            message = await streams.get_last_msg(names.members, names.setup)
-            return msgspec.json.decode(message.data, type=Layout)
+            return (await streams.get_last_msg(stream, subject)).data
         except (nats.errors.Error, TimeoutError) as error:  # a stream that was just made has nobody to lead it yet
             if asyncio.get_running_loop().time() > end:
-                raise Unavailable(f"Nobody could be told how the cluster is cut: {error}") from None
+                raise Unavailable(f"Nobody could be told what the cluster is to be like: {error}") from None
             await asyncio.sleep(0.2)

@@ -39,9 +39,10 @@ from sapwood.kernel.kept import (
 from sapwood.kernel.ports import Archive, Record
 from sapwood.kernel.restoring import State, get_snapshot, heal, put_together
 from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.own_archive import SETUP, Setup, claim_archive
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
-from sapwood.runtimes.cluster.segments import Line, get_segment, lines_of, segment_key, segments, tree_from_segments
+from sapwood.runtimes.cluster.segments import Line, get_segment, lines_of, segments, tree_from_segments
 from sapwood.runtimes.cluster.shipping import INDEX, ask_leader, position
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,6 @@ AT_ONCE = 32
 TRIES = 20
 ROLL_CALL = 1.5
 """Seconds that nodes have to say that they are there."""
-SETUP = "setup"
-"""Where in the archive it stands whose it is."""
 
 
 class Recovered(msgspec.Struct):
@@ -67,38 +66,6 @@ class Recovered(msgspec.Struct):
     """By stream: when the newest message was stored that came back. What was stored later is lost."""
     lost: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Trees that did not come back as they were last, and why."""
-
-
-class Setup(msgspec.Struct, frozen=True):
-    """Whose an archive is, and how that cluster is cut."""
-
-    cluster: str
-    layout: Layout
-
-
-async def setup_of(archive: Archive) -> Setup | None:
-    """Return whose an archive is; None: nobody's yet."""
-    data = await archive.get(SETUP)
-    return None if data is None else msgspec.json.decode(data, type=Setup)
-
-
-async def check_archive(connection: Any, names: Names, archive: Archive) -> None:
-    """Have the archive know whose it is; `UsageError` if it is another cluster's, or has what the log has lost."""
-    mine = Setup(names.cluster, names.layout)
-    await archive.put(SETUP, msgspec.json.encode(mine), only_new=True)
-    found = await setup_of(archive)
-    if found is not None and found != mine:
-        raise UsageError(
-            f"The archive is that of the cluster {found.cluster!r} with {found.layout.streams} streams, and this is "
-            f"{names.cluster!r} with {names.layout.streams}. Each has to have one of its own."
-        )
-    for stream in range(names.layout.streams * names.layout.cells):
-        if (await position(connection, names.stream(stream))).last == 0:
-            async for _ in archive.keys(f"{segment_key(stream, 0).rpartition('/')[0]}/"):
-                raise UsageError(
-                    f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
-                    "its data. Begin with what the archive has: `sapwood cluster restore`."
-                )
 
 
 async def nodes_there(connection: Any, names: Names) -> list[str]:
@@ -240,6 +207,7 @@ async def restore_everything(connection: Any, names: Names, archive: Archive, un
                 f"The stream {names.stream(stream)!r} is not empty. Restoring is for a cluster that has lost its log: "
                 "make its streams anew first."
             )
+    await claim_archive(connection, names, archive)
     await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
     marks = await _marks(archive)
     result = Recovered()

@@ -159,10 +159,10 @@ class ClusterRuntime:
     async def _start(self, deps: object) -> Node:
         from sapwood.runtimes.cluster.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats_owners import NatsOwners
-        from sapwood.runtimes.cluster.recovery import check_archive
+        from sapwood.runtimes.cluster.own_archive import OwnArchive, check_archive
         from sapwood.runtimes.cluster.repairing import answer_mending
         from sapwood.runtimes.cluster.replicas import NatsReplicas
-        from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+        from sapwood.runtimes.cluster.s3_archive import ArchiveRefused, ObjectArchive
         from sapwood.runtimes.cluster.shipping import Shipper
         from sapwood.runtimes.cluster.transport import NatsTransport
 
@@ -171,14 +171,17 @@ class ClusterRuntime:
         name = settings.node or node_name()
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            archive = self._archive or ObjectArchive(settings.archive)
+            given = self._archive or ObjectArchive(settings.archive)
             connection = await connect(settings.nats, name)
             stack.push_async_callback(disconnect, connection)
             names = await found(connection, settings.cluster, self._layout)
+            archive = OwnArchive(given, lambda: check_archive(connection, names, given))
             try:
-                await check_archive(connection, names, archive)
+                await archive.know()
+            except ArchiveRefused as error:
+                raise UsageError(str(error)) from None
             except Unavailable as error:
-                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known: %s", error)
+                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known yet: %s", error)
             ground = NatsOwners(connection, names, name)
             owners = self._make_owners(
                 ground,

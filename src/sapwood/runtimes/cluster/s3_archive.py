@@ -29,6 +29,10 @@ TRIED = re.compile(r"^(?:Generic S3 error: )?Error performing (\w+ \S+) in .*? -
 T = TypeVar("T")
 
 
+class ArchiveRefused(Unavailable):
+    """The archive answers, and will not do: somebody has to change what is said of it, or what we may do."""
+
+
 class ObjectArchive:
     """The objects below one URL: `s3://bucket/prefix`, `file:///folder` or `memory:///`.
 
@@ -153,12 +157,12 @@ class ObjectArchive:
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
             word in text for word in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "ExpiredToken")
         ):
-            return Unavailable(
+            return ArchiveRefused(
                 f"The archive {self.url} refuses these credentials. Look at AWS_ACCESS_KEY_ID, "
                 f"AWS_SECRET_ACCESS_KEY and what they may do: {_first_line(error)}"
             )
         if "NoSuchBucket" in text:
-            return Unavailable(f"The archive {self.url} cannot be used: there is no such bucket.")
+            return ArchiveRefused(f"The archive {self.url} cannot be used: there is no such bucket.")
         return Unavailable(f"The archive {self.url} does not answer: {_first_line(error)}")
 
 

@@ -1,0 +1,165 @@
+"""Which archive is the cluster's own. Whoever used another would find no parked tree there, and begin them anew.
+
+The archive has a random id, which is written into it once, and the cluster remembers the id of the one that it was
+founded with. Everybody compares the two before anything is read from the archive or written to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.ports import Archive
+from sapwood.runtimes.cluster.cells import Layout, Names
+from sapwood.runtimes.cluster.connecting import said_first
+from sapwood.runtimes.cluster.looking import last_of
+from sapwood.runtimes.cluster.segments import segment_key
+from sapwood.runtimes.cluster.shipping import position
+
+SETUP = "setup"
+"""Where in the archive it stands whose it is."""
+ID = "id"
+"""Where in the archive its id stands."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """Whose an archive is, and how that cluster is cut."""
+
+    cluster: str
+    layout: Layout
+
+
+class Own(msgspec.Struct, frozen=True):
+    """The archive of a cluster, as it was when the cluster was founded."""
+
+    id: str
+    url: str
+    """Where it was then, for whoever has to be told."""
+
+
+class OwnArchive:
+    """An archive that is used only once it is known to be the cluster's own; `Unavailable` until then."""
+
+    def __init__(self, archive: Archive, check: Callable[[], Awaitable[None]]) -> None:
+        """`check`: returns if it is, and raises `UsageError` if not, or `Unavailable` if it cannot be asked now."""
+        self._archive = archive
+        self._check = check
+        self._is_own = False
+        self._checking: asyncio.Future[None] | None = None
+
+    async def know(self) -> None:
+        """Return if the archive is the cluster's own; raise what `check` does."""
+        if self._is_own:
+            return
+        if self._checking is None:
+            self._checking = asyncio.ensure_future(self._know())
+            self._checking.add_done_callback(_seen)
+        await asyncio.shield(self._checking)  # all who wait meanwhile get the same answer
+
+    async def _know(self) -> None:
+        try:
+            await self._check()
+            self._is_own = True
+        finally:
+            self._checking = None
+
+    async def _own(self) -> Archive:
+        if not self._is_own:
+            try:
+                await self.know()
+            except UsageError as error:
+                raise Unavailable(str(error)) from None
+        return self._archive
+
+    async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
+        """Store an object; False: `only_new` was asked for and there is one."""
+        return await (await self._own()).put(key, data, only_new=only_new)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return an object; None: there is none."""
+        return await (await self._own()).get(key)
+
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """Return the keys that begin so, in order, those after `after`."""
+        async for key in (await self._own()).keys(prefix, after):
+            yield key
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are gone already are no trouble."""
+        await (await self._own()).remove(keys)
+
+
+def _seen(checking: asyncio.Future[None]) -> None:
+    if not checking.cancelled():
+        checking.exception()  # whoever waited may have gone
+
+
+async def setup_of(archive: Archive) -> Setup | None:
+    """Return whose an archive is; None: nobody's yet."""
+    data = await archive.get(SETUP)
+    return None if data is None else msgspec.json.decode(data, type=Setup)
+
+
+async def compare_archive(connection: Any, names: Names, archive: Archive) -> None:
+    """Raise `UsageError` if this is not the archive that the cluster was founded with. Nothing is written."""
+    # In this order: the archive has its id before the cluster remembers it.
+    own = await last_of(connection, names.members, [names.archive])
+    has = await archive.get(ID)
+    if own:
+        _compare(names, msgspec.json.decode(own[0].data, type=Own), "" if has is None else has.decode(), archive)
+
+
+async def claim_archive(connection: Any, names: Names, archive: Archive) -> None:
+    """Have the archive be the cluster's own if it has none yet; `UsageError` if it has another."""
+    await compare_archive(connection, names, archive)
+    await archive.put(ID, uuid.uuid4().hex.encode(), only_new=True)
+    has = (await archive.get(ID) or b"").decode()
+    wished = msgspec.json.encode(Own(has, _url(archive)))
+    own = await said_first(connection.jetstream(timeout=10), names.members, names.archive, wished)
+    _compare(names, msgspec.json.decode(own, type=Own), has, archive)
+
+
+async def check_archive(connection: Any, names: Names, archive: Archive) -> None:
+    """Have cluster and archive know each other; `UsageError` if one is another's, or the log has lost its messages."""
+    await compare_archive(connection, names, archive)
+    mine = Setup(names.cluster, names.layout)
+    await archive.put(SETUP, msgspec.json.encode(mine), only_new=True)
+    found = await setup_of(archive)
+    if found is not None and found != mine:
+        raise UsageError(
+            f"The archive is that of the cluster {found.cluster!r} with {found.layout.streams} streams, and this is "
+            f"{names.cluster!r} with {names.layout.streams}. Each has to have one of its own."
+        )
+    for stream in range(names.layout.streams * names.layout.cells):
+        if (await position(connection, names.stream(stream))).last == 0:
+            async for _ in archive.keys(f"{segment_key(stream, 0).rpartition('/')[0]}/"):
+                raise UsageError(
+                    f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
+                    "its data. Begin with what the archive has: `sapwood cluster restore`."
+                )
+    await claim_archive(connection, names, archive)
+
+
+def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:
+    if own.id == has:
+        return
+    url = _url(archive)
+    which = (
+        f"The cluster {names.cluster!r} has the archive {own.url}, and {url} is another one."
+        if url != own.url
+        else f"What is at {url} now is not the archive of the cluster {names.cluster!r}, which was there: it was "
+        "emptied, or it is a folder of this machine alone."
+    )
+    raise UsageError(
+        f"{which} All nodes and commands have to be given the same one, with SAPWOOD_ARCHIVE or --archive. An archive "
+        f"may be moved only as a whole, with the object {ID!r} in it."
+    )
+
+
+def _url(archive: Archive) -> str:
+    return getattr(archive, "url", "memory://")
