@@ -76,7 +76,11 @@ class Owning:
             margin=0.5,
             moves_per_minute=self._moves,
         )
-        await self.ownership.join(self.notes)
+        try:
+            await self.ownership.join(self.notes)
+        except BaseException:
+            await self._connection.close()
+            raise
         return self
 
     async def leader(self) -> str:
@@ -152,6 +156,7 @@ async def _main(servers: str, cluster: str, node: str, lease: str) -> None:
             "mine": len(owning.ownership.shards()),
             "here": owning.here,
             "may_answer": owning.ownership.may_answer(),
+            "displaced": owning.ownership.displaced(),
             "lost": len(notes.lost_shards),
             "badly": len(notes.ended_badly),
             "took": took,

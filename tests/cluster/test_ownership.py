@@ -14,7 +14,7 @@ from tests.cluster.owning import Owning, OwningProcess
 from tests.cluster.servers import Nats
 
 from sapwood.address import Address
-from sapwood.errors import Step
+from sapwood.errors import Step, UsageError
 from sapwood.runtimes.cluster.nats_owners import Held
 from sapwood.runtimes.cluster.owners import Owner, wished
 
@@ -216,13 +216,42 @@ async def test_nobody_loses_anything_when_a_server_dies(nats: Nats, cluster: str
         assert are_settled(a, b)
 
 
-async def test_a_second_process_of_the_same_name_puts_an_end_to_the_first(nats: Nats, cluster: str) -> None:
-    async with nodes(nats, cluster, "a") as (first,), nodes(nats, cluster, "a") as (second,):
-        await eventually(lambda: not first.ownership.may_answer())
+async def test_a_second_process_of_the_same_name_is_refused_while_the_first_lives(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (first,):
+        with pytest.raises(UsageError, match="A node named 'a' runs already"):
+            await Owning("a", LEASE).join(nats.urls, cluster)
 
-        assert second.here == 0  # the first may have answered until now
-        await eventually(lambda: second.here == SHARDS)
-        assert len(first.notes.lost_shards) == SHARDS
+        assert first.ownership.may_answer()
+        assert first.here == SHARDS
+        assert not first.notes.lost_shards
+
+
+async def test_a_node_that_was_killed_comes_again_at_once(nats: Nats, cluster: str) -> None:
+    async with processes(nats, cluster, "a") as (a,):
+        a.kill()
+        begun = time.monotonic()
+        async with nodes(nats, cluster, "a") as (again,):
+            assert time.monotonic() - begun < 2 * LEASE / 4 + 1
+            await eventually(lambda: again.here == SHARDS)
+
+
+async def test_a_second_process_of_the_same_name_takes_the_place_of_one_that_stands_still(
+    nats: Nats, cluster: str
+) -> None:
+    async with processes(nats, cluster, "a") as (first,):
+        first.pause()
+        async with nodes(nats, cluster, "a") as (second,):
+            await eventually(lambda: second.here == SHARDS)
+            first.say("status")
+            first.go_on()
+            assert not (await asyncio.to_thread(first.answer))["may_answer"]
+            for _ in range(500):
+                said = await asyncio.to_thread(first.ask)
+                if said["displaced"]:
+                    break
+                await asyncio.sleep(0.02)
+            assert "Another process is this node now" in said["displaced"]
+            assert said["here"] == 0
 
 
 async def test_a_fenced_shard_is_dropped_and_its_owner_is_read_afresh(nats: Nats, cluster: str) -> None:

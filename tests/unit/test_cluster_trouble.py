@@ -447,6 +447,9 @@ async def test_what_an_agent_fails_with_is_never_taken_for_something_that_was_no
 class NoGround:
     """A cluster whose streams nobody leads."""
 
+    async def last_lease(self, node: str) -> tuple[int, None]:
+        return 0, None
+
     async def listen(self, *_: object) -> None:
         raise Unavailable("NATS does not answer.")
 

@@ -252,9 +252,9 @@ class Node:
             return "It stops."
         if not self.watchdog.ready:
             return "An agent has kept all others waiting for too long."
-        if not self.may_answer():
-            return "It has lost touch with the cluster."
-        return self.refuses()
+        if (why := self.refuses()) is not None:
+            return why
+        return None if self.may_answer() else "It has lost touch with the cluster."
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""

@@ -13,11 +13,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from sapwood.errors import Unavailable
+from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster.leases import Lease, Life, NodeLease, Nodes, Now
 from sapwood.runtimes.cluster.nats_owners import Ground
 
 log = logging.getLogger(__name__)
+
+WATCHED = 2.2
+"""Renewals for which a lease is watched to see whether somebody renews it."""
 
 
 class Membership:
@@ -39,6 +42,7 @@ class Membership:
         self._ground = ground
         self._about = about
         self._renewal = renewal
+        self._until_dead = lease + margin
         self._now = now
         self._tell = tell
         """Returns what else the lease has to say now."""
@@ -48,16 +52,38 @@ class Membership:
         self.lease = Lease(lease, margin=margin, now=now)
         self.nodes = Nodes(lease, margin=margin)
         self.state: Literal["here", "leaving", "left"] = "here"
+        self.is_displaced = False
+        """Whether another process has our name."""
         self._beat = 0
         self._place = 0
         self._look_now = asyncio.Event()
         self._lookers: list[asyncio.Future[None]] = []
 
     async def begin(self) -> None:
-        """Find out who had our name before."""
-        self._place, before = await self._ground.last_lease(self._about.node)
+        """Find out who had our name before; `UsageError` if it still lives."""
+        node = self._about.node
+        self._place, before = await self._ground.last_lease(node)
         if before is not None and before.state != "left":
+            if await self._ground.is_heard(node) and await self._is_renewed(before):
+                raise UsageError(
+                    f"A node named {node!r} runs already in this cluster. Give this one another name, with "
+                    "SAPWOOD_NODE or --node, or none: then it gives itself one."
+                )
             log.info("There was a node %r before; what it owned is taken when its lease is over.", before.node)
+
+    async def _is_renewed(self, before: NodeLease) -> bool:
+        """Return whether somebody renews this lease of our name; one that is about to leave is waited for."""
+        begun = self._now()
+        while True:
+            await asyncio.sleep(self._renewal / 4)
+            self._place, last = await self._ground.last_lease(before.node)
+            if last is None or last.state == "left":
+                return False
+            is_new = (last.life, last.beat) != (before.life, before.beat)
+            if is_new and last.state == "here":
+                return True
+            if self._now() - begun > (self._until_dead if last.state == "leaving" else WATCHED * self._renewal):
+                return is_new
 
     async def look(self) -> None:
         """Return when the leases were seen as they stand now or later, and our own says what is so now."""
@@ -139,6 +165,7 @@ class Membership:
             log.error("Another process is the node %r now; this one stops answering.", lease.node)
             self.lease.end()
             self.state = "left"
+            self.is_displaced = True
             self._displaced()
             return False
         self._place = place

@@ -39,6 +39,8 @@ LONGEST = 90.0
 """Seconds to go on trying: less than the servers remember what was stored already."""
 NO_ROOM = 5.0
 """Seconds to go on trying while there is no room."""
+HEARD = 1.0
+"""Seconds that somebody has to answer who is there."""
 BATCH = 500
 """Messages in one batch; the servers take 1000."""
 STORED_BEFORE = 10201
@@ -86,6 +88,10 @@ class Ground(Protocol):
 
     async def ask(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
         """Ask a node something about shards, or trees; return whether it agreed."""
+        ...
+
+    async def is_heard(self, node: str) -> bool:
+        """Return whether anybody may listen by this name; the process of one that was killed does not."""
         ...
 
     async def listen(
@@ -351,6 +357,18 @@ class NatsOwners:
         except (nats.errors.Error, TimeoutError, OSError):
             return False
         return answer.data == b"yes"
+
+    async def is_heard(self, node: str) -> bool:
+        import nats.errors
+
+        nothing = msgspec.msgpack.encode(_Question(self._node, [], "taken"))
+        try:
+            await self._connection.request(self._names.ask(node), nothing, timeout=HEARD)
+        except nats.errors.NoRespondersError:
+            return False
+        except (nats.errors.Error, TimeoutError, OSError):
+            pass  # it may stand still, or be far away
+        return True
 
     async def listen(
         self,

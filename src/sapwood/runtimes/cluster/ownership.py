@@ -90,6 +90,7 @@ class Ownership:
         self._lease = self._membership.lease
         self._nodes = self._membership.nodes
         self._holder: Holder | None = None
+        self._has_begun = False
 
         self._known: dict[int, Held] = {}
         """Who owns what, as far as this node was told."""
@@ -199,6 +200,10 @@ class Ownership:
         """Return our ownership of a shard; None: it is not ours."""
         return self._mine.get(shard)
 
+    def displaced(self) -> str | None:
+        """Return why this node can never answer again; None: it can."""
+        return "Another process is this node now: two had the same name." if self._membership.is_displaced else None
+
     def may_answer(self) -> bool:
         """Return whether anything may leave this node now."""
         return self._lease.is_valid()
@@ -279,9 +284,10 @@ class Ownership:
     async def join(self, holder: Holder) -> None:
         """Take part: return when this node has a lease and owns whatever it should that nobody has."""
         self._holder = holder
+        if not self._has_begun:
+            await self.begin()
         await self._ground.listen(self._node, self._membership.heard, self._heard_owners, self._heard_question)
         end = asyncio.get_running_loop().time() + JOINING
-        await self._begin_by(end)
         self._loops = [
             asyncio.ensure_future(self._always(self._membership.renew_for_ever)),
             asyncio.ensure_future(self._always(self._act_for_ever)),
@@ -299,10 +305,13 @@ class Ownership:
             await self._stop()
             raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
 
-    async def _begin_by(self, end: float) -> None:
+    async def begin(self) -> None:
+        """Find out who had our name before, before anything is heard by it; `UsageError` if that one still lives."""
+        end = asyncio.get_running_loop().time() + JOINING
         while True:
             try:
                 await self._membership.begin()
+                self._has_begun = True
                 return
             except Unavailable as error:
                 if asyncio.get_running_loop().time() > end:

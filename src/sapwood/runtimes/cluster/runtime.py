@@ -210,6 +210,7 @@ class ClusterRuntime:
             )
             node, keeper = member.node, member.keeper
             Answering(node, far)
+            node.refuses = lambda: owners.displaced() or member.gate.full
             node.leave = owners.leave
             node.pass_on = owners.pass_on
             owners.strikes = node.strikes.told
@@ -224,6 +225,7 @@ class ClusterRuntime:
                     await node.brought(address, only_files=True)
 
             async def listen() -> None:
+                await owners.begin()
                 await transport.listen()
                 await answer_mending(connection, names, name, mend)
                 await owners.join(member.holding)
