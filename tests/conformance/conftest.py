@@ -21,6 +21,8 @@ from sapwood.testing import World, world
 # Nothing here takes longer than that in another thread or process. Where an agent of a test waits for the test,
 # the usual patience of a fifth of a second is all spent, at every step of the clock.
 world.PATIENCE = 0.03
+# Four processes that share two cores with others: what holds up a loop here is mostly that it is not its turn.
+world.SLOW = 3.0
 
 EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
 
