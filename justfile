@@ -44,9 +44,8 @@ test-all:
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers -k 'not disk' tests/conformance || failed=1
-    # The same once more where trees lie in a log. What does not apply is in tests/conformance/exclusions.toml, with why.
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
-    # And on a cluster of three nodes and three NATS servers, where each node runs the trees of its shards.
+    # And on a cluster of three nodes and three NATS servers, where each node runs the trees of its shards. What does not
+    # apply there is in tests/conformance/exclusions.toml, with why.
     pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance || failed=1
     # Real NATS servers and S3, and nodes of a cluster.
     pytest -n 2 --dist loadfile --inline-snapshot disable --ignore=tests/cluster/test_rolling_restart.py tests/cluster || failed=1
@@ -57,11 +56,12 @@ test-all:
     pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
     exit $failed
 
-# A cluster as a whole, for a machine that does nothing else: a rolling restart, and nodes, servers, networks and disks
-# broken under load.
+# A cluster as a whole, for a machine that does nothing else: the conformance suite on one node over a log in memory, a
+# rolling restart, and nodes, servers, networks and disks broken under load.
 test-cluster:
     #!/usr/bin/env bash
     failed=0
+    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
     pytest tests/cluster/test_rolling_restart.py || failed=1
     pytest -m alone tests/faults/cluster || failed=1
     exit $failed
