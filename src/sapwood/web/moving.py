@@ -101,7 +101,8 @@ class Holding:
                 leg.drop()
             if kept is None:
                 return
-            if isinstance(kept, Kept):
+            # A client that was never told that it is connected is none that anybody knows: it connects there.
+            if isinstance(kept, Kept) and self._accepted:
                 self._carried.kept = kept
                 self._has(kept.taken)
 
@@ -158,7 +159,7 @@ class Holding:
         return None
 
     def _has(self, taken: int) -> None:
-        while self._taken < taken:
+        while self._accepted and self._taken < taken:
             self._said.popleft()
             self._taken += 1
 

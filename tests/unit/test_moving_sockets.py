@@ -1,0 +1,74 @@
+"""A socket goes with its tree from node to node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+
+from sapwood import Address, Agent
+from sapwood.kernel.classes import resolve
+from sapwood.web.carrying import MOVED, TAKEN, Carried, Kept, pack
+from sapwood.web.door import Place
+from sapwood.web.moving import End, Holding, pair
+
+
+class MovingCounter(Agent):
+    pass
+
+
+ROOT = Address.parse("MovingCounter:a")
+KEPT = Kept("id", [], "m", "Counter", "/", "", [], None, [], b"", False, True, 0, 1, 0)
+
+
+class Owners:
+    """Whoever runs the tree, one after the other; what each is told of the socket."""
+
+    def __init__(self) -> None:
+        self.ends: asyncio.Queue[End] = asyncio.Queue()
+        self.directory = self
+        self.told: list[Carried] = []
+
+    def is_here(self, root: Address) -> bool:
+        return False
+
+    async def open(self, verb: str, root: Address, message: bytes) -> End:
+        mine, other = pair()
+        other.send(b"")
+        self.told.append(msgspec.msgpack.decode(message, type=Carried))
+        self.ends.put_nowait(other)
+        return mine
+
+    async def follow(self, root: Address, open: Any) -> End:
+        return await open()
+
+
+async def test_a_client_that_was_not_told_that_it_is_connected_connects_where_its_tree_went() -> None:
+    owners = Owners()
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    heard: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        heard.append(message)
+
+    said.put_nowait({"type": "websocket.connect"})
+    place = Place(resolve("MovingCounter"), "a", "")
+    holding = Holding(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    held = asyncio.create_task(holding.hold())
+    first = await owners.ends.get()
+    assert b"websocket.connect" in (await first.receive() or b"")
+    first.send(pack({"type": TAKEN, "count": 1}))
+    first.send(pack({"type": MOVED, "socket": msgspec.msgpack.encode(KEPT)}))
+
+    second = await owners.ends.get()
+
+    assert owners.told[1].kept is None
+    assert b"websocket.connect" in (await second.receive() or b"")
+    second.send(pack({"type": "websocket.accept"}))
+    second.send(pack({"type": MOVED, "socket": msgspec.msgpack.encode(KEPT)}))
+    third = await owners.ends.get()
+    assert owners.told[2].kept == KEPT
+    third.end()
+    await held
+    assert heard == [{"type": "websocket.accept"}]
