@@ -43,7 +43,8 @@ from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.kernel.treelog import Tail
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_log import FENCE, FENCE_SUBJECT, NatsLog
 from sapwood.runtimes.local import LocalRuntime
 

@@ -19,7 +19,8 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_owners import NatsOwners
 from sapwood.runtimes.cluster.ownership import Ownership
 

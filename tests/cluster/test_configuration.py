@@ -20,7 +20,8 @@ from tests.cluster.servers import CONFIGURATION, Nats
 
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import DUPLICATES, connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import DUPLICATES, found
 
 LAYOUT = Layout()
 

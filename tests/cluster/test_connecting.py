@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.servers import Nats
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster import connecting
+from sapwood.runtimes.cluster import connecting, founding
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.transport import NatsTransport
 
@@ -143,12 +143,12 @@ async def test_what_is_no_nats_server_is_refused() -> None:
 async def test_servers_without_room_for_the_streams_are_told_of_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connecting, "NO_ROOM", 1.0)
+    monkeypatch.setattr(founding, "NO_ROOM", 1.0)
     cell = Nats(tmp_path, room="2GB", stream_room="3GB").start().wait()
     try:
         connection = await connecting.connect(cell.urls, "test")
         with pytest.raises(UsageError, match=r"insufficient storage.*8 x NATS_STREAM_SIZE of NATS_STORE_SIZE"):
-            await connecting.found(connection, "sapwood", Layout())
+            await founding.found(connection, "sapwood", Layout())
         assert [text for text in caplog.messages if "has no room for the streams" in text] == caplog.messages
         assert len(caplog.messages) == 1
         await connection.close()

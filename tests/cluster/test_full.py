@@ -17,7 +17,8 @@ from sapwood import Agent, App
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Entry, Epoch, Full
 from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.looking import look
 from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.nats_log import NatsLog

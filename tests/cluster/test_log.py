@@ -20,7 +20,8 @@ from sapwood.kernel.ports import Entry, Epoch, Fenced
 from sapwood.kernel.shards import shard_of
 from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_log import NatsLog
 
 LAYOUT = Layout(streams=2)

@@ -15,7 +15,8 @@ from sapwood.errors import UsageError
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster import looking
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.looking import look
 from sapwood.runtimes.cluster.memory import MemoryArchive

@@ -19,7 +19,8 @@ from sapwood.kernel.chain import tree_id
 from sapwood.kernel.ports import Entry, Epoch
 from sapwood.kernel.shards import shard_of
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect, found
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.looking import look
 from sapwood.runtimes.cluster.nats_log import NatsLog
 from sapwood.runtimes.cluster.owners import Owner, encode

@@ -105,23 +105,16 @@ def trees(
     """List all trees of a cluster, also those that no node has open: in the log, or parked in the archive."""
 
     async def find() -> tuple[list[Listed], bool]:
-        from sapwood.runtimes.cluster.connecting import connect
         from sapwood.runtimes.cluster.listing import every_tree
-        from sapwood.runtimes.cluster.looking import names_of
-        from sapwood.runtimes.cluster.own_archive import compare_archive
+        from sapwood.runtimes.cluster.own_archive import looking_at
 
-        connection = await connect(nats, "sapwood cluster trees", in_hurry=True)
-        found: list[Listed] = []
-        try:
-            names, its_archive = await names_of(connection, cluster), _archive(archive)
-            await compare_archive(connection, names, its_archive)
+        its_archive, found = _archive(archive), list[Listed]()
+        async with looking_at(nats, cluster, its_archive, "sapwood cluster trees") as (connection, names):
             async for one in every_tree(connection, names, its_archive):
                 if len(found) == most:
                     return found, True
                 found.append(one)
             return found, False
-        finally:
-            await connection.close()
 
     found, has_more = _ask(find())
     found.sort(key=lambda one: one.root)
@@ -155,14 +148,10 @@ def verify(
 
     async def check() -> Verified:
         from sapwood.runtimes.cluster import verifying
-        from sapwood.runtimes.cluster.connecting import connect
-        from sapwood.runtimes.cluster.looking import names_of
-        from sapwood.runtimes.cluster.own_archive import compare_archive
+        from sapwood.runtimes.cluster.own_archive import looking_at
 
-        connection = await connect(nats, "sapwood cluster verify", in_hurry=True)
-        try:
-            names, its_archive = await names_of(connection, cluster), _archive(archive)
-            await compare_archive(connection, names, its_archive)
+        its_archive = _archive(archive)
+        async with looking_at(nats, cluster, its_archive, "sapwood cluster verify") as (connection, names):
             with console.status("Looking") as said:
                 return await verifying.verify(
                     connection,
@@ -171,8 +160,6 @@ def verify(
                     repair=repair,
                     progress=lambda so_far: said.update(f"Looked at {counted(so_far.trees + so_far.parked, 'trees')}"),
                 )
-        finally:
-            await connection.close()
 
     found = _ask(check())
     if as_json:

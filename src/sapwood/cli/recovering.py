@@ -18,8 +18,9 @@ from sapwood.kernel.backup import back_up_stored, put_into, until_finished
 from sapwood.kernel.ports import Archive
 from sapwood.kernel.restoring import State
 from sapwood.runtimes.cluster.cells import Names
-from sapwood.runtimes.cluster.connecting import connect, found
-from sapwood.runtimes.cluster.own_archive import compare_archive, setup_of
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import found
+from sapwood.runtimes.cluster.own_archive import looking_at, setup_of
 from sapwood.runtimes.cluster.recovery import (
     Recovered,
     check_no_nodes,
@@ -47,17 +48,13 @@ async def back_up(
 ) -> int:
     """Copy one tree, or all, as they are or were at a time; return how many there were."""
     from sapwood.kernel.stored import StoredTrees
-    from sapwood.runtimes.cluster.looking import names_of
     from sapwood.runtimes.cluster.nats_log import NatsLog
     from sapwood.runtimes.cluster.replicas import NatsReplicas
     from sapwood.runtimes.cluster.shipping import Shipper
 
     if at is not None and at > time.time():
         raise UsageError("That time has not come yet.")
-    connection = await connect(nats, "sapwood cluster backup", in_hurry=True)
-    try:
-        names = await names_of(connection, cluster)
-        await compare_archive(connection, names, archive)
+    async with looking_at(nats, cluster, archive, "sapwood cluster backup") as (connection, names):
         if at is None:
             log = NatsLog(connection, names)
             try:
@@ -68,8 +65,6 @@ async def back_up(
         for stream in range(names.layout.streams * names.layout.cells):
             await Shipper(connection, names, stream, archive).ship()  # so that the archive has all up to now
         return await _back_up_at(names, archive, folder, root, at)
-    finally:
-        await connection.close()
 
 
 async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Address | None, at: float) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.ports import Archive
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import said_first
-from sapwood.runtimes.cluster.looking import last_of
+from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.founding import said_first
+from sapwood.runtimes.cluster.looking import last_of, names_of
 from sapwood.runtimes.cluster.segments import segment_key
 from sapwood.runtimes.cluster.shipping import position
 
@@ -114,9 +116,26 @@ async def compare_archive(connection: Any, names: Names, archive: Archive) -> No
         _compare(names, msgspec.json.decode(own[0].data, type=Own), "" if has is None else has.decode(), archive)
 
 
+@asynccontextmanager
+async def looking_at(nats: str, cluster: str, archive: Archive, who: str) -> AsyncGenerator[tuple[Any, Names], None]:
+    """Give a command a connection to a cluster, and its names; `UsageError` if the archive is not its own."""
+    connection = await connect(nats, who, in_hurry=True)
+    try:
+        names = await names_of(connection, cluster)
+        await compare_archive(connection, names, archive)
+        yield connection, names
+    finally:
+        await connection.close()
+
+
 async def claim_archive(connection: Any, names: Names, archive: Archive) -> None:
     """Have the archive be the cluster's own if it has none yet; `UsageError` if it has another."""
     await compare_archive(connection, names, archive)
+    await _claim(connection, names, archive)
+
+
+async def _claim(connection: Any, names: Names, archive: Archive) -> None:
+    """The same, of an archive that was compared."""
     await archive.put(ID, uuid.uuid4().hex.encode(), only_new=True)
     has = (await archive.get(ID) or b"").decode()
     wished = msgspec.json.encode(Own(has, _url(archive)))
@@ -142,7 +161,7 @@ async def check_archive(connection: Any, names: Names, archive: Archive) -> None
                     f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
                     "its data. Begin with what the archive has: `sapwood cluster restore`."
                 )
-    await claim_archive(connection, names, archive)
+    await _claim(connection, names, archive)
 
 
 def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:

@@ -25,7 +25,8 @@ from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, disconnect, found
+from sapwood.runtimes.cluster.connecting import connect, disconnect
+from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
