@@ -41,6 +41,7 @@ from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
+from sapwood.runtimes.cluster.own_archive import ID
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.runtimes.local import COPIES
@@ -57,8 +58,8 @@ LAYOUT = Layout(streams=1)
 LATER = 0.5
 _numbers = itertools.count()
 _servers: list[Nats] = []
-_empty: list[str] = []
-"""Names of clusters whose streams have nothing in them."""
+_empty: list[tuple[str, MemoryArchive]] = []
+"""Clusters whose streams have nothing in them, each with the archive that it was founded with, as empty."""
 
 
 def servers() -> Nats:
@@ -221,8 +222,7 @@ class Cluster:
     """What outlives every node of a test."""
 
     def __init__(self) -> None:
-        self.name = _empty.pop() if _empty else f"c{os.getpid()}-{next(_numbers)}"
-        self.archive = MemoryArchive()
+        self.name, self.archive = _empty.pop() if _empty else (f"c{os.getpid()}-{next(_numbers)}", MemoryArchive())
         self.lives = 0
         self.is_ending = False
 
@@ -236,7 +236,8 @@ class Cluster:
         of_trees = f"{self.name}.log.0.*.*.*"
         await connection.jetstream().purge_stream(Names(self.name, LAYOUT).stream(0), subject=of_trees)
         await connection.close()
-        _empty.append(self.name)
+        await self.archive.remove([key for key in self.archive.objects if key != ID])
+        _empty.append((self.name, self.archive))
 
 
 _kept: dict[Path, Cluster] = {}
