@@ -6,6 +6,7 @@ They share a data folder: a tree is closed before it moves, as it is in a cluste
 from __future__ import annotations
 
 import asyncio
+from asyncio import Queue
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,39 @@ from sapwood.runtimes.cluster.transport import NatsTransport
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import FolderLock
+
+
+class Client:
+    """Speaks ASGI with an app, as a server does."""
+
+    def __init__(self, app: App, path: str, id: str) -> None:
+        self.up: Queue[dict[str, Any]] = Queue()
+        self.down: Queue[Any] = Queue()
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "query_string": f"_pk={id}".encode(),
+            "headers": [],
+            "subprotocols": [],
+        }
+        self.task = asyncio.create_task(app(scope, self.up.get, self.down.put))
+        self.up.put_nowait({"type": "websocket.connect"})
+
+    def say(self, text: str) -> None:
+        self.up.put_nowait({"type": "websocket.receive", "text": text})
+
+    async def hear(self) -> Any:
+        """Return the next frame of the agent's own, or the close."""
+        while True:
+            message = await asyncio.wait_for(self.down.get(), 10)
+            if message["type"] == "websocket.close":
+                return message
+            if message["type"] == "websocket.send" and not message.get("text", "").startswith("{"):
+                return message["text"]
+
+    async def leave(self) -> None:
+        self.up.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await asyncio.wait_for(self.task, 10)
 
 
 class Owners:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import Queue
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.moving import Cluster, cluster
+from tests.cluster.moving import Client, Cluster, cluster
 from tests.cluster.servers import Nats
 
 from sapwood import Agent, App, Connection
@@ -57,39 +56,7 @@ class MovingRoom(Agent):
 
 
 ROOT = Address.root_of("MovingRoom", "one")
-
-
-class Client:
-    """Speaks ASGI with an app, as a server does."""
-
-    def __init__(self, app: App, id: str) -> None:
-        self.up: Queue[dict[str, Any]] = Queue()
-        self.down: Queue[Any] = Queue()
-        scope = {
-            "type": "websocket",
-            "path": "/agents/moving-room/one",
-            "query_string": f"_pk={id}".encode(),
-            "headers": [],
-            "subprotocols": [],
-        }
-        self.task = asyncio.create_task(app(scope, self.up.get, self.down.put))
-        self.up.put_nowait({"type": "websocket.connect"})
-
-    def say(self, text: str) -> None:
-        self.up.put_nowait({"type": "websocket.receive", "text": text})
-
-    async def hear(self) -> Any:
-        """Return the next frame of the agent's own, or the close."""
-        while True:
-            message = await asyncio.wait_for(self.down.get(), 10)
-            if message["type"] == "websocket.close":
-                return message
-            if message["type"] == "websocket.send" and not message.get("text", "").startswith("{"):
-                return message["text"]
-
-    async def leave(self) -> None:
-        self.up.put_nowait({"type": "websocket.disconnect", "code": 1000})
-        await asyncio.wait_for(self.task, 10)
+PATH = "/agents/moving-room/one"
 
 
 @pytest.fixture
@@ -101,7 +68,7 @@ async def three(one_nats: Nats, tmp_path: Path) -> AsyncGenerator[Cluster, None]
 
 @pytest.mark.parametrize("at", ["a", "b", "c"])
 async def test_a_socket_stays_while_its_agent_moves(three: Cluster, at: str) -> None:
-    client = Client(three.apps[at], "me")
+    client = Client(three.apps[at], PATH, "me")
     client.say("first")
     assert await client.hear() == "first 1 me guest"
     sent = 1
@@ -126,7 +93,7 @@ async def test_a_socket_stays_while_its_agent_moves(three: Cluster, at: str) -> 
 
 
 async def test_whoever_is_asleep_and_moved_is_woken_by_the_next_message(three: Cluster) -> None:
-    client = Client(three.apps["b"], "me")
+    client = Client(three.apps["b"], PATH, "me")
     client.say("one")
     assert await client.hear() == "one 1 me guest"
     three.node("a").sleep()
@@ -142,7 +109,7 @@ async def test_whoever_is_asleep_and_moved_is_woken_by_the_next_message(three: C
 
 
 async def test_what_is_said_to_all_gets_to_those_who_are_on_their_way(three: Cluster) -> None:
-    clients = [Client(three.apps[at], at) for at in "abc"]
+    clients = [Client(three.apps[at], PATH, at) for at in "abc"]
     for client in clients:
         client.say("in")
         await client.hear()
@@ -168,7 +135,7 @@ async def test_what_is_said_to_all_gets_to_those_who_are_on_their_way(three: Clu
 
 
 async def test_whoever_may_have_missed_something_is_told_to_come_again(three: Cluster) -> None:
-    clients = [Client(three.apps[at], at) for at in "abc"]
+    clients = [Client(three.apps[at], PATH, at) for at in "abc"]
     for client in clients:
         client.say("in")
         await client.hear()
@@ -192,13 +159,13 @@ async def test_whoever_may_have_missed_something_is_told_to_come_again(three: Cl
 
 
 async def test_a_client_is_told_to_come_again_when_the_node_of_its_agent_dies(three: Cluster) -> None:
-    client = Client(three.apps["b"], "me")
+    client = Client(three.apps["b"], PATH, "me")
     client.say("one")
     await client.hear()
     await three.die("a", "c")
     closed = await client.hear()
     assert closed["code"] == 1012
-    again = Client(three.apps["b"], "me")
+    again = Client(three.apps["b"], PATH, "me")
     again.say("two")
     assert await again.hear() == "two 1 me guest"
     await again.leave()

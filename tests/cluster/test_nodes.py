@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
@@ -13,10 +14,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.cluster.moving import Client
 from tests.cluster.servers import Nats
 
-from sapwood import Address, Agent, App
+from sapwood import Address, Agent, App, expose
 from sapwood.errors import Quarantined, Unavailable
+from sapwood.kernel.shards import shard_of
 from sapwood.kernel.watchdog import STRIKES
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -34,6 +37,10 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[Nats, None, None
     servers.remove()
 
 
+CALLED: list[Callable[[], object]] = []
+"""What is done when a diary is asked to count."""
+
+
 class NodesDiary(Agent):
     """Keeps lines."""
 
@@ -48,6 +55,14 @@ class NodesDiary(Agent):
 
     async def last(self) -> str:
         return self.sql("SELECT substr(text, 1, 9) FROM lines ORDER BY rowid DESC LIMIT 1").scalar(str)
+
+    @expose
+    async def count(self, steps: int) -> int:
+        for act in CALLED:
+            act()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return steps
 
     async def later(self, seconds: float) -> None:
         self.schedule(timedelta(seconds=seconds), self.write, "by the clock")
@@ -133,6 +148,38 @@ async def test_a_tree_goes_on_elsewhere_when_its_node_leaves(nats: Nats, tmp_pat
         assert await diary.write("two") == 2
         assert nodes.runner("d") == "b"
         assert left < 5.0  # far below the lease of a node that dies; how far, a benchmark shows
+
+
+async def test_calls_of_a_client_that_end_while_their_tree_begins_to_move_are_answered(
+    nats: Nats, tmp_path: Path
+) -> None:
+    called = asyncio.Event()
+    CALLED[:] = [called.set]
+    async with group(nats, tmp_path) as nodes:
+        apps = [await nodes.start("a"), await nodes.start("b")]
+        client = Client(apps[0], "/agents/nodes-diary/d", "me")
+
+        async def count(steps: int) -> Any:
+            client.say(json.dumps({"type": "rpc", "id": f"{steps}", "method": "count", "args": [steps]}))
+            while '"rpc"' not in (message := await asyncio.wait_for(client.down.get(), 10)).get("text", ""):
+                assert message["type"] != "websocket.close", message
+            return json.loads(message["text"])["result"]
+
+        async def move() -> None:
+            await called.wait()
+            (runner,) = [app.node for app in apps if app.node.owns(DIARY)]
+            assert runner.far is not None
+            assert isinstance(runner.far.directory, Ownership)
+            others = {app.node.settings.node for app in apps if app.node is not runner}
+            await runner.far.directory._release({shard_of(DIARY): others.pop()})
+
+        assert await count(0) == 0
+        for steps in range(12):
+            called.clear()
+            moving = asyncio.create_task(move())
+            assert await count(steps) == steps
+            await moving
+        await client.leave()
 
 
 async def test_a_large_tree_is_fetched_before_it_is_let_go_and_runs_meanwhile(nats: Nats, tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ class Holding:
         node = self._node
         for actor in tree.actors.values():
             actor.ready = False  # so that whoever calls it has to ask where it is
-        began = node.loop.time()
-        while _is_called(tree, node.loop.time() - began):  # noqa: ASYNC110 - calls are many, and tell nobody
-            await asyncio.sleep(LOOK)
+        await self._until_answered(tree)
         while tree.destroyed is not None:
             await asyncio.shield(tree.destroyed)
             if node.trees.get(tree.address) is not tree:
@@ -112,6 +110,16 @@ class Holding:
             node.lose(tree)
             return False
         return True
+
+    async def _until_answered(self, tree: Tree) -> None:
+        """Return when no call runs in a tree and no answer waits in it, or they were waited for long enough."""
+        loop = self._node.loop
+        began = loop.time()
+        was_called = True
+        # Twice: whoever waits for a call is told by the loop that it has ended, and puts the answer in only then.
+        while (is_called := _is_called(tree, loop.time() - began)) or was_called:
+            was_called = is_called
+            await asyncio.sleep(LOOK if is_called else 0)  # calls are many, and tell nobody
 
     def lost(self, shards: Collection[int]) -> None:
         node = self._node
