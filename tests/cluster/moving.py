@@ -100,6 +100,9 @@ class ByCommand:
         self._owners.wrong += 1
         self._believed.pop(shard, None)
 
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def everybody(self) -> Iterable[str]:
         return self._names
 

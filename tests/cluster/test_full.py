@@ -27,7 +27,8 @@ from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 
-QUICK = partial(Ownership, lease=6.0, renewal=1.0, margin=0.5)
+LASTING = partial(Ownership, lease=30.0, renewal=1.0, margin=0.5)
+"""Nobody dies here, and who has lost a lease is refused by a full log, too."""
 ROOM = 3_000_000
 STREAM = "sapwood-log-0"
 
@@ -68,7 +69,7 @@ async def apps(cell: Nats, tmp_path: Path) -> AsyncIterator[list[App]]:
         settings = Settings(
             data=tmp_path / node, durability="replicated", nats=cell.urls, archive="memory://", node=node
         )
-        runtime = ClusterRuntime(settings, layout=Layout(streams=1), archive=archive, make_owners=QUICK)
+        runtime = ClusterRuntime(settings, layout=Layout(streams=1), archive=archive, make_owners=LASTING)
         apps.append(await App(agents=[FullChest], settings=settings, runtime=runtime).__aenter__())
     yield apps
     for app in apps:

@@ -6,6 +6,7 @@ to its agents, deps and clock, is shared.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import shutil
@@ -49,6 +50,15 @@ class AllAtTheBack:
 
     async def owner(self, root: Address) -> str:
         return BACK
+
+    def epoch_of(self, shard: int) -> None:
+        return None
+
+    def heard_wrong(self, shard: int) -> None:
+        pass  # it never is
+
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def everybody(self) -> Iterable[str]:
         return (FRONT, BACK)

@@ -42,7 +42,7 @@ from sapwood.kernel.parcels import (
     value_from,
     value_of,
 )
-from sapwood.kernel.ports import Directory, Epoch, Exchange, NotBegun, Transport
+from sapwood.kernel.ports import Directory, Exchange, NotBegun, Transport
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.streams import BUFFER, Stream
 from sapwood.kernel.stub import Stub
@@ -164,25 +164,17 @@ class Far:
                 if now + pause > end:
                     raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.steps) from None
             self.heard_wrong(root)
-            await self._pause(root, pause * (0.5 + random.random()))  # not all at once
+            await self.directory.until_moved(shard_of(root), pause * (0.5 + random.random()))  # not all at once
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _pause(self, root: Address, seconds: float) -> None:
-        """Wait this long, or until it is known that a tree has another owner."""
-        wait: Callable[[int, float], Coroutine[Any, Any, None]] | None = getattr(self.directory, "until_moved", None)
-        await (asyncio.sleep(seconds) if wait is None else wait(shard_of(root), seconds))
 
     def epoch_of(self, root: Address) -> int:
         """Return the number of this node's ownership of a tree; 0: nobody counts them."""
-        ask: Callable[[int], Epoch | None] | None = getattr(self.directory, "epoch_of", None)
-        epoch = None if ask is None else ask(shard_of(root))
+        epoch = self.directory.epoch_of(shard_of(root))
         return 0 if epoch is None else epoch.number
 
     def heard_wrong(self, root: Address) -> None:
         """Tell the directory that whoever it names for a tree does not run it."""
-        wrong: Callable[[int], object] | None = getattr(self.directory, "heard_wrong", None)
-        if wrong is not None:
-            wrong(shard_of(root))
+        self.directory.heard_wrong(shard_of(root))
 
     async def ask(self, node: str, verb: str, message: bytes) -> bytes:
         """Ask a node something that takes one message, and return the answer."""

@@ -126,6 +126,18 @@ class Directory(Protocol):
         """Return the node that runs the tree; `Unavailable` if nobody does for too long."""
         ...
 
+    def epoch_of(self, shard: int) -> Epoch | None:
+        """Return this node's ownership of a shard; None: it is not ours, or nobody counts them."""
+        ...
+
+    def heard_wrong(self, shard: int) -> None:
+        """Whoever was named for a tree of this shard does not run it."""
+        ...
+
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        """Return when it is known that a shard has another owner than now, after so many seconds at the latest."""
+        ...
+
     async def everybody(self) -> Iterable[str]:
         """Return all nodes, this one included."""
         ...

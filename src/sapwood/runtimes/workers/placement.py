@@ -6,6 +6,7 @@ number of workers, or a class in another pool, is another sharing of the same fo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,15 @@ class Part:
 
     async def owner(self, root: Address) -> str:
         return self.fixed_owner(root)
+
+    def epoch_of(self, shard: int) -> None:
+        return None
+
+    def heard_wrong(self, shard: int) -> None:
+        pass  # it never is
+
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def everybody(self) -> Iterable[str]:
         return map(str, range(self.sharing.count))
