@@ -232,12 +232,22 @@ class Cluster:
         Epochs go on, as they do in a cluster: messages of tests with the same clock are the same otherwise,
         and what is the same is stored once.
         """
-        connection = await connect(servers().urls, "test")
-        of_trees = f"{self.name}.log.0.*.*.*"
-        await connection.jetstream().purge_stream(Names(self.name, LAYOUT).stream(0), subject=of_trees)
-        await connection.close()
+        async with self._streams() as (streams, names):
+            await streams.purge_stream(names.stream(0), subject=f"{self.name}.log.0.*.*.*")
         await self.archive.remove([key for key in self.archive.objects if key != ID])
         _empty.append((self.name, self.archive))
+
+    async def remove(self) -> None:
+        """Leave nothing: what its nodes sent before they died may still arrive."""
+        async with self._streams() as (streams, names):
+            for stream in (names.members, names.stream(0)):
+                await streams.delete_stream(stream)
+
+    @asynccontextmanager
+    async def _streams(self) -> AsyncGenerator[tuple[Any, Names], None]:
+        connection = await connect(servers().urls, "test")
+        yield connection.jetstream(), Names(self.name, LAYOUT)
+        await connection.close()
 
 
 _kept: dict[Path, Cluster] = {}
@@ -364,5 +374,4 @@ async def running_on_three_nodes(
                 shutil.rmtree(f"{world.data}-{name}", ignore_errors=True)
             if "data" not in settings:
                 cluster = _kept.pop(world.data)
-                if not world.has_died:
-                    await cluster.empty()
+                await (cluster.remove() if world.has_died else cluster.empty())
