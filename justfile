@@ -37,34 +37,29 @@ check: format-check lint layers
 test-all:
     #!/usr/bin/env bash
     failed=0
+    try() { local began=$SECONDS; pytest --inline-snapshot disable "$@" || failed=1; echo "$((SECONDS - began)) s: pytest $*"; }
     export SAPWOOD_LIVES="${SAPWOOD_LIVES:-80}"  # `just soak` has as many as one likes
     # Each life waits for the one before, and is then looked at: one run of lives at a time leaves cores idle.
-    pytest -n 2 --dist worksteal --inline-snapshot disable -m 'not alone' tests/faults || failed=1
-    pytest -m alone --ignore=tests/faults/cluster tests/faults || failed=1
+    try -n 2 --dist worksteal -m 'not alone and not mutant' tests/faults
+    try -m 'alone and not mutant' tests/faults tests/cluster
     # The same promises where every agent is run by another node than the one that a test and its clients speak with.
     # What is kept on the disk does not depend on it.
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime workers -k 'not disk' tests/conformance || failed=1
+    try -n 4 --dist worksteal --runtime workers -k 'not disk' tests/conformance
     # And on a cluster of three nodes and three NATS servers, where each node runs the trees of its shards. What does not
     # apply there is in tests/conformance/exclusions.toml, with why.
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime cluster -k 'not disk' tests/conformance || failed=1
+    try -n 4 --dist worksteal --runtime cluster -k 'not disk' tests/conformance
     # Real NATS servers and S3, and nodes of a cluster.
-    pytest -n 2 --dist loadfile --inline-snapshot disable --ignore=tests/cluster/test_rolling_restart.py tests/cluster || failed=1
+    try -n 2 --dist loadfile -m 'not alone' tests/cluster
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
-    pytest -n 4 --dist worksteal --inline-snapshot disable --driver temporal -k 'not disk' \
-        tests/conformance/test_{chat,runs,teams}_*.py || failed=1
+    try -n 4 --dist worksteal --driver temporal -k 'not disk' tests/conformance/test_{chat,runs,teams}_*.py
     # Those wait for each other's processes most of the time: two files at once.
-    pytest -n 2 --dist loadfile --inline-snapshot disable tests/npm tests/e2e tests/temporal tests/browser || failed=1
+    try -n 2 --dist loadfile tests/npm tests/e2e tests/temporal tests/browser
     exit $failed
 
-# A cluster as a whole, for a machine that does nothing else: the conformance suite on one node over a log in memory, a
-# rolling restart, and nodes, servers, networks and disks broken under load.
-test-cluster:
-    #!/usr/bin/env bash
-    failed=0
-    pytest -n 4 --dist worksteal --inline-snapshot disable --runtime replicated -k 'not disk' tests/conformance || failed=1
-    pytest tests/cluster/test_rolling_restart.py || failed=1
-    pytest -m alone tests/faults/cluster || failed=1
-    exit $failed
+# Would the runs of lives notice? Each way to break sapwood on purpose is found.
+test-mutants:
+    pytest -n 2 --dist worksteal --inline-snapshot disable -m 'mutant and not alone' tests/faults
+    pytest -m 'mutant and alone' tests/faults
 
 # Format, and fix what can be fixed by itself.
 fix:

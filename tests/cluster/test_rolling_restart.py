@@ -37,6 +37,8 @@ PACE = 0.05
 MOST = 2.0
 """Seconds from SIGTERM to the last release; a machine may have a lot else to do."""
 
+pytestmark = pytest.mark.alone  # leases are seconds: whoever is not given a core in time loses them
+
 
 @pytest.fixture
 def nodes(nats: Nats, s3: S3, tmp_path: Path) -> Iterator[Nodes]:

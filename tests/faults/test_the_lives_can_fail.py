@@ -8,6 +8,8 @@ from tests.faults.running import TEMPORAL, run_lives
 LIVES = 1000
 DRIVEN_LIVES = 28
 
+pytestmark = pytest.mark.mutant
+
 
 @pytest.mark.parametrize(
     ("level", "mutant", "only", "sentence"),

@@ -18,6 +18,7 @@ def test_whichever_worker_is_killed_nothing_acknowledged_is_lost_and_nobody_else
     assert result["replies"] > 20 * OF_EACH
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize(
     ("mutant", "sentence"),
     [

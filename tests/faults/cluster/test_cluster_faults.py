@@ -50,6 +50,7 @@ def test_a_node_that_is_struck_where_it_owns_most_tells_nobody_what_is_not_so() 
     assert result["answered"] > 300
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize(
     ("mutant", "aimed", "sentence"),
     [
