@@ -77,7 +77,11 @@ def _grow(asked: socket.socket, mutant: str | None) -> NoReturn:
         codes: dict[int, int] = {}
         for line in lines:
             what, *about = json.loads(line)
-            answer: Any = _start(asked, *about) if what == "start" else _ended(about[0], codes)
+            if what == "start":
+                answer: Any = _start(asked, *about)
+                codes.pop(answer, None)  # numbers of processes come again: this is not the one that ended
+            else:
+                answer = _ended(about[0], codes)
             lines.write(json.dumps(answer) + "\n")
             lines.flush()
     except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code

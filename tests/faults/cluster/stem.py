@@ -70,7 +70,11 @@ def _grow(asked: socket.socket, mutant: str | None) -> NoReturn:
         codes: dict[int, int] = {}
         for line in lines:
             what, *about = json.loads(line)
-            answer = _code(about[0], codes) if what == "code" else _start(asked, mutant, what, *about)
+            if what == "code":
+                answer = _code(about[0], codes)
+            else:
+                answer = _start(asked, mutant, what, *about)
+                codes.pop(answer, None)  # numbers of processes come again: this is not the one that ended
             lines.write(json.dumps(answer) + "\n")
             lines.flush()
     except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
