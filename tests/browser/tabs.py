@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tests.browser.serving import Example
 
 WIDE = ViewportSize(width=1280, height=800)
 NARROW = ViewportSize(width=390, height=844)
+SHARPNESS = 2 if os.environ.get("SAPWOOD_PICTURES") else 1
+"""Pixels of a picture for each of the page."""
 PATIENCE = 20_000
 QUIET = ("background-networking", "component-update", "default-apps", "domain-reliability", "sync", "extensions")
 FLAGS = (
@@ -45,7 +48,7 @@ class Tabs:
             person = self._browser.new_context(
                 base_url=self._example.url,
                 viewport=WIDE,
-                device_scale_factor=2,
+                device_scale_factor=SHARPNESS,
                 reduced_motion="reduce",
                 locale="en-GB",
                 timezone_id=zone,
