@@ -12,10 +12,11 @@ export function Queue({ name, gate }: { name: string; gate: Gate }) {
   const decided = useRef<string | null>(null);
   const seals = waiting?.map(({ seal }) => seal).join() ?? "";
   useEffect(() => {
-    // What had the focus is gone, or was refused: what is next has it.
+    // What had the focus is gone, or was refused: what is next has it, until one goes elsewhere.
     if (decided.current === null || (!problem && seals.split(",").includes(decided.current))) return;
-    decided.current = null;
-    if (document.activeElement !== document.body) return;
+    const active = document.activeElement;
+    if (!box.current?.contains(active) && active !== document.body) decided.current = null;
+    if (active !== document.body) return;
     (box.current?.querySelector<HTMLElement>(".proposal .button:not(:disabled)") ?? box.current)?.focus();
   }, [seals, problem]);
   const accept = (seal: string, values?: Values) => {
