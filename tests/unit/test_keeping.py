@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
+from sapwood.errors import Unavailable
 from sapwood.kernel import keeping, stored
 from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
 from sapwood.kernel.kept import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
 from sapwood.kernel.ports import Entry, Epoch, Record
-from sapwood.kernel.restoring import Read
+from sapwood.kernel.restoring import Read, heal
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
 
 ROOT = a_root("one")
@@ -411,6 +412,47 @@ async def test_a_leader_that_has_not_caught_up_yet_is_waited_for(world: World, m
     world.log._stored[0][:] = whole
     assert (await opening).rows() == rows
     assert world.replicas.distrusted == []
+
+
+async def test_a_log_that_does_not_answer_is_not_taken_for_damaged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "DIFFER", 0.1)
+    monkeypatch.setattr(stored, "STUCK", 0.2)
+    monkeypatch.setattr(stored, "PATIENCE", 1.0)
+    await _some(world, 8)
+    world.replicas = Copies(world.records())
+    place = world.node("b")
+
+    async def lost(shard: int, tree: str, after: int = 0) -> list[Record]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(world.log, "read", lost)
+    with pytest.raises(Unavailable, match="cannot be read"):
+        await place.open(ROOT)
+    assert world.replicas.distrusted == []
+
+
+async def test_of_copies_that_do_not_all_answer_nobody_says_that_they_are_damaged(world: World) -> None:
+    await _some(world, 8)
+    whole = world.records()
+
+    async def does_not_answer() -> list[Record]:
+        raise Unavailable("no answer")
+
+    async def lacks_some() -> list[Record]:
+        return [one for one in whole if one is not whole[3]]
+
+    async def has_all() -> list[Record]:
+        return whole
+
+    newest = whole[-1].sequence
+    with pytest.raises(Unavailable, match="Not all copies"):
+        await heal([does_not_answer, lacks_some], world.archive, tree_id(ROOT), newest)
+    with pytest.raises(ChainBroken):
+        await heal([lacks_some], world.archive, tree_id(ROOT), newest)
+    assert await heal([does_not_answer, has_all], world.archive, tree_id(ROOT), newest) is not None
 
 
 async def test_copies_that_are_not_whole_together_are_refused(world: World) -> None:

@@ -86,7 +86,7 @@ class Name(NamedTuple):
     sequence: int
     chain: bytes
     at: int
-    """The second it was made in."""
+    """The second after it was made: at this time it was there."""
     has_files: bool
 
 
@@ -95,7 +95,7 @@ def snapshot_key(snapshot: Snapshot) -> str:
     tree = tree_id(Address.parse(snapshot.root))
     kind = "messages" if snapshot.messages else "files"
     place = f"{snapshot.epoch:010}-{snapshot.sequence:020}"
-    return f"{SNAPSHOTS}/{tree}/{place}-{snapshot.chain.hex()}-{int(snapshot.at)}-{kind}"
+    return f"{SNAPSHOTS}/{tree}/{place}-{snapshot.chain.hex()}-{int(snapshot.at) + 1}-{kind}"
 
 
 def name_of(key: str) -> Name:

@@ -264,6 +264,10 @@ class Moved(NotBegun):
         super().__init__(f"{root} is run by another process.")
 
 
+class Differ(Unavailable):
+    """Whoever leads the log and a copy of it do not have the same, and have not for a while."""
+
+
 class OutOfTouch(Unavailable):
     """This node may not answer now. Its trees may still be its own: what they do may go on when it may answer again."""
 

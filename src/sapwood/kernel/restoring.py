@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from sapwood.address import Address
+from sapwood.errors import Unavailable
 from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id, unseal
 from sapwood.kernel.kept import SNAPSHOTS, Snapshot, is_parked, last_mark, name_of, unpack_snapshot
 from sapwood.kernel.ports import Archive, FencedLog, Record
@@ -315,13 +316,15 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
     """Put a tree together from all places that have its messages, where no single one has them all.
 
     They are asked one after the other until nothing is missing up to `newest`, 0: all of them. None: nobody has
-    anything of it. `ChainBroken` if they are not whole even together. A message counts wherever it was found, as its
+    anything of it. `ChainBroken` if they are not whole even together, `Unavailable` if that cannot be known, as one of
+    them does not answer. A message counts wherever it was found, as its
     digest tells that it was not changed; whether it belongs to the tree, those after it tell.
     """
     archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
     found: dict[bytes, Record] = {}
     links: dict[bytes, Link] = {}
     best: list[Link] | None = None
+    unread: Exception | None = None
     for read in reads:
         if newest and best is not None and best[-1].sequence >= newest:
             break
@@ -329,9 +332,14 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
             records = await read()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this place, others may have it
             log.warning("a copy of tree %s cannot be read: %s", tree, error)
+            if isinstance(error, Unavailable | OSError):
+                unread = error
             continue
         if _add(records, links, found):
             best = _longest(links, archived)
+    if unread is not None and (best is None or best[-1].sequence < newest):
+        # What is missing may be in the one that was not read: that is not damage.
+        raise Unavailable(f"Not all copies of the log of tree {tree} can be read now: {unread}")
     if not links:
         state = await read_tree([], archive, tree)
         return None if state is None else Healed(state, [], 0)

@@ -14,15 +14,15 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.chain import ChainBroken, tree_id
 from sapwood.kernel.kept import MARKS, last_mark
-from sapwood.kernel.ports import Archive, FencedLog
+from sapwood.kernel.ports import Archive, Differ, FencedLog
 from sapwood.kernel.restoring import Read, State, heal, read_tree
 from sapwood.kernel.shards import SHARDS, shard_of
 
 PATIENCE = 30.0
 """Seconds that a log is waited for which nobody leads."""
 STUCK = 8.0
-"""Seconds after which a question may be without an answer because two copies differ."""
-AGAIN = 0.05
+"""Seconds after which a question is asked anew."""
+AGAIN, PAUSE = 0.05, 0.2
 DIFFER = 5.0
 """Seconds that a copy may be ahead of whoever leads before that is no accident: a new leader may still have to apply
 what was agreed on, and an old one that stood still has to hear of the new one."""
@@ -70,13 +70,14 @@ class StoredTrees:
                 if newest <= (records[-1].sequence if records else 0):
                     return await read_tree(records, self._archive, tree)
                 await asyncio.sleep(AGAIN)
-            except (TimeoutError, Unavailable) as error:
-                # Either nobody leads now, or who does and the replica that was read do not have the same.
+            except Differ:
+                pass
+            except (TimeoutError, Unavailable) as error:  # nobody leads now, or what is asked gets lost
                 if time.monotonic() > end:
                     raise Unavailable(f"The log of tree {tree} cannot be read: {error or 'no answer'}") from None
-                if not await self._is_led(shard, tree):
-                    differ_since = None
-                    continue
+                differ_since = None
+                await asyncio.sleep(PAUSE)
+                continue
             if differ_since is None:
                 differ_since = time.monotonic()
             elif time.monotonic() > differ_since + DIFFER:
@@ -84,15 +85,6 @@ class StoredTrees:
         raise ChainBroken(
             f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."
         )
-
-    async def _is_led(self, shard: int, tree: str) -> bool:
-        try:
-            assert self._replicas is not None
-            await self._replicas.newest(shard, tree)
-            return True
-        except Unavailable:
-            await asyncio.sleep(0.2)
-            return False
 
     async def healed(self, shard: int, tree: str) -> State | None:
         """Return a tree, put together from all copies if no single one is whole."""

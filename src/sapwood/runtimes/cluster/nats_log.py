@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Entry, Epoch, Fenced, Full, Record
+from sapwood.kernel.ports import Differ, Entry, Epoch, Fenced, Full, Record
 from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, is_full
 
@@ -38,6 +39,8 @@ PATIENCE = 90.0
 """Seconds to go on trying; well within the time for which the log knows which ids it has stored."""
 READING = 30.0
 """Seconds to go on trying to read."""
+BEHIND, SIGHTINGS = 5.0, 5
+"""Seconds that a replica may be behind its leader before that is no accident, and how often it has to be seen to be."""
 ATTEMPT, ATTEMPT_AT_MOST = 3.0, 25.0
 """Seconds to wait for an answer, and one more for every so many bytes; with it, patience is still short enough."""
 BYTES_A_SECOND = 4_000_000
@@ -314,6 +317,7 @@ class NatsLog:
         stream, subject = self.stream_of(shard), self._names.tree(shard, tree)
         trying = _Trying(f"a question for tree {tree}", READING)
         records: list[Record] = []
+        behind_since, seen = 0.0, 0
         while True:
             begin = records[-1].sequence if records else after
             question = {"next_by_subj": subject, "batch": READ_AT_ONCE, "max_bytes": BYTES_AT_ONCE}
@@ -325,6 +329,9 @@ class NatsLog:
                 return [] if last <= after else records
             if records and records[-1].sequence > last:
                 records = []  # replaced or dropped meanwhile
+            behind_since, seen = behind_since or time.monotonic(), seen + 1
+            if seen > SIGHTINGS and time.monotonic() > behind_since + BEHIND:
+                raise Differ(f"A replica of {self._names.stream(stream)} does not have what its leader has.")
             await trying.again("the replica that answered is behind its leader")
 
     async def _get(
