@@ -13,12 +13,14 @@ import msgspec
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import ELECTION, NO_RESOURCES, WRONG_SEQUENCE, reason_of
+from sapwood.runtimes.cluster.connecting import ELECTION, NO_RESOURCES, WRONG_SEQUENCE, go_elsewhere, reason_of
 
 log = logging.getLogger(__name__)
 
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
+ANSWER = 10.0
+"""Seconds that a server is given to answer."""
 NO_PLACE = 10005
 TOO_MANY_STREAMS = 10026
 NO_ROOM = 15.0
@@ -31,7 +33,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     """Return how the cluster is cut; found it as wished if nobody has, and make its streams."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
-    streams = connection.jetstream(timeout=10)
+    streams = connection.jetstream(timeout=ANSWER)
     first = Names(cluster, wished)
     members = StreamConfig(
         name=first.members,
@@ -42,7 +44,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
         allow_direct=True,
         allow_msg_ttl=True,
     )
-    trouble = _Trouble()
+    trouble = _Trouble(connection)
     await _make(streams, members, trouble)
     layout = await said_first(streams, first.members, first.setup, msgspec.json.encode(wished))
     names = Names(cluster, msgspec.json.decode(layout, type=Layout))
@@ -100,9 +102,18 @@ async def _widen(streams: Any, found: Any, room: int) -> None:
 class _Trouble:
     """What servers say that make no stream. All streams meet the same: it is told once."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
         self._told: set[str] = set()
         self._since: float | None = None
+        self._met = asyncio.get_running_loop().time()
+        """Since when we are at the server that we are at."""
+
+    async def leave(self) -> None:
+        """Go to another server: the one we met takes questions, and does not answer them."""
+        if self._connection.is_connected and asyncio.get_running_loop().time() > self._met + ANSWER:
+            self._met = asyncio.get_running_loop().time()
+            await go_elsewhere(self._connection)
 
     def is_hopeless(self, error: Exception) -> bool:
         """Take note of a refusal; return whether to give up: there is no room, and none comes by waiting."""
@@ -147,6 +158,8 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
         except (nats.errors.Error, TimeoutError) as error:
             if asyncio.get_running_loop().time() > end:
                 raise Unavailable(f"The stream {config.name!r} cannot be looked at: {error}") from None
+            if isinstance(error, TimeoutError):
+                await trouble.leave()
             await asyncio.sleep(0.2)
             continue
         try:
