@@ -23,7 +23,7 @@ PATIENCE = 30.0
 STUCK = 8.0
 """Seconds after which a question is asked anew."""
 AGAIN, PAUSE = 0.05, 0.2
-DIFFER = 5.0
+DIFFER = 8.0
 """Seconds that a copy may be ahead of whoever leads before that is no accident: a new leader may still have to apply
 what was agreed on, and an old one that stood still has to hear of the new one."""
 
