@@ -317,8 +317,8 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
 
     They are asked one after the other until nothing is missing up to `newest`, 0: all of them. None: nobody has
     anything of it. `ChainBroken` if they are not whole even together, `Unavailable` if that cannot be known, as one of
-    them does not answer. A message counts wherever it was found, as its
-    digest tells that it was not changed; whether it belongs to the tree, those after it tell.
+    them does not answer. A message counts wherever it was found, as its digest tells that it was not changed; whether
+    it belongs to the tree, those after it tell.
     """
     archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
     found: dict[bytes, Record] = {}

@@ -329,6 +329,8 @@ class NatsLog:
                 return [] if last <= after else records
             if records and records[-1].sequence > last:
                 records = []  # replaced or dropped meanwhile
+            elif found:
+                behind_since, seen = 0.0, 0  # it is written to, and goes on
             behind_since, seen = behind_since or time.monotonic(), seen + 1
             if seen > SIGHTINGS and time.monotonic() > behind_since + BEHIND:
                 raise Differ(f"A replica of {self._names.stream(stream)} does not have what its leader has.")
