@@ -167,6 +167,7 @@ def test_the_room_where_something_was_said_last_is_the_first(
 
     row(page, "pancakes").click()
     say(page, "Thank you")
+    expect(page.locator(".message")).to_have_count(4)  # it was heard: what is lost on its way nobody says again
     accident.now()
     expect(page.locator(".is-assistant").last).to_contain_text("You are welcome.")
     rests(page)

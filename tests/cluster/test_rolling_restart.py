@@ -34,8 +34,9 @@ SOCKETS = 2
 CALLERS = 6
 LISTS = 12
 PACE = 0.05
-MOST = 2.0
-"""Seconds from SIGTERM to the last release; a machine may have a lot else to do."""
+MOST = 5.0
+"""Seconds from SIGTERM to the last release, whatever else the machine has to do: a lease that nobody hands over lasts
+for 12. How long it took is printed."""
 
 pytestmark = pytest.mark.alone  # leases are seconds: whoever is not given a core in time loses them
 

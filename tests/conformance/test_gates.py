@@ -13,7 +13,6 @@ import pytest
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from tests.conformance.serving import Site, call, closed, door, greeted
-from tests.conformance.worlds import until
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
@@ -479,9 +478,12 @@ async def test_sockets_of_an_agent_and_of_the_app_are_limited(plan: Plan) -> Non
             async with site.socket("/agents/gate-root/other") as three:
                 await greeted(three)
                 assert await site.refused("/agents/gate-root/third") == 1013
-        await until(lambda: not list(site.world.node.sockets.everyone()))
-        async with site.socket(ROOT) as again:
-            assert await call(again, "who") == "r"
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(ConnectionClosed):  # whoever counts them may not have heard yet that they left
+                    async with site.socket(ROOT) as again:
+                        assert await call(again, "who") == "r"
+                        break
 
 
 async def test_many_at_once_do_not_slip_past_the_limit(plan: Plan) -> None:
