@@ -150,9 +150,9 @@ class Ledger(Lines):
 
     @expose
     async def carry(self, run: str) -> str:
-        """Have a sub-agent do a run, or hear how it ended."""
-        done = await self.run_agent(Carter, run, run_id=run)
-        return str(done.output) if done.error is None else f"failed: {done.error}"
+        """Have a sub-agent do a run, or hear how it ended. Who asked may have no patience: it goes on without them."""
+        done = await self.run_agent(Carter, run, run_id=run, on_disconnect="continue")
+        return str(done.output) if done.ok else f"{done.status}: {done.error or done.reason}"
 
 
 app = App(agents=[Ledger], settings=Settings(slow_slice=30.0))
