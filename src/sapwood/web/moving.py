@@ -25,7 +25,8 @@ from sapwood.kernel.parcels import pack
 from sapwood.kernel.ports import Exchange
 from sapwood.web.asgi import DRAIN, Receive, Scope, Send
 from sapwood.web.carrying import CARRY, MOVED, NEAR, TAKEN, Kept, close_again, read_message, serve_for, told_of
-from sapwood.web.door import LAST_ANSWERS, Door, Place
+from sapwood.web.conversing import LAST_ANSWERS
+from sapwood.web.door import Door, Place
 
 WINDOW = 256 * 1024
 """Bytes that may wait between a client and its agent in one process."""
