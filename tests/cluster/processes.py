@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import sys
@@ -103,6 +104,13 @@ class Nodes:
         for name in names:
             self.all[name].until_ready()
         return self
+
+    def others(self, folder: Path) -> Nodes:
+        """Return nodes of the same cluster with other data folders: so they may have the same names."""
+        folder.mkdir()
+        made = copy.copy(self)
+        made._folder, made.all = folder, {}
+        return made
 
     def __getitem__(self, name: str) -> NodeProcess:
         return self.all[name]

@@ -1,4 +1,4 @@
-"""A node that is told to stop while NATS is away hands nothing over, says so, and ends in the time it was given."""
+"""A node ends: in the time it was given though NATS is away, and by itself if another process has its name."""
 
 from __future__ import annotations
 
@@ -45,3 +45,17 @@ async def test_a_node_stops_in_time_though_nobody_takes_its_shards(tmp_path: Pat
             assert "ERROR" not in said
     finally:
         cell.remove()
+
+
+async def test_a_node_ends_that_stood_still_until_another_process_had_its_name(
+    nats: Nats, s3: S3, tmp_path: Path
+) -> None:
+    with Nodes(nats, s3, tmp_path, APP).start("a") as nodes, nodes.others(tmp_path / "others") as others:
+        nodes["a"].send(signal.SIGSTOP)
+        others.start("a")
+        nodes["a"].send(signal.SIGCONT)
+
+        assert await asyncio.to_thread(nodes["a"].until_ended) == 1
+        assert "Another process is this node now: two had the same name. This process ends." in nodes["a"].log()
+        async with connect(others["a"].url, LostWorker, "displaced") as remote:
+            assert await remote.stub.write("one") == 1

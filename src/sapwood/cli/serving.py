@@ -252,7 +252,7 @@ def _serve(
     )
     server = Server(config, options, app, token, sockets[0]) if seat is None else Silent(config, app, seat.line)
     server.run(sockets=sockets)
-    if not server.started:
+    if not server.started or (isinstance(server, Server) and server.is_over):
         sys.exit(1)
 
 
@@ -365,6 +365,8 @@ class Server(uvicorn.Server):
         self._token = token
         self._url = _url(options, listening)
         self._file = Path(app.settings.data) / FILE
+        self.is_over = False
+        """Whether it ended by itself: its node can never answer again."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -374,6 +376,13 @@ class Server(uvicorn.Server):
             log.info("sapwood is running at %s, with its data in %s", self._url, self._app.settings.data)
             if self._options.dev and pages:
                 log.info("open %s", " or ".join(pages))
+
+    async def on_tick(self, counter: int) -> bool:
+        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+            if not self.should_exit and (why := self._app.node.is_over()) is not None:
+                log.error("%s This process ends.", why)
+                self.is_over = self.should_exit = True
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)

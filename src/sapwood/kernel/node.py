@@ -125,6 +125,8 @@ class Node:
         """Whether its trees are its own for certain now."""
         self.refuses: Callable[[], str | None] = lambda: None
         """Why it cannot keep what is written; None: it can."""
+        self.is_over: Callable[[], str | None] = lambda: None
+        """Why it can never answer again, so that its process has to be started anew; None: it may."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -252,7 +254,7 @@ class Node:
             return "It stops."
         if not self.watchdog.ready:
             return "An agent has kept all others waiting for too long."
-        if (why := self.refuses()) is not None:
+        if (why := self.is_over() or self.refuses()) is not None:
             return why
         return None if self.may_answer() else "It has lost touch with the cluster."
 

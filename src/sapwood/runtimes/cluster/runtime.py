@@ -211,7 +211,7 @@ class ClusterRuntime:
             )
             node, keeper = member.node, member.keeper
             Answering(node, far)
-            node.refuses = lambda: owners.displaced() or member.gate.full
+            node.is_over = owners.displaced
             node.leave = owners.leave
             node.pass_on = owners.pass_on
             owners.strikes = node.strikes.told
