@@ -66,7 +66,7 @@ class Owning:
     async def join(self, servers: str, cluster: str) -> Owning:
         self._connection = await connect(servers, self.node)
         names = await found(self._connection, cluster, Layout())
-        self._members = names.members
+        self._names = names
         self.ground = NatsOwners(self._connection, names, self.node)
         self.ownership = Ownership(
             self.ground,
@@ -86,8 +86,15 @@ class Owning:
 
     async def leader(self) -> str:
         """Return the server that leads the stream of leases."""
-        info = await self._connection.jetstream().stream_info(self._members)
+        info = await self._connection.jetstream().stream_info(self._names.members)
         return info.cluster.leader
+
+    async def give_room(self, stream: int, room: int) -> None:
+        """Let a stream of the log hold so many bytes and no more; -1: any number."""
+        streams = self._connection.jetstream(timeout=10)
+        info = await streams.stream_info(self._names.stream(stream))
+        info.config.max_bytes = room
+        await streams.update_stream(info.config)
 
     @property
     def here(self) -> int:

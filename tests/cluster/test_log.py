@@ -218,6 +218,23 @@ async def test_many_alarms_are_read_from_the_leader(cell: Cell, monkeypatch: pyt
     assert len({record.tree for record in await cell.log.alarms([0])}) == 60
 
 
+async def test_an_empty_line_that_goes_while_alarms_are_read_is_not_waited_for(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = {0: await cell.take(0)}
+    await cell.log.append([cell.entry(0, "a", b"line", is_alarm=True)], epochs)
+    subjects = cell.log._subjects
+
+    async def and_then_it_goes(stream: int, wanted: str) -> dict[str, int]:
+        found = await subjects(stream, wanted)
+        await cell.log._purge(stream, cell.names.alarm(0, "a"), 1 << 40)
+        return found
+
+    monkeypatch.setattr(cell.log, "_subjects", and_then_it_goes)
+    async with asyncio.timeout(10):
+        assert await cell.log.alarms([0]) == []
+
+
 async def test_a_closed_connection_is_said_at_once(cell: Cell) -> None:
     epochs = {0: await cell.take(0)}
     await cell.connection.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from tests.cluster.servers import Nats
 
 from sapwood.address import Address
 from sapwood.errors import Step, UsageError
+from sapwood.runtimes.cluster import nats_owners
+from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.nats_owners import Held
 from sapwood.runtimes.cluster.owners import Owner, wished
 
@@ -266,6 +268,54 @@ async def test_a_fenced_shard_is_dropped_and_its_owner_is_read_afresh(nats: Nats
         assert before is not None
         assert after is not None
         assert after.sequence > before.sequence
+
+
+async def test_a_shard_that_is_lost_while_it_is_being_gained_is_not_kept(nats: Nats, cluster: str) -> None:
+    async with nodes(nats, cluster, "a") as (a,):
+        gained = a.notes.gained
+
+        async def and_fenced(shards: Mapping[int, bool]) -> None:
+            a.notes.gained = gained
+            a.ownership.fenced([7])
+            a.notes.lost_shards.clear()
+            await gained(shards)
+
+        a.notes.gained = and_fenced
+        a.ownership.fenced([7])
+        await eventually(lambda: a.notes.gained == gained and a.here == SHARDS)
+
+        assert a.notes.lost_shards == {7}
+
+
+async def test_a_stream_that_is_full_keeps_no_shards_of_the_others_from_moving(nats: Nats, cluster: str) -> None:
+    async with processes(nats, cluster, "a") as (a,), nodes(nats, cluster, "b") as (b,):
+        await eventually(lambda: 1500 < b.here < SHARDS - 1500)
+        full = [shard for shard in range(SHARDS) if b.ground.stream_of(shard) == 3]
+        owned = {shard for shard in full if b.ownership.has(shard)}
+        await b.give_room(3, 1)
+
+        a.kill()
+        await eventually(lambda: b.here == SHARDS - len(full) + len(owned), within=3 * LEASE)
+        async with nodes(nats, cluster, "c") as (c,):
+            await eventually(lambda: c.here > 1000)
+            assert not any(c.ownership.has(shard) for shard in full)
+            await b.give_room(3, -1)
+            await eventually(lambda: b.here + c.here == SHARDS)
+            await eventually(lambda: any(c.ownership.has(shard) for shard in full))
+
+
+async def test_more_leases_than_one_answer_has_are_all_seen_and_each_is_forgotten_in_time(
+    nats: Nats, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_owners, "LEASES_AT_ONCE", 7)
+    monkeypatch.setattr(nats_owners, "REMEMBERED", "2s")
+    async with nodes(nats, cluster, "a") as (a,):
+        await asyncio.gather(*(a.ground.renew(NodeLease(f"n{n}", "1", 100 + n), 0) for n in range(50)))
+
+        assert (await a.ground.leases()).keys() == {"a", *(f"n{n}" for n in range(50))}
+        async with asyncio.timeout(20):
+            while (await a.ground.leases()).keys() != {"a"}:  # noqa: ASYNC110 - the servers tell nobody
+                await asyncio.sleep(0.1)
 
 
 async def test_of_several_who_want_the_same_shards_each_gets_those_that_the_others_do_not(

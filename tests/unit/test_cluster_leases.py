@@ -155,6 +155,17 @@ def test_a_node_that_was_started_again_leaves_its_former_life_to_die() -> None:
     assert A in views(nodes, {3: again}, [17])
 
 
+def test_a_dead_node_stays_dead_when_its_lease_is_no_longer_remembered_and_may_come_back() -> None:
+    nodes = Nodes(SECONDS, margin=MARGIN)
+    assert views(nodes, {0: NodeLease("a", "1", 1)}, [0, 3, 6, 9, 12, 14]) == {A}
+
+    assert nodes.viewed({}, asked=17, answered=17) == set()
+    assert nodes.is_dead(A)
+    assert nodes.next_death() is None
+    assert nodes.viewed({"a": NodeLease("a", "1", 2)}, asked=20, answered=20) == set()
+    assert not nodes.is_dead(A)
+
+
 def test_an_owner_that_was_never_seen_dies_like_any_other() -> None:
     nodes = Nodes(SECONDS, margin=MARGIN)
     nodes.watch([B])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from sapwood import Address, Agent
 from sapwood.kernel.classes import resolve
+from sapwood.kernel.sockets import Socket
 from sapwood.web.carrying import MOVED, TAKEN, Carried, Kept, pack
+from sapwood.web.conversing import Conversations, Leaving, Taken
 from sapwood.web.door import Place
 from sapwood.web.moving import End, Holding, pair
 
@@ -29,6 +33,10 @@ class Owners:
         self.ends: asyncio.Queue[End] = asyncio.Queue()
         self.directory = self
         self.told: list[Carried] = []
+        self.waited = 0
+
+    async def until_moved(self, shard: int, seconds: float) -> None:
+        self.waited += 1
 
     def is_here(self, root: Address) -> bool:
         return False
@@ -72,3 +80,32 @@ async def test_a_client_that_was_not_told_that_it_is_connected_connects_where_it
     third.end()
     await held
     assert heard == [{"type": "websocket.accept"}]
+
+
+async def test_whoever_is_sent_on_and_knows_not_where_to_does_not_ask_without_a_pause() -> None:
+    owners = Owners()
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    place = Place(resolve("MovingCounter"), "a", "")
+    holding = Holding(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    held = asyncio.create_task(holding.hold())
+    for _ in range(3):
+        (await owners.ends.get()).send(pack({"type": MOVED, "socket": b""}))
+    (await owners.ends.get()).end()
+    await held
+
+    assert owners.waited == 3
+
+
+async def test_a_client_that_was_let_in_as_its_tree_left_follows_it() -> None:
+    node = SimpleNamespace(settings=None, owns=lambda root: False)
+    wire = cast("Any", None)
+    socket = Socket("id", ROOT, resolve("MovingCounter"), wire, path="/", query="", headers=cast("Any", {}), user=None)
+    conversations = Conversations(cast("Any", node), cast("Any", None), cast("Any", None))
+
+    async with asyncio.timeout(5):
+        with pytest.raises(Leaving):
+            await conversations._next(socket, asyncio.Queue[Any]().get, Taken(1, 0, wire))

@@ -176,16 +176,19 @@ class Keeper:
 
     async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
         """Return where a tree stands if its files are what the log says already; None: they have to be restored."""
-        tail = self._ahead.pop(tree, None)
+        tail = self._ahead.get(tree)
         if tail is None:
             tail = await asyncio.to_thread(clean_tail, folder)
+        records: list[Record] = []
+        if tail is not None:
+            try:
+                records = await self.trees.records(shard_of(root), tree, max(tail.sequence - 1, 0))
+            except ChainBroken:
+                tail = None
+        # Only now: whoever could not ask finds them as they are.
+        self._ahead.pop(tree, None)
         self._files.remove(folder / CLEAN)
         if tail is None:
-            return None
-        records, newest = await asyncio.gather(
-            self._stored.read(shard_of(root), tree, max(tail.sequence - 1, 0)), self._newest(root, tree)
-        )
-        if newest > (records[-1].sequence if records else 0):
             return None
         if records:
             return await to_the_end(catch_up, folder, tail, records, self._files)
@@ -193,9 +196,6 @@ class Keeper:
         if marked is None or not is_parked(marked[0]) or marked[1].parked is None:
             return None
         return tail._replace(sequence=0, messages=0, stored_bytes=0) if marked[1].parked.chain == tail.digest else None
-
-    async def _newest(self, root: Address, tree: str) -> int:
-        return 0 if self._replicas is None else await self._replicas.newest(shard_of(root), tree)
 
     async def _restore(self, root: Address, tree: str, folder: Path) -> Tail | None:
         self._ahead.pop(tree, None)

@@ -14,14 +14,12 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.chain import ChainBroken, tree_id
 from sapwood.kernel.kept import MARKS, last_mark
-from sapwood.kernel.ports import Archive, Differ, FencedLog
+from sapwood.kernel.ports import Archive, Differ, FencedLog, Record
 from sapwood.kernel.restoring import Read, State, heal, read_tree
 from sapwood.kernel.shards import SHARDS, shard_of
 
 PATIENCE = 30.0
 """Seconds that a log is waited for which nobody leads."""
-STUCK = 8.0
-"""Seconds after which a question is asked anew."""
 AGAIN, PAUSE = 0.05, 0.2
 DIFFER = 8.0
 """Seconds that a copy may be ahead of whoever leads before that is no accident: a new leader may still have to apply
@@ -57,24 +55,30 @@ class StoredTrees:
 
         `ChainBroken` if it is not whole there.
         """
+        return await read_tree(await self.records(shard, tree), self._archive, tree)
+
+    async def records(self, shard: int, tree: str, after: int = 0) -> list[Record]:
+        """Return what the log has of a tree, or of its end, as soon as whoever leads it has what every copy has.
+
+        `ChainBroken` if that does not come to be.
+        """
         if self._replicas is None:
-            return await read_tree(await self._log.read(shard, tree), self._archive, tree)
+            return await self._log.read(shard, tree, after)
         end = time.monotonic() + PATIENCE
         differ_since: float | None = None
         while True:
             try:
-                async with asyncio.timeout(STUCK):
-                    records, newest = await asyncio.gather(
-                        self._log.read(shard, tree), self._replicas.newest(shard, tree)
-                    )
+                # First, so that what is written meanwhile is not taken for something that whoever leads lacks.
+                newest = await self._replicas.newest(shard, tree)
+                records = await self._log.read(shard, tree, after)
                 if newest <= (records[-1].sequence if records else 0):
-                    return await read_tree(records, self._archive, tree)
+                    return records
                 await asyncio.sleep(AGAIN)
             except Differ:
                 pass
-            except (TimeoutError, Unavailable) as error:  # nobody leads now, or what is asked gets lost
+            except Unavailable as error:  # nobody leads now, or what is asked gets lost
                 if time.monotonic() > end:
-                    raise Unavailable(f"The log of tree {tree} cannot be read: {error or 'no answer'}") from None
+                    raise Unavailable(f"The log of tree {tree} cannot be read: {error}") from None
                 differ_since = None
                 await asyncio.sleep(PAUSE)
                 continue

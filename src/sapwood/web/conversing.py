@@ -80,7 +80,14 @@ class Conversations:
         code, reason = UNSAID, ""
         try:
             if not taken:
-                await self._clients(await self._awake(socket)).connect(socket)
+                try:
+                    actor = await self._awake(socket)
+                except Moved:
+                    socket.is_orphan = True  # nothing was begun: whoever runs it now is asked
+                    wire.tell({"type": MOVED, "socket": b""})
+                    await wire.until_written()
+                    return
+                await self._clients(actor).connect(socket)
             try:
                 # The first is that it wants to connect.
                 code, reason = await self._listen(socket, wire, receive, taken or 1)
@@ -155,7 +162,8 @@ class Conversations:
 
     async def _next(self, socket: Socket, receive: Receive, counts: Taken) -> MutableMapping[str, Any]:
         """Return what a client says next, or raise `Leaving`: whatever it says is for another node."""
-        if not socket.is_leaving:
+        # It may have been let in when its tree had begun to leave.
+        if not socket.is_leaving and self._node.owns(socket.address.root):
             try:
                 async with asyncio.timeout(None) as socket.reading:
                     message = await receive()

@@ -23,6 +23,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.far import Far
 from sapwood.kernel.parcels import pack
 from sapwood.kernel.ports import Exchange
+from sapwood.kernel.shards import shard_of
 from sapwood.web.asgi import DRAIN, Receive, Scope, Send
 from sapwood.web.carrying import CARRY, MOVED, NEAR, TAKEN, Kept, close_again, read_message, serve_for, told_of
 from sapwood.web.conversing import LAST_ANSWERS
@@ -31,6 +32,8 @@ from sapwood.web.door import Door, Place
 WINDOW = 256 * 1024
 """Bytes that may wait between a client and its agent in one process."""
 EACH = 64
+AGAIN = 0.05
+"""Seconds between two questions who runs an agent that is about to move."""
 DRAINING = LAST_ANSWERS + 0.5
 """Seconds that whoever runs an agent is given to close a socket when this node stops."""
 
@@ -102,6 +105,8 @@ class Holding:
                 leg.drop()
             if kept is None:
                 return
+            if isinstance(kept, Unknown):  # it is about to move, and nobody may know yet where to
+                await self._far.directory.until_moved(shard_of(self._root), AGAIN)
             # A client that was never told that it is connected is none that anybody knows: it connects there.
             if isinstance(kept, Kept) and self._accepted:
                 self._carried.kept = kept

@@ -146,13 +146,14 @@ async def heard(connection: Any) -> None:
     while not await answers(connection):
         if asyncio.get_running_loop().time() > end:
             raise Unavailable("NATS does not answer.")
-        if connection.is_connected:
-            await go_elsewhere(connection)
+        await go_elsewhere(connection)
         await asyncio.sleep(AGAIN)
 
 
 async def go_elsewhere(connection: Any) -> None:
-    """Leave the server we are connected to for another one."""
+    """Leave the server we are connected to for another one; whoever is connected to none is looking for one already."""
+    if not connection.is_connected:
+        return
     # What was not sent is not waited for: a server that stands still never takes it.
     with contextlib.suppress(AttributeError):
         getattr(connection, "_transport")._io_writer.transport.abort()  # noqa: B009

@@ -165,7 +165,9 @@ class Nodes:
         for life, mark in self._marks.items():
             lease = leases.get(life.node)
             beat = lease.beat if lease is not None and lease.life == life.life else GONE
-            if beat != mark.beat:
+            if mark.is_dead and beat == GONE:
+                mark.beat = beat  # only its lease is no longer remembered
+            elif beat != mark.beat:
                 heard = self._heard.get(life, {}).get(beat, answered)
                 mark.beat, mark.since, mark.is_dead = beat, answered if after_gap else heard, False
             elif after_gap and not mark.is_dead:

@@ -386,11 +386,12 @@ class NatsLog:
 
     async def _lines(self, stream: int, subject: str) -> list[tuple[str, int, bytes]]:
         """Return the messages of subjects that have one each, as the leader has them or a replica that is as far."""
-        counted = await self._subjects(stream, subject)
-        if not counted:
-            return []
         trying = _Trying("a question for alarms", READING)
         while True:
+            # Anew each time: whoever had the shard before may still remove empty lines.
+            counted = await self._subjects(stream, subject)
+            if not counted:
+                return []
             last = await self._state(stream)
             question = {"multi_last": [subject], "batch": LINES_AT_ONCE}
             if len(counted) > LINES_AT_ONCE:

@@ -43,6 +43,9 @@ HEARD = 1.0
 """Seconds that somebody has to answer who is there."""
 BATCH = 500
 """Messages in one batch; the servers take 1000."""
+REMEMBERED = "10m"
+"""How long a lease is kept that nobody renews: names of nodes may be new ones at every start."""
+LEASES_AT_ONCE = 1000
 STORED_BEFORE = 10201
 NOT_FOUND = 10037
 SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
@@ -157,7 +160,7 @@ class NatsOwners:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def renew(self, lease: NodeLease, after: int) -> int | None:
-        headers = {SEQUENCE: str(after), "Nats-Msg-Id": f"{self._life}.lease.{lease.beat}"}
+        headers = {SEQUENCE: str(after), "Nats-Msg-Id": f"{self._life}.lease.{lease.beat}", "Nats-TTL": REMEMBERED}
         try:
             answer = await self._publish(self._names.lease(lease.node), msgspec.msgpack.encode(lease), headers)
         except _Refused as refusal:
@@ -174,11 +177,16 @@ class NatsOwners:
 
     async def leases(self) -> dict[str, NodeLease]:
         leases: dict[str, NodeLease] = {}
-        wanted = {"multi_last": [self._names.lease("*")], "batch": 1000}
-        for _, _, data in await self._get_many(self._names.members, wanted):
-            lease = msgspec.msgpack.decode(data, type=NodeLease)
-            leases[lease.node] = lease
-        return leases
+        wanted = {"next_by_subj": self._names.lease("*"), "batch": LEASES_AT_ONCE}
+        last = 0
+        while True:  # one that is renewed meanwhile has a later place
+            some = await self._get_many(self._names.members, {**wanted, "seq": last + 1})
+            for _, _, data in some:
+                lease = msgspec.msgpack.decode(data, type=NodeLease)
+                leases[lease.node] = lease
+            if len(some) < LEASES_AT_ONCE:
+                return leases
+            last = some[-1][0]
 
     async def changes(self) -> dict[int, Held]:
         async with self._reading:

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -117,7 +118,8 @@ class Ownership:
         self._next_asking = 0.0
         self._tell_again = 0.0
 
-        self._writing = asyncio.Lock()
+        self._writing: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By stream: what was just written is known when more is."""
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._has_looked = asyncio.Event()
@@ -333,7 +335,7 @@ class Ownership:
                     _, hanging = await asyncio.wait(list(self._acts), timeout=1)
                     await cancel_all(hanging)
                 others = [node for node in self._nodes.live() if node != self._node]
-                await self._release({shard: wished(shard, others) for shard in self._mine})
+                await self._hand_over({shard: wished(shard, others) for shard in self._mine})
                 self._membership.state = "left"
                 self._lease.end()
                 await self._membership.look()
@@ -468,9 +470,9 @@ class Ownership:
             return LOOK
         live = tuple(sorted({*self._nodes.live(), self._node}))
         take, wait = self._takeable(live)
-        if take:
-            self._busy.update(take)
-            self._start(self._take(take))
+        self._busy.update(take)
+        for shards in self._by_stream(take):
+            self._start(self._take(shards))
         at = self._now()
         if live != self._live or at >= self._next_asking:
             self._live = live
@@ -517,7 +519,7 @@ class Ownership:
     # Taking.
 
     async def _take(self, shards: Sequence[int]) -> None:
-        """Become the owner of shards that are free, as far as nobody else is faster."""
+        """Become the owner of shards of one stream that are free, as far as nobody else is faster."""
         former: dict[Life, list[int]] = {}
         try:
             wishes: dict[int, Held] = {}
@@ -529,7 +531,7 @@ class Ownership:
                 if owner.node and owner.life != self.life:
                     former.setdefault(Life(owner.node, owner.life), []).append(shard)
             self._former += former  # they must not be forgotten, although they will own nothing
-            async with self._writing:
+            async with self._writing[self._ground.stream_of(shards[0])]:
                 stored = await self._ground.write(wishes)
             self._doubted.update(shard for shard in shards if shard not in stored)
             self._learn(stored)
@@ -579,9 +581,11 @@ class Ownership:
                 log.exception("%d shards cannot be run yet.", len(shards))
             await asyncio.sleep(1)
             shards = {shard: well for shard, well in shards.items() if self._mine.get(shard) == epochs[shard]}
-        for shard in shards:
-            if self._mine.get(shard) == epochs[shard]:
-                self._here[shard] = 1
+        lost = [shard for shard in shards if self._mine.get(shard) != epochs[shard]]
+        if lost:  # while it was asked what they have to do
+            self._holder.lost(lost)
+        for shard in shards.keys() - lost:
+            self._here[shard] = 1
         self._tell_waiting()
 
     # Handing over.
@@ -614,7 +618,7 @@ class Ownership:
             await asyncio.sleep(self._pause)
             group = self._next_group()
             if group and self._membership.state == "here" and self._lease.is_valid():
-                self._start(self._release(group))
+                self._start(self._hand_over(group))
 
     def _next_group(self) -> dict[int, str]:
         """Return what to hand over next: all of one stream, so that it is one write here, and one there."""
@@ -643,47 +647,62 @@ class Ownership:
                 asked = [self._ground.ask(node, [], "fetch", some) for node, some in trees.items() if node]
                 await asyncio.gather(*asked)
 
-    async def _release(self, shards: Mapping[int, str]) -> None:
+    async def _hand_over(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
-        assert self._holder is not None
         self._busy.update(shards)
         try:
             await self._have_fetched(shards)
-            for shard in shards:
-                self._here[shard] = 0
-            ended_well = True
-            try:
-                await self._holder.let_go(list(shards))
-            except Exception:
-                log.exception("%d shards were not let go of well.", len(shards))
-                ended_well = False
-            # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
-            let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
-            releases = {
-                shard: Held(epoch.sequence, Owner(epoch.number + 1, "", self.life, shards[shard], ended_well))
-                for shard, epoch in let_go.items()
-            }
-            while True:
-                try:
-                    async with self._writing:
-                        stored = await self._ground.write(releases)
-                    break
-                except Full as error:
-                    if self._membership.state == "here":
-                        log.warning("%d shards stay here: %s", len(releases), error)
-                        self._mine.update(let_go)
-                        await self._gain(dict.fromkeys(let_go, ended_well))
-                        return
-                    await asyncio.sleep(1)
-                except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
-                    log.warning("%d shards are not released yet: %s", len(releases), error)
-                    await asyncio.sleep(1)
-            self._learn(stored)
-            self._doubted.update(shard for shard in releases if shard not in stored)
+            # A stream that nothing can be written to keeps no other waiting.
+            groups = ({shard: shards[shard] for shard in group} for group in self._by_stream(shards))
+            for error in await asyncio.gather(*map(self._release, groups), return_exceptions=True):
+                if error is not None:
+                    raise error
         finally:
             self._busy.difference_update(shards)
             self._unsettled.update(shards)
             self._wake.set()
+
+    async def _release(self, shards: Mapping[int, str]) -> None:
+        """Let go of shards of one stream, each for whom it is named with."""
+        assert self._holder is not None
+        for shard in shards:
+            self._here[shard] = 0
+        ended_well = True
+        try:
+            await self._holder.let_go(list(shards))
+        except Exception:
+            log.exception("%d shards were not let go of well.", len(shards))
+            ended_well = False
+        # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
+        let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
+        releases = {
+            shard: Held(epoch.sequence, Owner(epoch.number + 1, "", self.life, shards[shard], ended_well))
+            for shard, epoch in let_go.items()
+        }
+        while releases:
+            try:
+                async with self._writing[self._ground.stream_of(next(iter(releases)))]:
+                    stored = await self._ground.write(releases)
+            except Full as error:
+                if self._membership.state == "here":
+                    log.warning("%d shards stay here: %s", len(releases), error)
+                    self._mine.update(let_go)
+                    await self._gain(dict.fromkeys(let_go, ended_well))
+                    return
+                await asyncio.sleep(1)
+            except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
+                log.warning("%d shards are not released yet: %s", len(releases), error)
+                await asyncio.sleep(1)
+            else:
+                self._learn(stored)
+                self._doubted.update(shard for shard in releases if shard not in stored)
+                return
+
+    def _by_stream(self, shards: Iterable[int]) -> Iterable[list[int]]:
+        groups: dict[int, list[int]] = {}
+        for shard in shards:
+            groups.setdefault(self._ground.stream_of(shard), []).append(shard)
+        return groups.values()
 
 
 @functools.lru_cache(maxsize=8)
