@@ -76,7 +76,9 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
         assert sapwood(tmp_path, "call", "CellTally:a", "hit", **environment).stdout.strip() == "3"
         (pid,) = re.findall(r"node-1  process (\d+)", said.read_text())
         assert json.loads((folder / "node-1" / "operator.json").read_text())["pid"] == int(pid)
-        assert f"SAPWOOD_NODE=node-0 sapwood serve app:app --port {port} --data {folder}/node-0" in said.read_text()
+        for n in (0, 1):
+            again = f"SAPWOOD_NODE=node-{n} sapwood serve app:app --port {port + n} --data {folder}/node-{n}"
+            assert again in said.read_text()
 
         end = time.monotonic() + 60
         while True:  # shards are on their way for a while, so that both nodes get their share
@@ -85,6 +87,25 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
             if sum(node["shards"] for node in seen["nodes"]) == 4096:
                 break
             assert time.monotonic() < end, seen
+
+        for wrong, why in (
+            (["--cluster", "other"], "is that of the cluster 'sapwood', and two must not share one."),
+            (["--archive", (tmp_path / "nowhere").as_uri()], "is not there: this machine has no such folder."),
+            (["--at", "2999-01-01T00:00:00Z"], "That time has not come yet."),
+            ([], "Nodes are running: node-0, node-1. Stop them first."),
+        ):
+            refused = sapwood(tmp_path, "cluster", "restore", *wrong, **environment)
+            assert refused.returncode == 1
+            assert why in " ".join(refused.stderr.split())
+        part = sapwood(tmp_path, "cluster", "backup", "copy", "CellTally:a/CellTally:b", **environment)
+        assert "a tree is copied and put back as a whole: say CellTally:a." in " ".join(part.stderr.split())
+
+        (tree,) = json.loads(sapwood(tmp_path, "cluster", "trees", "--json", **environment).stdout)
+        (killed,) = re.findall(rf"{tree['node']}  process (\d+)", said.read_text())
+        os.kill(int(killed), signal.SIGKILL)
+        other = folder / ("node-1" if tree["node"] == "node-0" else "node-0")
+        waited = sapwood(tmp_path, "call", "CellTally:a", "hit", "--data", str(other))
+        assert waited.stdout.strip() == "4", waited
     finally:
         cell.send_signal(signal.SIGINT)
         code = cell.wait(90)

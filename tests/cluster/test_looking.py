@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.cluster.servers import Nats
 
+from sapwood.cli.cell import free_ports
 from sapwood.errors import UsageError
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster import looking
@@ -106,6 +107,32 @@ async def test_what_the_archive_does_not_have_yet_is_counted(cell: Nats, node: A
     assert seen.streams[0].unarchived == seen.streams[0].last - 2
     assert seen.streams[1].archived is None
     assert seen.streams[1].unarchived == seen.streams[1].last - seen.streams[1].first + 1
+
+
+async def test_an_archive_that_another_cluster_writes_to_is_told_of(cell: Nats, node: Any, watch: Any) -> None:
+    names = await found(node, "sapwood", Layout())
+    await own(node, names, [0], "anna")
+    last = (await look(watch, "sapwood")).streams[0].last
+    archive = MemoryArchive()
+    line = Line(last + 7, time.time(), names.owner(0), b"")
+    await archive.put(segment_key(0, last + 1), pack_segment(0, last + 1, last + 7, [line]))
+
+    seen = await look(watch, "sapwood", archive=archive)
+
+    told = f"Stream sapwood-log-0 ends at {last}, and the archive has them up to {last + 7}: another cluster writes"
+    assert [one for one in seen.troubles if one.startswith(told)]
+
+
+async def test_whoever_is_asked_in_vain_is_told_of(cell: Nats, node: Any, watch: Any) -> None:
+    await found(node, "sapwood", Layout())
+    (nowhere,) = free_ports(1)
+
+    seen = await look(watch, "sapwood", monitors=[*monitors(cell)[:1], f"http://127.0.0.1:{nowhere}", "no address"])
+
+    assert [one for one in seen.troubles if one.startswith("Nothing answers")] == [
+        f"Nothing answers at {where}: what its server holds was not compared."
+        for where in (f"http://127.0.0.1:{nowhere}", "no address")
+    ]
 
 
 async def test_a_server_that_is_gone_is_told_of(tmp_path: Any) -> None:

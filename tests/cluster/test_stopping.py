@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.cluster.lost_app import LostWorker
 from tests.cluster.processes import Nodes
 from tests.cluster.servers import S3, Nats
 
+from sapwood.cli.cell import free_ports
 from sapwood.client import connect
 
 APP = f"{Path(__file__).with_name('lost_app.py')}:app"
@@ -45,6 +49,20 @@ async def test_a_node_stops_in_time_though_nobody_takes_its_shards(tmp_path: Pat
             assert "ERROR" not in said
     finally:
         cell.remove()
+
+
+def test_a_node_that_waits_for_servers_that_are_not_there_can_be_interrupted(tmp_path: Path) -> None:
+    told = {"SAPWOOD_NATS": f"nats://node:secret@127.0.0.1:{free_ports(1)[0]}", "SAPWOOD_ARCHIVE": tmp_path.as_uri()}
+    command = [sys.executable, "-m", "sapwood", "serve", APP, "--port", "0", "--data", str(tmp_path / "data")]
+    node = subprocess.Popen(command, env={**os.environ, **told}, stderr=subprocess.PIPE, text=True)
+    assert node.stderr is not None
+    assert "connection refused" in node.stderr.readline()
+
+    began = time.monotonic()
+    node.send_signal(signal.SIGINT)
+    _, said = node.communicate(timeout=30)
+    assert time.monotonic() - began < BUSY
+    assert "Traceback" not in said
 
 
 async def test_a_node_ends_that_stood_still_until_another_process_had_its_name(

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.servers import Nats
 from tests.unit.logged_trees import Place, a_root
 
+from sapwood.cli.cluster import told
 from sapwood.errors import Unavailable
 from sapwood.kernel.chain import tree_id
 from sapwood.kernel.ports import Entry, Epoch
@@ -137,8 +138,15 @@ async def test_a_damaged_disk_is_found_and_repaired_and_nothing_is_lost(stored: 
 
 async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -> None:
     info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
-    stored.cell.kill(stored.cell.number_of(info.cluster.replicas[0].name))
+    gone = info.cluster.replicas[0].name
+    stored.cell.kill(stored.cell.number_of(gone))
     await asyncio.sleep(6)
+    seen = await stored.verify()
+    assert (seen.is_whole, seen.offline) == (True, [gone])
+    assert [str(line) for line in told(seen)][1:] == [
+        f"Server {gone} is offline: what it holds was not looked at.",
+        "Everything else is whole.",
+    ]
 
     with pytest.raises(Unavailable, match="Not all copies of sapwood-log-0 are there"):
         await refill(stored.connection, stored.names, stored.archive, 0)

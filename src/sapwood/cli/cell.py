@@ -6,6 +6,7 @@ start. What agents have is kept in the folder, and found again.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -84,7 +86,9 @@ class Cell:
             ends.callback((self._folder / FILE).unlink, missing_ok=True)
             servers = [ends.enter_context(self._server(n)) for n in range(SERVERS)]
             if not self._well([f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
-                return self._did_not_start(f"NATS did not start. Its logs are in {self._folder}.")
+                whys = {why for port in self._monitors if (why := _complaint(f"http://127.0.0.1:{port}/healthz"))}
+                said = f" It says: {'; '.join(sorted(whys))}." if whys else ""
+                return self._did_not_start(f"NATS did not start.{said} Its logs are in {self._folder}.")
             nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
             if not self._well([f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
                 return self._did_not_start("The app did not start. What its nodes said is above.")
@@ -162,7 +166,7 @@ class Cell:
 
     def _did_not_start(self, why: str) -> int:
         if not self._stopping.is_set():
-            print(why, file=sys.stderr, flush=True)
+            print(f"error: {why}", file=sys.stderr, flush=True)
         return 1
 
     def _well(self, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:
@@ -188,8 +192,10 @@ class Cell:
             print(f"  nats-{n}  process {servers[n].pid}  {where}")
         print(f"  archive {self._archive}")
         print(f"All nodes answer for all agents. Look at it: . {file} && sapwood cluster status")
-        again = " ".join(map(shlex.quote, ["sapwood", *self._arguments(0)]))
-        print(f"A node that was killed is started again with: . {file} && SAPWOOD_NODE=node-0 {again}")
+        print("A node that was killed is started again with:")
+        for n in range(len(self._ports)):
+            again = " ".join(map(shlex.quote, ["sapwood", *self._arguments(n)]))
+            print(f"  . {file} && SAPWOOD_NODE=node-{n} {again}")
         print("Ctrl-C stops it; what the agents have is kept.\n", flush=True)
 
     def _watch(self, processes: dict[str, subprocess.Popen[bytes]]) -> None:
@@ -278,6 +284,17 @@ def _answers(url: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _complaint(url: str) -> str | None:
+    """Return why a NATS server says that it is not well; None: it is, or says nothing."""
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return None
+    except urllib.error.HTTPError as error:
+        return str(json.loads(error.read()).get("error", error.reason))
+    except (OSError, ValueError):
+        return None
 
 
 def _check_free(port: int) -> None:

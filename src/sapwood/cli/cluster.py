@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Parameter
@@ -13,10 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sapwood.address import Address
 from sapwood.cli.loading import EXTRA_OF
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
+from sapwood.kernel.backup import root_of
 from sapwood.runtimes.cluster.leases import LEASE, RENEWAL
 from sapwood.runtimes.cluster.listing import Listed
 from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream, differing
@@ -142,7 +143,7 @@ def verify(
 ) -> int:
     """Check everything that is stored: walk all chains, and compare the copies of the log and the archive.
 
-    Exits with 1 if something is not whole. Nodes may run meanwhile.
+    Exits with 1 if something is not whole, or not there. Nodes may run meanwhile.
     """
     console = Console(stderr=True)
 
@@ -167,7 +168,7 @@ def verify(
     else:
         for line in told(found):
             Console(soft_wrap=True, highlight=False).print(line)
-    return 0 if found.is_whole else 1
+    return 0 if found.is_whole and not found.offline else 1
 
 
 def told(found: Verified) -> Iterator[Text]:
@@ -192,8 +193,10 @@ def told(found: Verified) -> Iterator[Text]:
         yield Text(f"The copies of stream {stream} were made anew from one that is whole.", "yellow")
     for why in found.unrepaired:
         yield Text(f"Not repaired: {why}", "red")
+    for server in found.offline:
+        yield Text(f"Server {server} is offline: what it holds was not looked at.", "red")
     if found.is_whole:
-        yield Text("Everything is whole.", "green")
+        yield Text(f"Everything {'else ' if found.offline else ''}is whole.", "green")
 
 
 @cluster.command
@@ -215,8 +218,7 @@ def backup(
     async def copy() -> int:
         from sapwood.cli.recovering import back_up, moment
 
-        root = None if address is None else Address.parse(address).root
-        return await back_up(nats, cluster, _archive(archive), folder, root, moment(at))
+        return await back_up(nats, cluster, _archive(archive), folder, root_of(address), moment(at))
 
     print(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
 
@@ -228,15 +230,15 @@ def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: A
     Its streams have to be empty or not there, and no node may run. Exits with 1 if trees did not come back whole.
     """
 
-    async def begin() -> Recovered:
-        from sapwood.cli.recovering import moment, restore
+    async def begin() -> tuple[Recovered, Iterator[str]]:
+        from sapwood.cli.recovering import moment, restore, told
 
-        return await restore(nats, cluster, _archive(archive), moment(at))
+        until = moment(at)
+        result = await restore(nats, cluster, _archive(archive), until)
+        return result, told(result, until)
 
-    result = _ask(begin())
-    from sapwood.cli.recovering import told as told_of
-
-    for line in told_of(result):
+    result, lines = _ask(begin())
+    for line in lines:
         print(line)
     return 1 if result.lost else 0
 
@@ -324,6 +326,9 @@ def _archive(url: str | None) -> Any:
         return None
     from sapwood.runtimes.cluster.s3_archive import ObjectArchive
 
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        raise UsageError(f"The archive {url} is not there: this machine has no such folder.")
     return ObjectArchive(url)
 
 

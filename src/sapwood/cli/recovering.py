@@ -20,7 +20,7 @@ from sapwood.kernel.restoring import State
 from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.own_archive import looking_at, setup_of
+from sapwood.runtimes.cluster.own_archive import looking_at, setup_of, url_of
 from sapwood.runtimes.cluster.recovery import (
     Recovered,
     check_no_nodes,
@@ -40,6 +40,8 @@ def moment(text: str | None) -> float | None:
         at = None
     if at is None or at.tzinfo is None:
         raise UsageError(f"{text!r} is no time with a zone. Write it as 2026-11-16T05:00:00Z or …+01:00.")
+    if at.timestamp() > time.time():
+        raise UsageError("That time has not come yet.")
     return at.timestamp()
 
 
@@ -52,8 +54,6 @@ async def back_up(
     from sapwood.runtimes.cluster.replicas import NatsReplicas
     from sapwood.runtimes.cluster.shipping import Shipper
 
-    if at is not None and at > time.time():
-        raise UsageError("That time has not come yet.")
     async with looking_at(nats, cluster, archive, "sapwood cluster backup") as (connection, names):
         if at is None:
             log = NatsLog(connection, names)
@@ -94,8 +94,13 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
 async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -> Recovered:
     """Have a cluster whose log is empty begin with what the archive has."""
     setup = await setup_of(archive)
-    if setup is None:  # it is nobody's: there is nothing in it
-        return Recovered()
+    if setup is None:
+        raise UsageError(f"The archive {url_of(archive)} has nothing. No cluster ever had it: is it the right one?")
+    if setup.cluster != cluster:
+        raise UsageError(
+            f"The archive {url_of(archive)} is that of the cluster {setup.cluster!r}, and two must not share one. "
+            f"Restore it by that name: --cluster {setup.cluster}. To try it, take other NATS servers and a copy of it."
+        )
     connection: Any = await connect(nats, "sapwood cluster restore", in_hurry=True)
     try:
         await check_no_nodes(connection, Names(cluster, setup.layout))  # before there is a log that they could write to
@@ -103,26 +108,25 @@ async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -
         if names.layout != setup.layout:
             raise UsageError(
                 f"The cluster {cluster!r} has {names.layout.streams} streams, and that of the archive has "
-                f"{setup.layout.streams}: that cannot be changed. Restore into another cluster, or delete the streams "
-                "of this one."
+                f"{setup.layout.streams}: that cannot be changed. Delete the streams of this one first."
             )
         return await restore_everything(connection, names, archive, at)
     finally:
         await connection.close()
 
 
-def told(result: Recovered) -> Iterator[str]:
+def told(result: Recovered, at: float | None = None) -> Iterator[str]:
     """Return what came back, in lines."""
-    if not result.newest and not result.parked:
-        yield "The archive has nothing."
-        return
     yield (
         f"{counted(result.trees, 'trees')} with {counted(result.messages, 'messages')} are in the log again, "
         f"{counted(result.parked, 'parked trees')} in the archive, and {counted(result.alarms, 'alarms')}."
     )
     for stream, newest in sorted(result.newest.items()):
         yield f"Stream {stream} came back up to {_when(newest)}."
-    yield "What was stored later did not reach the archive and is lost: that may be the last 10 seconds."
+    if at is None:
+        yield "What was stored later did not reach the archive and is lost: that may be the last 10 seconds."
+    else:
+        yield f"What was stored after {_when(at)} is left out. `sapwood cluster backup --at …` still finds it."
     for tree, why in result.lost.items():
         yield f"{tree}: {why}"
 

@@ -369,7 +369,13 @@ class Server(uvicorn.Server):
         """Whether it ended by itself: its node can never answer again."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        starting = asyncio.ensure_future(super().startup(sockets=sockets))
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=0.1)
+            if self.should_exit and not starting.done():  # it may wait for a cluster that does not answer
+                starting.cancel()
+                return
+        await starting
         if self.started:
             _write_secret(self._file, {"url": self._url, "token": self._token, "pid": os.getpid()})
             pages = [f"{self._url}{path}" for path in page_paths(self._app)]

@@ -85,6 +85,18 @@ def _cut(tree: Tree) -> list[Part]:
     return parts
 
 
+def root_of(address: str | None) -> Address | None:
+    """Return the root whose tree is meant; None: all trees."""
+    if address is None:
+        return None
+    found = Address.parse(address)
+    if found != found.root:
+        raise UsageError(
+            f"{found} is in the tree of {found.root}, and a tree is copied and put back as a whole: say {found.root}."
+        )
+    return found
+
+
 async def back_up(node: Node, target: Path, root: Address | None) -> int:
     """Copy one tree, or all, whichever node runs them; return how many there were."""
     if node.keeper is not None:

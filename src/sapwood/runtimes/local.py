@@ -128,7 +128,8 @@ class LocalRuntime:
             if (folder / COPIES).exists():
                 raise UsageError(
                     f"The data folder {str(folder)!r} is a cluster's: it has copies of some trees, and the cluster has "
-                    "them all. Take another folder; `sapwood backup` puts what the cluster has into one."
+                    "them all. A node of it has to be told its NATS servers, with SAPWOOD_NATS, which is not set. Else "
+                    "take another folder; `sapwood backup` puts what the cluster has into one."
                 )
             arrange(folder, ALONE, self._files)
         except BaseException:

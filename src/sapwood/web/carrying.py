@@ -133,6 +133,22 @@ async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope
         await _excuse(f"The process of {root}", scope, receive, send, was_asked=False)
 
 
+async def relay_to(
+    far: Far, root: Address, verb: str, message: bytes, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let whoever runs a tree, now or soon, answer a request that this message says all of."""
+    replayed = Replayed(receive)
+
+    async def once() -> None:
+        replayed.again()
+        await relay(far.open(verb, root, message), scope, replayed.receive, send, replayed=replayed)
+
+    try:
+        await far.follow(root, once)
+    except Unavailable:
+        await _excuse("The agent's process", scope, receive, send, was_asked=False)
+
+
 def told_of(place: Place, scope: Scope) -> Carried:
     """Return what the other node is told of a request or a socket."""
     facts = {name: scope[name] for name in FACTS if name in scope}

@@ -34,7 +34,7 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.kernel.actor import Actor, row_id
-from sapwood.kernel.backup import back_up, restore
+from sapwood.kernel.backup import back_up, restore, root_of
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
@@ -44,7 +44,7 @@ from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import ROOT_STEM, Tree
 from sapwood.storage.database import Database
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
-from sapwood.web.carrying import answer_relayed, relay
+from sapwood.web.carrying import answer_relayed, relay_to
 from sapwood.web.counting import busiest, counted, name_of, silent
 from sapwood.web.errors import status_of
 from sapwood.web.routed import Routed
@@ -443,13 +443,13 @@ class Operator:
 
     async def back_up(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
-        return await back_up(self._node, Path(folder), None if address is None else Address.parse(address).root)
+        return await back_up(self._node, Path(folder), root_of(address))
 
     async def restore(self, folder: str, address: str | None = None) -> int:
         """Put all trees of a backup back, or one; return how many."""
         if not (Path(folder) / "trees").is_dir():
             raise UsageError(f"{folder!r} is no backup: it has no folder 'trees'.")
-        return await restore(self._node, Path(folder), None if address is None else Address.parse(address).root)
+        return await restore(self._node, Path(folder), root_of(address))
 
 
 class OperatorDoor:
@@ -518,7 +518,7 @@ class OperatorDoor:
         root = Address.parse(str(address)).root
         if self._node().owns(root):
             return await self._do(what, asked)
-        return Routed(partial(relay, far.open(OPERATE, root, message)))
+        return Routed(partial(relay_to, far, root, OPERATE, message))
 
     async def _answered(self, answer: Awaitable[Response]) -> Response:
         try:

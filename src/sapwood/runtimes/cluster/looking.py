@@ -133,9 +133,8 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     }
     leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
     streams = await _streams(connection, names, every, monitors)
-    servers = [
-        server for server in await asyncio.gather(*(asyncio.to_thread(_server, url) for url in monitors)) if server
-    ]
+    told = dict(zip(monitors, await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors)), strict=True))
+    servers = [server for server in map(_server, told.values()) if server]
     if archive is not None:
         streams = [await _archived(archive, number, stream) for number, stream in zip(every, streams, strict=True)]
     alive = {(node.name, leases[node.name].life) for node in nodes if node.is_alive}
@@ -150,7 +149,10 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
         servers=servers,
         troubles=[],
     )
-    return msgspec.structs.replace(seen, troubles=list(_troubles(seen)))
+    silent = [
+        f"Nothing answers at {url}: what its server holds was not compared." for url, said in told.items() if not said
+    ]
+    return msgspec.structs.replace(seen, troubles=[*_troubles(seen), *silent])
 
 
 async def names_of(connection: Any, cluster: str) -> Names:
@@ -238,6 +240,13 @@ async def _stream(connection: Any, name: str, held: Mapping[tuple[str, str], Map
     )
 
 
+async def offline(connection: Any, names: Names) -> list[str]:
+    """Return the servers that have copies of the log, and are not there."""
+    every = range(names.layout.streams * names.layout.cells)
+    streams = await asyncio.gather(*(_stream(connection, names.stream(number), {}) for number in every))
+    return sorted({copy.server for stream in streams for copy in stream.copies if copy.is_offline})
+
+
 def differing(stream: Stream) -> list[Copy]:
     """Return the copies that hold something else than most others do, of those that are known."""
     known = [copy for copy in stream.copies if copy.messages is not None]
@@ -269,8 +278,7 @@ def _told(url: str) -> dict[str, Any]:
     return told
 
 
-def _server(url: str) -> Server | None:
-    told = _told(url)
+def _server(told: Mapping[str, Any]) -> Server | None:
     room = (told.get("config") or {}).get("max_storage", 0)
     return Server(told["name"], told.get("storage", 0), room) if told and room > 0 else None
 
@@ -317,6 +325,11 @@ def _troubles(seen: Seen) -> Iterable[str]:
                 yield f"Stream {stream.name}: server {copy.server} is offline."
             elif not copy.is_current:
                 yield f"Stream {stream.name}: server {copy.server} is {copy.behind} entries behind."
+        if (stream.archived or 0) > stream.last and stream.copies:
+            yield (
+                f"Stream {stream.name} ends at {stream.last}, and the archive has them up to {stream.archived}: "
+                "another cluster writes to the archive, or the stream was made anew. Nothing of it is copied now."
+            )
         if (stream.late or 0.0) > LATE:
             yield f"Stream {stream.name}: the archive is {stream.late:.0f} seconds behind."
         for copy in differing(stream):

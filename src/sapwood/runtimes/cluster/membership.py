@@ -178,7 +178,7 @@ class Membership:
             await asyncio.sleep(0.02)  # that replica is behind: what it says of others is old too
         lived, before = set(self.nodes.live()), self.nodes.leases()
         dead = self.nodes.viewed(leases, asked=sent, answered=self._now())
-        if gone := [life.node for life in dead if self._is_news(life, before, leases)]:
+        if gone := [_called(life, leases) for life in dead if self._is_news(life, before, leases)]:
             log.info("Gone: %s", ", ".join(sorted(gone)))
         if dead or not self.lease.is_checked or lived != set(self.nodes.live()):
             self._changed(bool(dead))
@@ -192,6 +192,12 @@ class Membership:
         if lease is None or lease.life != life.life or lease.state != "left":
             return True
         return then is not None and then.life == life.life and then.state != "left"
+
+
+def _called(life: Life, leases: Mapping[str, NodeLease]) -> str:
+    """Return what to call a node that is gone: another process may have its name."""
+    lease = leases.get(life.node)
+    return life.node if lease is None or lease.life == life.life else f"the former {life.node}"
 
 
 def settle(waiting: Iterable[asyncio.Future[None]]) -> None:

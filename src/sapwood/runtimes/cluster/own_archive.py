@@ -138,7 +138,7 @@ async def _claim(connection: Any, names: Names, archive: Archive) -> None:
     """The same, of an archive that was compared."""
     await archive.put(ID, uuid.uuid4().hex.encode(), only_new=True)
     has = (await archive.get(ID) or b"").decode()
-    wished = msgspec.json.encode(Own(has, _url(archive)))
+    wished = msgspec.json.encode(Own(has, url_of(archive)))
     own = await said_first(connection.jetstream(timeout=10), names.members, names.archive, wished)
     _compare(names, msgspec.json.decode(own, type=Own), has, archive)
 
@@ -167,7 +167,7 @@ async def check_archive(connection: Any, names: Names, archive: Archive) -> None
 def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:
     if own.id == has:
         return
-    url = _url(archive)
+    url = url_of(archive)
     which = (
         f"The cluster {names.cluster!r} has the archive {own.url}, and {url} is another one."
         if url != own.url
@@ -180,5 +180,6 @@ def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:
     )
 
 
-def _url(archive: Archive) -> str:
+def url_of(archive: Archive) -> str:
+    """Return where an archive is, for whoever has to be told."""
     return getattr(archive, "url", "memory://")

@@ -25,6 +25,7 @@ from sapwood.kernel.ports import Archive, Record
 from sapwood.kernel.restoring import heal, read_tree
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Names
+from sapwood.runtimes.cluster.looking import offline
 from sapwood.runtimes.cluster.nats_log import NatsLog
 from sapwood.runtimes.cluster.repairing import ask_to_mend, give_copies, lacks_copies, refill
 from sapwood.runtimes.cluster.replicas import NatsReplicas
@@ -79,6 +80,8 @@ class Verified(msgspec.Struct):
     """Trees that their owners stored anew."""
     unrepaired: list[str] = msgspec.field(default_factory=list[str])
     """Why something was not repaired."""
+    offline: list[str] = msgspec.field(default_factory=list[str])
+    """Servers that were not there: what they hold was not looked at."""
 
     @property
     def is_whole(self) -> bool:
@@ -112,6 +115,7 @@ async def verify(
         refilled=did.refilled,
         mended=did.mended,
         unrepaired=did.unrepaired if not found.is_whole else [],
+        offline=await offline(connection, names),
     )
 
 
