@@ -4,6 +4,7 @@
     python benchmarks/capacity.py --print              print them instead
     python benchmarks/capacity.py --print awake=0.05   the same with another assumption
 
+It needs a checkout: the figures of the last run and the page lie beside it.
 Whatever has not been measured is shown as a dash, and so is all that follows from it.
 """
 
@@ -33,6 +34,7 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6}
 
 Line = dict[str, Any]
 
+DISK = "durable increment on disk, 64 in flight, beside bare apsw"
 COMMIT = "a replicated commit of 4 KiB of rows, beside a bare fenced publish of the same bytes"
 COMMITS = "64 agents committing 4 KiB of rows, beside the bare engine with atomic batches"
 CALL = "call to an agent on another node, beside a bare NATS request and a local call"
@@ -99,10 +101,14 @@ class Need:
 
     awake: float
     commits: float
-    nodes: int | None
     cells: int | None
-    stored: float | None
-    """GB in S3."""
+    """Each is that of a cluster of its own."""
+    nodes: int | None
+    """Those of all clusters."""
+    trees: float
+    """GB that trees take in S3."""
+    history: float | None
+    """GB that the second copy of the log takes there."""
     written: float | None
     """Objects written to S3 in a month."""
     read: float
@@ -114,24 +120,27 @@ def need(agents: int, figures: Figures, assumed: Assumed) -> Need:
     awake = agents * assumed.awake
     commits = awake * assumed.commits
     memory, rate, size = figures[LIVE], figures[COMMITS], figures.bytes_of(COMMITS)
-    nodes = cells = stored = written = dollars = None
+    nodes = cells = history = written = dollars = None
     if memory is not None and rate is not None:
-        by_memory = awake * memory * 1024 / (assumed.node_memory * 1e9)
-        # One more than is needed, and never fewer than three: one may be lost, or be restarted.
-        nodes = max(3, 1 + math.ceil(max(by_memory, commits / rate) / assumed.full))
         cells = max(1, math.ceil(commits / (rate * assumed.full)))
+        by_memory = awake * memory * 1024 / (assumed.node_memory * 1e9)
+        # Each cell is that of a cluster. It has one node more than it needs, and never fewer than three: one may be
+        # lost, or be restarted.
+        nodes = cells * max(3, 1 + math.ceil(max(by_memory, commits / rate) / assumed.full / cells))
+    trees = agents * assumed.size * 1e3 / 1e9
     # To be parked takes a snapshot and a mark; to be woken, both.
     parked = agents * assumed.wakes * 30
     read = 2 * parked
     if size is not None and cells is not None:
         bytes_a_second = commits * assumed.mean * size
-        stored = (agents * assumed.size * 1e3 + bytes_a_second * assumed.kept * 86400) / 1e9
+        history = bytes_a_second * assumed.kept * 86400 / 1e9
         segments = max(cells * STREAMS * MONTH / SEGMENT_SECONDS, bytes_a_second * MONTH / SEGMENT)
         written = 2 * parked + segments + bytes_a_second * MONTH / SNAPSHOT
-    if nodes is not None and cells is not None and stored is not None and written is not None:
-        dollars = nodes * assumed.node_price + 3 * cells * assumed.server_price + stored * assumed.gigabyte_price
+    if nodes is not None and cells is not None and history is not None and written is not None:
+        dollars = nodes * assumed.node_price + 3 * cells * assumed.server_price
+        dollars += (trees + history) * assumed.gigabyte_price
         dollars += written / 1e6 * assumed.put_price + read / 1e6 * assumed.get_price
-    return Need(awake, commits, nodes, cells, stored, written, read, dollars)
+    return Need(awake, commits, cells, nodes, trees, history, written, read, dollars)
 
 
 def alone(figures: Figures) -> str:
@@ -143,7 +152,7 @@ def alone(figures: Figures) -> str:
         rows.append((what, NONE if seconds is None else f"{number(1 / seconds)} a second"))
 
     rate("calls of clients, over sockets", "call over a socket to a sub-agent, 64 in flight")
-    rate("durable writes, on disk", "durable increment on disk, 64 in flight, beside bare apsw")
+    rate("durable writes, on disk", DISK)
     rate("scheduled calls that are due at once, on disk", "100,000 calls due at once, in 1,000 trees, on disk, each")
     rows.append(("memory of an agent in use", figures.shown(LIVE)))
     rows.append(
@@ -153,6 +162,18 @@ def alone(figures: Figures) -> str:
     restart = "restart with 100,000 trees and 1,000,000 schedules, 1 % due, first call"
     rows.append(("restart with 100,000 agents and 1,000,000 schedules", figures.shown(restart)))
     return rows_of(("one process, on one core", "measured"), rows)
+
+
+def fall(figures: Figures) -> str:
+    """Return how many fewer durable writes a cluster does than one machine, as a paragraph."""
+    seconds, rate = figures[DISK], figures[COMMITS]
+    on_disk, in_cluster = NONE if seconds is None else number(1 / seconds), NONE if rate is None else number(rate)
+    return (
+        f"Durable writes are fewer in a cluster. One process on one machine does {on_disk} a second, as the table "
+        f"above has it; one node with one cell of three NATS servers does {in_cluster}, as the table below has it. "
+        "There a write waits for a disk of its own machine; here it travels to three servers, and waits for two of "
+        "their disks. The two writes were not the same either: a counter above, 4 KiB of rows below."
+    )
 
 
 def costs(figures: Figures) -> str:
@@ -183,9 +204,10 @@ def needs(figures: Figures, assumed: Assumed) -> str:
     shown: list[tuple[str, Callable[[Need], float | None], str]] = [
         ("agents in use at the busiest time", lambda one: one.awake, ""),
         ("commits a second", lambda one: one.commits, ""),
-        ("nodes, of one core each", lambda one: one.nodes, ""),
-        ("cells of three NATS servers", lambda one: one.cells, ""),
-        ("in S3", lambda one: one.stored, " GB"),
+        ("cells of three NATS servers, each of a cluster of its own", lambda one: one.cells, ""),
+        ("nodes of all clusters, of one core each", lambda one: one.nodes, ""),
+        ("trees in S3", lambda one: one.trees, " GB"),
+        ("history of the log in S3", lambda one: one.history, " GB"),
         ("objects written to S3 in a month", lambda one: one.written, ""),
         ("objects read from S3 in a month", lambda one: one.read, ""),
         ("dollars a month", lambda one: one.dollars, ""),
@@ -195,7 +217,10 @@ def needs(figures: Figures, assumed: Assumed) -> str:
 
 
 def _cell(value: float | None, unit: str) -> str:
-    return NONE if value is None else f"{number(value)}{unit}"
+    """Return a value as the table has it: what is counted in whole pieces is exact."""
+    if value is None:
+        return NONE
+    return f"{value:,}{unit}" if isinstance(value, int) else f"{number(value)}{unit}"
 
 
 def rows_of(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
@@ -217,6 +242,7 @@ def page(text: str, lines: Iterable[Line], assumed: Assumed) -> str:
     figures = Figures(lines)
     tables = {
         "alone": alone(figures),
+        "fall": fall(figures),
         "costs": costs(figures),
         "assumptions": assumptions(assumed),
         "needs": needs(figures, assumed),

@@ -35,8 +35,9 @@ def test_the_tables_of_the_page_are_made_from_the_last_run(program: dict[str, An
 def test_what_was_not_measured_is_a_dash_and_so_is_what_follows_from_it(program: dict[str, Any]) -> None:
     wanted = program["need"](10_000, figures(program, LIVE=(80.0, "KiB", "")), program["Assumed"]())
 
-    assert (wanted.nodes, wanted.cells, wanted.dollars) == (None, None, None)
+    assert (wanted.nodes, wanted.cells, wanted.history, wanted.dollars) == (None, None, None, None)
     assert program["costs"](figures(program)).count("| – |") == 7
+    assert program["fall"](figures(program)).count("–") == 2
 
 
 def test_what_agents_need_follows_from_figures_and_assumptions(program: dict[str, Any]) -> None:
@@ -46,8 +47,18 @@ def test_what_agents_need_follows_from_figures_and_assumptions(program: dict[str
     wanted = program["need"](1_000_000, known, assumed)
 
     assert (wanted.awake, wanted.commits) == (10_000, 10_000)
-    assert wanted.nodes == 1 + 4  # 10,000 commits take two of them, half full
-    assert wanted.cells == 4
-    assert wanted.stored > 30  # a million of 30 KB, and a week of the log
-    assert wanted.dollars > 5 * assumed.node_price + 12 * assumed.server_price
+    assert wanted.cells == 4  # 10,000 commits take two of them, half full
+    assert wanted.nodes == 4 * 3  # each cell is a cluster, and none has fewer than three
+    assert wanted.trees == 30  # a million of 30 KB
+    assert wanted.history == pytest.approx(3_000 * 10_000 * 7 * 86400 / 1e9)
+    assert wanted.dollars > 12 * assumed.node_price + 12 * assumed.server_price
     assert program["need"](10_000, known, assumed).nodes == 3
+
+
+def test_a_cluster_has_one_node_more_than_its_share_of_the_agents_needs(program: dict[str, Any]) -> None:
+    known = figures(program, LIVE=(100.0, "KiB", ""), COMMITS=(5000.0, "/s", "10000 bytes a message, 8 streams"))
+
+    wanted = program["need"](1_000_000, known, program["Assumed"](node_memory=0.1))
+
+    assert wanted.cells == 4
+    assert wanted.nodes == 4 * (1 + 6)  # 1.024 GB of agents, in nodes of 0.1 GB that are half full: 20.48
