@@ -369,19 +369,28 @@ class Server(uvicorn.Server):
         """Whether it ended by itself: its node can never answer again."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        starting = asyncio.ensure_future(super().startup(sockets=sockets))
-        while not starting.done():
-            await asyncio.wait({starting}, timeout=0.1)
-            if self.should_exit and not starting.done():  # it may wait for a cluster that does not answer
-                starting.cancel()
-                return
-        await starting
+        starting = asyncio.current_task()
+        assert starting is not None
+        watching = asyncio.ensure_future(self._interrupt(starting))
+        try:
+            await super().startup(sockets=sockets)
+        except CancelledError:
+            if not self.should_exit or starting.uncancel():
+                raise
+        finally:
+            watching.cancel()
         if self.started:
             _write_secret(self._file, {"url": self._url, "token": self._token, "pid": os.getpid()})
             pages = [f"{self._url}{path}" for path in page_paths(self._app)]
             log.info("sapwood is running at %s, with its data in %s", self._url, self._app.settings.data)
             if self._options.dev and pages:
                 log.info("open %s", " or ".join(pages))
+
+    async def _interrupt(self, starting: asyncio.Task[Any]) -> None:
+        """Start no more when somebody wants to stop: it may wait for a cluster that does not answer."""
+        while not self.should_exit:  # noqa: ASYNC110 - a signal tells nobody
+            await asyncio.sleep(0.1)
+        starting.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
