@@ -61,8 +61,8 @@ test-all:
     try -n 2 --dist loadfile -m 'not alone' tests/cluster
     # What chats, runs and teams promise, driven by a real Temporal server. What is kept on the disk does not depend on it.
     try -n 4 --dist worksteal --driver temporal -k 'not disk' tests/conformance/test_{chat,runs,teams}_*.py
-    # Those wait for each other's processes most of the time: two files at once.
-    try -n 2 --dist loadfile tests/npm tests/e2e tests/temporal tests/browser
+    # Those wait for each other's processes most of the time: three files at once.
+    try -n 3 --dist loadfile tests/npm tests/e2e tests/temporal tests/browser
     exit $failed
 
 # Would the runs of lives notice? Each way to break sapwood on purpose is found.
