@@ -78,6 +78,8 @@ The same faults, fewer of them, are done in every full run of the tests.
 | longest time in which nobody was answered | {silence:.0f} s |
 
 A client waits 20 s for an answer, and what it did not get counts as unknown: it may be there, once.
+Each round begins with new trees, and a new tree waits for S3: only the archive knows that it is not an old one. So while
+S3 is away at the beginning of a round, nobody is answered.
 
 ## What was checked
 
