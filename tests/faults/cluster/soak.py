@@ -51,6 +51,14 @@ WHAT = {
 }
 
 
+ASKED = {
+    "append": "append an item to a list",
+    "read": "read a list",
+    "plan": "set an alarm",
+    "dig": "start a fiber of several steps",
+    "carry": "have a sub-agent do a run, or ask how it ended",
+}
+
 PAGE = """\
 # A cluster that was broken for {minutes:.0f} minutes
 
@@ -78,8 +86,8 @@ The same faults, fewer of them, are done in every full run of the tests.
 | longest time in which nobody was answered | {silence:.0f} s |
 
 A client waits 20 s for an answer, and what it did not get counts as unknown: it may be there, once.
-Each round begins with new trees, and a new tree waits for S3: only the archive knows that it is not an old one. So while
-S3 is away at the beginning of a round, nobody is answered.
+Each round begins with new trees, and a new tree waits for S3: only the archive knows that it is not an old one. So
+while S3 is away at the beginning of a round, nobody is answered.
 
 ## What was checked
 
@@ -109,7 +117,7 @@ def report(result: dict[str, Any], options: argparse.Namespace) -> str:
         version=version("sapwood"),
         minutes=result["seconds"] / 60,
         found=f"{len(found)} things were" if found else "Nothing was",
-        by_kind="\n".join(f"| answered: `{kind}` | {count:,} |" for kind, count in result["by kind"].items()),
+        by_kind="\n".join(f"| of which {ASKED[kind]} | {count:,} |" for kind, count in result["by kind"].items()),
         p50=1000 * (result["p50"] or 0.0),
         longest=result["longest answer"] or 0.0,
         answering=result["seconds in which somebody was answered"],
