@@ -154,6 +154,18 @@ async def test_a_wrong_password_is_told_at_once_in_one_sentence(
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
 
 
+async def test_a_node_that_may_only_look_is_told_which_user_it_needs(
+    one_nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(founding, "ANSWER", 1.0)
+    connection = await connecting.connect(one_nats.urls.replace("node:node-", "watch:watch-"), "test")
+    try:
+        with pytest.raises(UsageError, match=r"does not let the user 'watch' do this: .*needs a user that may write"):
+            await founding.found(connection, "unfounded", Layout(streams=1, replicas=1))
+    finally:
+        await connection.close()
+
+
 async def test_who_waits_is_told_soon_and_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

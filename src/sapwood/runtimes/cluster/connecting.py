@@ -24,6 +24,7 @@ HURRY = 5.0
 """The same, if somebody waits for it at a terminal."""
 SCHEMES = ("nats", "tls", "ws", "wss")
 REFUSED = "authorization violation"
+DENIED = "permissions violation"
 ELECTION = 120.0
 """Seconds that servers which were reached are waited for while they elect: one takes 4 to 9, several come at once."""
 REACHED = 2
@@ -67,6 +68,8 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
         if is_new and REFUSED in text.lower():
             refused = f"refuse the user {user!r}: is the password right?" if user else "want a user and a password."
             raise UsageError(f"The NATS servers at {where} {refused}")
+        if DENIED in text.lower():
+            connection.denied = f"NATS does not let the user {user or ''!r} do this: {text.removeprefix('nats: ')}."
         last = text
         if now - told.get(text, -inf) > TELL_AGAIN:  # it is tried again twenty times a second
             told[text] = now
@@ -127,6 +130,12 @@ def reason_of(error: Exception) -> str:
 def is_full(code: int, description: str) -> bool:
     """Return whether servers refused something because there is no room for it."""
     return code in NO_RESOURCES or (code == STORE_FAILED and "maximum" in description)
+
+
+def check_allowed(connection: Any) -> None:
+    """Raise `UsageError` if its user may not do what a node has to: the servers do not answer then."""
+    if connection.denied is not None:
+        raise UsageError(f"{connection.denied} A node needs a user that may write: 'node' in deploy/nats/server.conf.")
 
 
 async def answers(connection: Any) -> bool:

@@ -13,7 +13,14 @@ import msgspec
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import ELECTION, NO_RESOURCES, WRONG_SEQUENCE, go_elsewhere, reason_of
+from sapwood.runtimes.cluster.connecting import (
+    ELECTION,
+    NO_RESOURCES,
+    WRONG_SEQUENCE,
+    check_allowed,
+    go_elsewhere,
+    reason_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +53,7 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
     )
     trouble = _Trouble(connection)
     await _make(streams, members, trouble)
-    layout = await said_first(streams, first.members, first.setup, msgspec.json.encode(wished))
+    layout = await said_first(connection, first.members, first.setup, msgspec.json.encode(wished))
     names = Names(cluster, msgspec.json.decode(layout, type=Layout))
     room = await _room(connection)
     logs = [
@@ -109,6 +116,10 @@ class _Trouble:
         self._met = asyncio.get_running_loop().time()
         """Since when we are at the server that we are at."""
 
+    def check_allowed(self) -> None:
+        """Raise `UsageError` if this user may make no streams."""
+        check_allowed(self._connection)
+
     async def leave(self) -> None:
         """Go to another server: the one we met takes questions, and does not answer them."""
         if self._connection.is_connected and asyncio.get_running_loop().time() > self._met + ANSWER:
@@ -166,6 +177,7 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             await streams.add_stream(config)
             return
         except (nats.errors.Error, TimeoutError) as error:
+            trouble.check_allowed()
             if trouble.is_hopeless(error) or asyncio.get_running_loop().time() > end:
                 hint = (
                     _hint(error)
@@ -176,11 +188,12 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             await asyncio.sleep(0.2)
 
 
-async def said_first(streams: Any, stream: str, subject: str, wished: bytes) -> bytes:
+async def said_first(connection: Any, stream: str, subject: str, wished: bytes) -> bytes:
     """Say something unless somebody has; return what was said first."""
     import nats.errors
     import nats.js.errors
 
+    streams = connection.jetstream(timeout=ANSWER)
     end = asyncio.get_running_loop().time() + ELECTION
     while True:
         try:
@@ -191,6 +204,7 @@ async def said_first(streams: Any, stream: str, subject: str, wished: bytes) -> 
                     raise
             return (await streams.get_last_msg(stream, subject)).data
         except (nats.errors.Error, TimeoutError) as error:  # a stream that was just made has nobody to lead it yet
+            check_allowed(connection)
             if asyncio.get_running_loop().time() > end:
                 raise Unavailable(f"Nobody could be told what the cluster is to be like: {error}") from None
             await asyncio.sleep(0.2)

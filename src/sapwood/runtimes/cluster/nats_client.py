@@ -18,6 +18,9 @@ from nats.aio.client import Client
 class NatsClient(Client):
     """A connection whose trouble is always an error of NATS, and told only to whoever waits."""
 
+    denied: str | None = None
+    """What servers last did not let its user do; whoever waits for the answer hears nothing of it."""
+
     async def _process_pong(self) -> None:
         # Whoever sent the ping may have stopped waiting: not a reason to leave the server that answers now.
         if self._pongs and self._pongs[0].done():

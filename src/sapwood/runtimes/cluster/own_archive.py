@@ -139,7 +139,7 @@ async def _claim(connection: Any, names: Names, archive: Archive) -> None:
     await archive.put(ID, uuid.uuid4().hex.encode(), only_new=True)
     has = (await archive.get(ID) or b"").decode()
     wished = msgspec.json.encode(Own(has, url_of(archive)))
-    own = await said_first(connection.jetstream(timeout=10), names.members, names.archive, wished)
+    own = await said_first(connection, names.members, names.archive, wished)
     _compare(names, msgspec.json.decode(own, type=Own), has, archive)
 
 
