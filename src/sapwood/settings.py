@@ -173,7 +173,7 @@ class Settings:
             if self.durability == Durability.REPLICATED and not getattr(self, name):
                 raise UsageError(
                     f"Settings(durability='replicated') keeps everything in NATS and in object storage. "
-                    f"Say where: {name}={example!r}."
+                    f"Say where: {name}={example!r}, or SAPWOOD_{name.upper()}."
                 )
             if self.durability != Durability.REPLICATED and getattr(self, name):
                 raise UsageError(

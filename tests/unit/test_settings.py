@@ -80,7 +80,7 @@ def test_settings_cannot_be_changed_once_made() -> None:
 
 REPLICATED_NEEDS = (
     "Settings(durability='replicated') keeps everything in NATS and in object storage. "
-    "Say where: nats='nats://one,nats://two'."
+    "Say where: nats='nats://one,nats://two', or SAPWOOD_NATS."
 )
 
 

@@ -45,7 +45,7 @@ def usual_target(folder: Path) -> str:
         path = folder / name
         if path.exists() and _assigns_app(path):
             return f"{path.stem}:app"
-    raise UsageError("Neither app.py nor main.py here has an `app`. Say where it is: sapwood dev module:app.")
+    raise UsageError("Neither app.py nor main.py here has an `app`. Say where it is, behind the command: module:app.")
 
 
 def _assigns_app(path: Path) -> bool:

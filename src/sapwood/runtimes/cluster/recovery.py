@@ -205,7 +205,7 @@ async def restore_everything(connection: Any, names: Names, archive: Archive, un
         if there.last >= there.first > 0:
             raise UsageError(
                 f"The stream {names.stream(stream)!r} is not empty. Restoring is for a cluster that has lost its log: "
-                "make its streams anew first."
+                "empty the folders of all NATS servers first, or delete its streams."
             )
     await claim_archive(connection, names, archive)
     await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
