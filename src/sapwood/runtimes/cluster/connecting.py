@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.cancelling import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -91,24 +92,27 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
     async def lost() -> None:
         connection.fail_waiting()
 
+    dialling = asyncio.ensure_future(
+        connection.connect(
+            random.sample(urls, len(urls)),
+            name=name,
+            user=user,
+            password=password,
+            connect_timeout=REACHED,
+            dont_randomize=True,
+            reconnect_to_server_handler=choose,
+            disconnected_cb=lost,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=AGAIN,
+            ping_interval=5,
+            max_outstanding_pings=2,
+            error_cb=trouble,
+            pending_size=64 * 1024 * 1024,
+        )
+    )
     try:
         async with asyncio.timeout(HURRY if in_hurry else PATIENCE):
-            await connection.connect(
-                random.sample(urls, len(urls)),
-                name=name,
-                user=user,
-                password=password,
-                connect_timeout=REACHED,
-                dont_randomize=True,
-                reconnect_to_server_handler=choose,
-                disconnected_cb=lost,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=AGAIN,
-                ping_interval=5,
-                max_outstanding_pings=2,
-                error_cb=trouble,
-                pending_size=64 * 1024 * 1024,
-            )
+            await asyncio.shield(dialling)
         is_new = False
         return connection
     except UsageError:
@@ -117,6 +121,8 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
     except (OSError, nats.errors.Error, TimeoutError) as error:
         reason = last or reason_of(error)
         raise Unavailable(f"No NATS server answers at {where}: {reason.removesuffix('.')}.") from None
+    finally:
+        await cancel_all([dialling])
 
 
 def reason_of(error: Exception) -> str:
