@@ -136,7 +136,9 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
     told = dict(zip(monitors, await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors)), strict=True))
     servers = [server for server in map(_server, told.values()) if server]
     if archive is not None:
-        streams = [await _archived(archive, number, stream) for number, stream in zip(every, streams, strict=True)]
+        streams = [
+            await _archived(connection, archive, number, stream) for number, stream in zip(every, streams, strict=True)
+        ]
     alive = {(node.name, leases[node.name].life) for node in nodes if node.is_alive}
     orphaned = sum(1 for owner in owners.values() if (owner.node, owner.life) not in alive)
     seen = Seen(
@@ -283,8 +285,10 @@ def _server(told: Mapping[str, Any]) -> Server | None:
     return Server(told["name"], told.get("storage", 0), room) if told and room > 0 else None
 
 
-async def _archived(archive: Archive, number: int, stream: Stream) -> Stream:
+async def _archived(connection: Any, archive: Archive, number: int, stream: Stream) -> Stream:
     newest = await _newest_segment(archive, number, stream.last)
+    if newest is not None and newest.last > stream.last and stream.copies:  # both may have grown since it was asked
+        stream = msgspec.structs.replace(stream, last=(await ask(connection, stream.name))["state"]["last_seq"])
     last = stream.first - 1 if newest is None else newest.last
     waiting = max(0, stream.last - last)
     late = stream.written - (stream.begun if newest is None else max(newest.ended, stream.begun)) if waiting else 0.0
