@@ -14,6 +14,8 @@ from tests.faults.running import CHECKOUT
 
 FAULTS = int(os.environ.get("SAPWOOD_CLUSTER_FAULTS", "44"))
 PATIENCE = 1800.0
+ATTEMPTS = 3
+"""How often a mutant is run until it is found out: whoever is cut off tells something old only if it is asked in time."""
 
 pytestmark = [
     pytest.mark.alone,  # leases are seconds: whoever is not given a core in time loses them
@@ -60,6 +62,9 @@ def test_a_node_that_is_struck_where_it_owns_most_tells_nobody_what_is_not_so() 
     ],
 )
 def test_a_cluster_broken_on_purpose_is_found_out(mutant: str, aimed: str, sentence: str) -> None:
-    result = run(mutant=mutant, nodes=3, aimed=aimed, seed=mutant)
-
-    assert any(sentence in told for told in result["violations"]), "\n".join(result["violations"])[:2000]
+    told: list[str] = []
+    for attempt in range(ATTEMPTS):
+        told += run(mutant=mutant, nodes=3, aimed=aimed, seed=f"{mutant}-{attempt}")["violations"]
+        if any(sentence in one for one in told):
+            return
+    raise AssertionError("\n".join(told)[:2000])
