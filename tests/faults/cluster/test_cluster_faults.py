@@ -15,7 +15,7 @@ from tests.faults.running import CHECKOUT
 FAULTS = int(os.environ.get("SAPWOOD_CLUSTER_FAULTS", "44"))
 PATIENCE = 1800.0
 ATTEMPTS = 3
-"""How often a mutant is run until it is found out: whoever is cut off tells something old only if it is asked in time."""
+"""How often a mutant is run until it is found out: who is cut off tells something old only if it is asked in time."""
 
 pytestmark = [
     pytest.mark.alone,  # leases are seconds: whoever is not given a core in time loses them
