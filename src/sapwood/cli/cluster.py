@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -51,6 +52,9 @@ Monitor = Annotated[
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
 
 T = TypeVar("T")
+
+LETTING_GO = 0.1
+"""Seconds that the threads of obstore are given to let go of what they answered; they abort a process that ends first."""
 
 
 @cluster.command
@@ -337,8 +341,15 @@ def _parts(texts: str | None) -> list[str]:
 
 
 def _ask(question: Coroutine[Any, Any, T]) -> T:
+    async def answered() -> T:
+        try:
+            return await question
+        finally:
+            if "obstore" in sys.modules:
+                await asyncio.sleep(LETTING_GO)
+
     try:
-        return asyncio.run(question)
+        return asyncio.run(answered())
     except ModuleNotFoundError as error:
         if EXTRA_OF.get((error.name or "").partition(".")[0]) != "cluster":
             raise
