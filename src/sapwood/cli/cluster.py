@@ -54,7 +54,7 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON,
 T = TypeVar("T")
 
 LETTING_GO = 0.1
-"""Seconds that the threads of obstore are given to let go of what they answered; they abort a process that ends first."""
+"""Seconds that threads of obstore have to let go of what they answered: they abort a process that ends before."""
 
 
 @cluster.command
