@@ -17,7 +17,7 @@ class Server:
     environment: ClassVar[dict[str, str]] = {}
 
     def __init__(self, work: Path, data: Path, **environment: str) -> None:
-        self._told = environment
+        self.told = environment
         self._work = work
         self._data = data
         self._log = work / f"{type(self).__name__.lower()}.log"
@@ -37,7 +37,7 @@ class Server:
     def start(self) -> None:
         with self._log.open("ab") as log:
             command = self.command()  # first: it says where the pages are
-            told = {**os.environ, **self.environment, **self._told}
+            told = {**os.environ, **self.environment, **self.told}
             self._process = subprocess.Popen(command, cwd=self._work, env=told, stdout=log, stderr=log)
         end = time.monotonic() + 60
         while time.monotonic() < end and self._process.poll() is None:

@@ -81,4 +81,5 @@ def accident(request: pytest.FixtureRequest, example: Example) -> Iterator[Accid
     """Runs a test twice: with `accident.now()` nothing happens, or the server is killed and started again."""
     accident = Accident(request.param, example)
     yield accident
+    accident.is_over()
     assert accident.has_happened, "The test never says when the accident happens."

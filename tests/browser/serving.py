@@ -18,6 +18,8 @@ from sapwood.cli.remote import ask
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+SLOW = "0.15"
+"""Seconds per word, with which the fastest helper of an example has something to do for seconds."""
 
 
 class Example(Server):
@@ -51,10 +53,10 @@ class Example(Server):
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         return done.stdout + done.stderr
 
-    def crash(self) -> None:
-        """Kill the process where it stands, and start another."""
+    def crash(self, **environment: str) -> None:
+        """Kill the process where it stands, and start another, which is told this too."""
         with self.away():
-            pass
+            self.told |= environment
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -68,11 +70,16 @@ class Example(Server):
 
 
 class Accident:
-    """What may happen in the middle of a flow: nothing, or the server is killed. The flow has to end the same."""
+    """What may happen in the middle of a flow: nothing, or the server is killed. The flow has to end the same.
+
+    A page comes back within two seconds of a server: where somebody then has to press something while the others are
+    still at work, the next process works more slowly, until the test is over.
+    """
 
     def __init__(self, kind: Literal["calm", "killed"], example: Example) -> None:
         self._kind = kind
         self._example = example
+        self._usual: dict[str, str] = {}
         self.has_happened = False
 
     @property
@@ -80,7 +87,13 @@ class Accident:
         """Whether it is nothing that happens."""
         return self._kind == "calm"
 
-    def now(self) -> None:
+    def now(self, *, slowly: bool = False) -> None:
         self.has_happened = True
         if self._kind == "killed":
-            self._example.crash()
+            self._usual = {"PAUSE": self._example.told["PAUSE"]} if slowly else {}
+            self._example.crash(**dict.fromkeys(self._usual, SLOW))
+
+    def is_over(self) -> None:
+        """Let the next test find a server of the usual pace."""
+        if self._usual:
+            self._example.crash(**self._usual)

@@ -310,7 +310,7 @@ def test_stop_stops_everybody_and_nobody_says_more(
     for panel in every:
         is_at(panel, "running")
         expect(panel.locator(".tool-line", has_text="web_search").first).to_be_visible()
-    accident.now()
+    accident.now(slowly=True)
     if way == "button":
         press(page, "Stop")
     else:

@@ -217,7 +217,7 @@ def test_whoever_is_not_needed_is_stopped_by_hand_one_or_all(
     is_like(first, Engineer="aborted", Customer="completed", Accountant="completed", Chair="completed")
     ends(first, "summed up")
     second = ask(page)
-    accident.now()
+    accident.now(slowly=True)
     press(page, "Stop")
     is_like(second, Engineer="aborted", Customer="aborted", Accountant="aborted")
     ends(second, "stopped")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.runtimes import running
-from tests.conformance.worlds import Probe, Run, happens, until
+from tests.conformance.worlds import Probe, Run, asleep, happens, until
 
 from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageError
 from sapwood.errors import Quarantined
@@ -344,11 +344,7 @@ async def test_a_tree_that_sleeps_and_wakes_while_its_copy_is_made_is_replaced_a
         restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
         await copies.made.wait()
 
-        def asleep() -> bool:
-            world.sleep()
-            return not world.node.trees
-
-        await until(asleep)
+        await asleep(world)
         await library.put(3)
         copies.go_on.set()
         await restore

@@ -30,7 +30,7 @@ from tests.conformance.chats import (
     user,
 )
 from tests.conformance.served import type_of
-from tests.conformance.worlds import Run, until
+from tests.conformance.worlds import Run, asleep, until
 
 from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
 from sapwood.errors import InvalidArguments
@@ -207,10 +207,7 @@ async def test_an_agent_whose_turn_waits_may_sleep(run: Run) -> None:
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
         await agent.send("pay")
-        await asyncio.sleep(0.05)
-
-        world.sleep()
-        assert world.node.trees == {}
+        await asleep(world)
 
         assert await agent.approve("p")
 

@@ -26,6 +26,7 @@ from tests.conformance.errands import (
     told_text,
     working,
 )
+from tests.conformance.worlds import asleep
 
 from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
@@ -435,12 +436,7 @@ async def test_a_finished_run_leaves_nothing_in_memory() -> None:
     async with working(boss()) as (one, agent, _):
         for at in range(3):
             await agent.give("work", run_id=f"r{at}")
-        await one.world.settled()
-
-        one.world.sleep()
-
-        trees = one.world.node.trees.values()
-        assert [actor for tree in trees for actor in tree.actors.values()] == []
+        await asleep(one.world)
 
 
 async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplog: pytest.LogCaptureFixture) -> None:

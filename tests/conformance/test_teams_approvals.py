@@ -16,7 +16,7 @@ from tests.conformance.chats import Talking, check_history, say, tool_result, us
 from tests.conformance.drivers import running
 from tests.conformance.served import Client, Served, served, type_of
 from tests.conformance.test_chat_recovery import expect_deaths
-from tests.conformance.worlds import until
+from tests.conformance.worlds import asleep, until
 
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
@@ -170,16 +170,6 @@ async def begun(one: Served) -> None:
     await (await asked(one)).close()
 
 
-async def asleep(one: Served) -> None:
-    """Wait until nothing of the tree is in memory."""
-    async with asyncio.timeout(5):
-        while True:
-            one.world.sleep()
-            if not one.world.node.trees:
-                return
-            await asyncio.sleep(0.005)
-
-
 async def ended(one: Served, id: str = "r1") -> Any:
     """Return how the turn of the top ended, once it has."""
     async with asyncio.timeout(10):
@@ -199,13 +189,13 @@ async def check_ended(one: Served, *, approved: bool) -> None:
     assert QuizDeep.told == (["it"] if approved else [])
     assert QuizTop.finished == ["completed"]
     assert await (await top(one)).pending_approvals() == []
-    await asleep(one)
+    await asleep(one.world)
 
 
 async def test_nobody_is_awake_while_a_question_far_down_waits_and_no_time_counts() -> None:
     async with quiz() as one:
         await asked(one)
-        await asleep(one)
+        await asleep(one.world)
         for day in range(7):
             await one.world.crash()
             await one.world.clock.advance(24 * 3600)
@@ -250,7 +240,7 @@ async def test_it_is_answered_anywhere_above_and_the_whole_chain_goes_on(where: 
     depth = 2 if where.endswith("middle") else 0
     async with quiz() as one:
         await begun(one)
-        await asleep(one)
+        await asleep(one.world)
         if approved:
             await one.world.crash()
         if "client" in where:
@@ -358,7 +348,7 @@ async def test_who_is_not_let_through_on_the_way_down_does_not_answer() -> None:
 async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str) -> None:
     async with quiz() as one:
         await begun(one)
-        await asleep(one)
+        await asleep(one.world)
         agent = await top(one)
         (question,) = await agent.pending_approvals()
         if how == "the turn":
@@ -373,7 +363,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
             await until_gone(agent)
             assert QuizDeep.told == []
             assert not await agent.answer_approval(question, approved=True)
-            await asleep(one)
+            await asleep(one.world)
             return
 
         turn = await ended(one)
@@ -386,7 +376,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         assert await agent.pending_approvals() == []
         assert not await agent.answer_approval(question, approved=True)
         assert QuizDeep.told == []
-        await asleep(one)
+        await asleep(one.world)
 
 
 async def until_gone(agent: Any) -> None:
@@ -400,7 +390,7 @@ async def until_gone(agent: Any) -> None:
 async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) -> None:
     async with quiz() as one:
         await begun(one)
-        await asleep(one)
+        await asleep(one.world)
         agent = await top(one)
         (question,) = await agent.pending_approvals()
         await (agent.abort() if how == "aborted" else agent.delete())
@@ -416,7 +406,7 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
             assert not await (await below(one, 4)).approve("k")
         assert not await agent.answer_approval(question, approved=True)
         assert QuizDeep.told == []
-        await asleep(one)
+        await asleep(one.world)
 
 
 @pytest.mark.parametrize("how", ["awake", "asleep", "aborted", "cleared", "by itself"])
@@ -425,7 +415,7 @@ async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_m
         page = await asked(one)
         agent = await top(one)
         if how == "asleep":
-            await asleep(one)
+            await asleep(one.world)
         if how == "aborted":
             await agent.abort()
         elif how == "cleared":
@@ -443,7 +433,7 @@ async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_m
 async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
     async with quiz() as one:
         await begun(one)
-        await asleep(one)
+        await asleep(one.world)
         deep = await below(one, 4)
         if how == "cancels":
             assert await deep.cancel_turn(RUN)
@@ -465,7 +455,7 @@ async def test_what_is_said_meanwhile_is_heard_when_the_turn_is_over() -> None:
         client = await asked(one)
         await say(client, "r2", user("go", "u-r1"), user("and you?", "u-r2"))
         await client.close()
-        await asleep(one)
+        await asleep(one.world)
         assert (await posted(one, 0, approved=True)).status == 200
         assert (await ended(one)).status == "completed"
         assert (await ended(one, "r2")).status == "completed"
@@ -474,7 +464,7 @@ async def test_what_is_said_meanwhile_is_heard_when_the_turn_is_over() -> None:
 async def test_who_comes_while_all_sleep_is_shown_what_was_said_so_far_and_what_follows() -> None:
     async with quiz() as one:
         await begun(one)
-        await asleep(one)
+        await asleep(one.world)
         late = await one.join(TOP)
         offer = await late.until(lambda frame: type_of(frame) == "cf_agent_stream_resuming")
         await late.send({"type": "cf_agent_stream_resume_ack", "id": offer["id"]})
@@ -506,7 +496,7 @@ async def test_a_tool_of_the_browser_is_used_far_down(monkeypatch: pytest.Monkey
             ("client", "locate", {"near": "here"}),
             ("approval", "reveal", {"what": "it"}),
         ]
-        await asleep(one)
+        await asleep(one.world)
         assert [one.tool for one in await (await top(one)).pending_approvals()] == ["reveal"]
         await tool_result(client, "k", {"lat": 1}, path=wired(0))
         left = await client.until(lambda frame: type_of(frame) == QUESTIONS and len(frame["questions"]) == 1)
@@ -536,7 +526,7 @@ async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
         client = await one.join("/agents/quiz-both/t")
         await say(client, "r1", user("go", "u1"))
         await client.until(lambda _: len(client.of_type(QUESTIONS)) == 2)
-        await asleep(one)
+        await asleep(one.world)
         agent = await one.world.get_agent(QuizBoth, "t")
         first, second = await agent.pending_approvals()
         assert (first.id, second.id) == ("k", "k")
@@ -547,7 +537,7 @@ async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
             while [run.status for run in await agent.runs()] != ["running", "completed"]:  # noqa: ASYNC110 - alike
                 await asyncio.sleep(0.005)
         assert await agent.pending_approvals() == [first]
-        await asleep(one)
+        await asleep(one.world)
         await one.world.crash()
 
         agent = await one.world.get_agent(QuizBoth, "t")
@@ -683,9 +673,7 @@ async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
             # A call that was begun when the process died is not made again: the model is told.
             assert QuizDeep.told == ["it"] or (was_killed and not QuizDeep.told), nth
             assert await (await world.get_agent(cls, name)).pending_approvals() == [], nth
-            await world.settled()
-            world.sleep()
-            assert world.node.trees == {}, nth
+            await asleep(world)
             if not was_killed:
                 return nth
             nth += every

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.drivers import running
+from tests.conformance.worlds import asleep
 
 from sapwood import (
     Agent,
@@ -114,15 +115,6 @@ def signed() -> list[str]:
     PactDeep.signed, PactDeep.may_ask = [], asyncio.Event()
     PactDeep.may_ask.set()
     return PactDeep.signed
-
-
-async def asleep(world: World) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            world.sleep()
-            if not world.node.trees:
-                return
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

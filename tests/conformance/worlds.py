@@ -43,6 +43,17 @@ async def happens(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def asleep(world: World) -> None:
+    """Return when nothing is in memory; fail if something stays. Whoever drives turns may have a last word to say."""
+
+    def sleeps() -> bool:
+        world.sleep()
+        return not world.node.trees
+
+    async with asyncio.timeout(20):
+        await happens(sleeps)
+
+
 async def crash_everywhere(
     run: Run,
     point: str,
