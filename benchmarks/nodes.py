@@ -74,7 +74,7 @@ class ByCommand(Ownership):
         return {}
 
     async def give(self, shard: int, node: str) -> None:
-        await self._release({shard: node})
+        await self.hand_over({shard: node})
 
 
 class Node:

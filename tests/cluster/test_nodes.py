@@ -171,7 +171,7 @@ async def test_calls_of_a_client_that_end_while_their_tree_begins_to_move_are_an
             assert runner.far is not None
             assert isinstance(runner.far.directory, Ownership)
             others = {app.node.settings.node for app in apps if app.node is not runner}
-            await runner.far.directory._release({shard_of(DIARY): others.pop()})
+            await runner.far.directory.hand_over({shard_of(DIARY): others.pop()})
 
         assert await count(0) == 0
         for steps in range(12):

@@ -96,8 +96,8 @@ class Mortal(Ownership):
             return LATER
         return super()._decide()
 
-    async def _release(self, shards: Mapping[int, str]) -> None:
-        await super()._release(dict.fromkeys(shards, ""))  # those of the next test have the same names
+    async def hand_over(self, shards: Mapping[int, str]) -> None:
+        await super().hand_over(dict.fromkeys(shards, ""))  # those of the next test have the same names
 
     async def die(self) -> None:
         await super().die()

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -86,7 +86,7 @@ class Cell:
             ends.callback((self._folder / FILE).unlink, missing_ok=True)
             servers = [ends.enter_context(self._server(n)) for n in range(SERVERS)]
             if not self._well([f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
-                whys = {why for port in self._monitors if (why := _complaint(f"http://127.0.0.1:{port}/healthz"))}
+                whys = {why for port in self._monitors if (why := _trouble(f"http://127.0.0.1:{port}/healthz"))}
                 said = f" It says: {'; '.join(sorted(whys))}." if whys else ""
                 return self._did_not_start(f"NATS did not start.{said} Its logs are in {self._folder}.")
             nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
@@ -174,7 +174,7 @@ class Cell:
         end = time.monotonic() + PATIENCE
         waited_for = list(urls)
         while waited_for:
-            waited_for = [url for url in waited_for if not _answers(url)]
+            waited_for = [url for url in waited_for if _trouble(url) is not None]
             ended = [process for process in processes if process.poll() is not None]
             if ended or time.monotonic() > end:
                 return False
@@ -278,23 +278,17 @@ def _lives(pid: str) -> bool:
     return True
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False
-
-
-def _complaint(url: str) -> str | None:
-    """Return why a NATS server says that it is not well; None: it is, or says nothing."""
+def _trouble(url: str) -> str | None:
+    """Return why whoever is asked there says that it is not well, and nothing if it does not say; None: it is well."""
     try:
         with urllib.request.urlopen(url, timeout=2):
             return None
     except urllib.error.HTTPError as error:
-        return str(json.loads(error.read()).get("error", error.reason))
-    except (OSError, ValueError):
-        return None
+        with suppress(OSError, ValueError, AttributeError):
+            return str(json.loads(error.read()).get("error", ""))
+    except OSError:
+        pass
+    return ""
 
 
 def _check_free(port: int) -> None:

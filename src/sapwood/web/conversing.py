@@ -83,9 +83,8 @@ class Conversations:
                 try:
                     actor = await self._awake(socket)
                 except Moved:
-                    socket.is_orphan = True  # nothing was begun: whoever runs it now is asked
-                    wire.tell({"type": MOVED, "socket": b""})
-                    await wire.until_written()
+                    socket.is_orphan = True
+                    await tell_moved(wire)
                     return
                 await self._clients(actor).connect(socket)
             try:
@@ -208,8 +207,7 @@ class Conversations:
             counts.taken,
             counts.epoch,
         )
-        wire.tell({"type": MOVED, "socket": msgspec.msgpack.encode(kept)})
-        await wire.until_written()
+        await tell_moved(wire, kept)
 
     async def _awake(self, socket: Socket) -> Actor:
         assert socket.kind is not None
@@ -267,6 +265,12 @@ class Taken:
         if self.taken - self._told >= SAID_EACH or self._bytes >= SAID_BYTES:
             self._told, self._bytes = self.taken, 0
             self._wire.tell({"type": TAKEN, "count": self.taken})
+
+
+async def tell_moved(wire: Wire, kept: Kept | None = None) -> None:
+    """Tell whoever holds a socket that another node runs its agent; nothing was begun here if nothing is kept."""
+    wire.tell({"type": MOVED, "socket": b"" if kept is None else msgspec.msgpack.encode(kept)})
+    await wire.until_written()
 
 
 def _ended(under_way: set[Future[Any]], one: Future[Any]) -> None:

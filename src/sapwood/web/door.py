@@ -32,8 +32,8 @@ from sapwood.kernel.parcels import address_of, value_from
 from sapwood.kernel.ports import Moved, NotBegun
 from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.web.asgi import Receive, Scope, Send
-from sapwood.web.carrying import MOVED, NEAR, Kept, all_figures
-from sapwood.web.conversing import Clients, Conversations
+from sapwood.web.carrying import NEAR, Kept, all_figures
+from sapwood.web.conversing import Clients, Conversations, tell_moved
 from sapwood.web.errors import TEXT, close_code, status_of
 from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.pages import Pages
@@ -455,8 +455,7 @@ class Door:
             status = no.response.status_code
             wire.close(close_code(status), f"{no.what} rejected ({status})")
         except Moved:
-            wire.tell({"type": MOVED, "socket": b""})  # nothing was begun: whoever runs it now is asked
-            await wire.until_written()
+            await tell_moved(wire)
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             self._log("connection", error, request.scope)
             wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))

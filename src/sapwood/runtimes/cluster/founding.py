@@ -110,21 +110,17 @@ class _Trouble:
     """What servers say that make no stream. All streams meet the same: it is told once."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self.connection = connection
         self._told: set[str] = set()
         self._since: float | None = None
         self._met = asyncio.get_running_loop().time()
         """Since when we are at the server that we are at."""
 
-    def check_allowed(self) -> None:
-        """Raise `UsageError` if this user may make no streams."""
-        check_allowed(self._connection)
-
     async def leave(self) -> None:
         """Go to another server: the one we met takes questions, and does not answer them."""
-        if self._connection.is_connected and asyncio.get_running_loop().time() > self._met + ANSWER:
+        if self.connection.is_connected and asyncio.get_running_loop().time() > self._met + ANSWER:
             self._met = asyncio.get_running_loop().time()
-            await go_elsewhere(self._connection)
+            await go_elsewhere(self.connection)
 
     def is_hopeless(self, error: Exception) -> bool:
         """Take note of a refusal; return whether to give up: there is no room, and none comes by waiting."""
@@ -177,7 +173,7 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             await streams.add_stream(config)
             return
         except (nats.errors.Error, TimeoutError) as error:
-            trouble.check_allowed()
+            check_allowed(trouble.connection)
             if trouble.is_hopeless(error) or asyncio.get_running_loop().time() > end:
                 hint = (
                     _hint(error)

@@ -132,8 +132,7 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
         if owner.node
     }
     leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
-    streams = await _streams(connection, names, every, monitors)
-    told = dict(zip(monitors, await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors)), strict=True))
+    streams, told = await _streams(connection, names, every, monitors)
     servers = [server for server in map(_server, told.values()) if server]
     if archive is not None:
         streams = [
@@ -195,14 +194,17 @@ async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tu
     return leases, sorted(nodes, key=lambda node: node.name)
 
 
-async def _streams(connection: Any, names: Names, every: Iterable[int], monitors: Sequence[str]) -> list[Stream]:
-    held = await _held(monitors)
+async def _streams(
+    connection: Any, names: Names, every: Iterable[int], monitors: Sequence[str]
+) -> tuple[list[Stream], dict[str, dict[str, Any]]]:
+    """Return the streams, and what the servers told about themselves, by where they did."""
     for look in itertools.count(1):
+        told = await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors))
+        held = _held(told)
         streams = list(await asyncio.gather(*(_stream(connection, names.stream(number), held) for number in every)))
-        if look == LOOKS or not monitors or not any(differing(stream) for stream in streams):
-            return streams
+        if look == LOOKS or not any(differing(stream) for stream in streams):
+            return streams, dict(zip(monitors, told, strict=True))
         await asyncio.sleep(1)
-        held = await _held(monitors)
     raise AssertionError
 
 
@@ -258,14 +260,14 @@ def differing(stream: Stream) -> list[Copy]:
     return [copy for copy in known if (copy.messages, copy.first, copy.last) != usual]
 
 
-async def _held(monitors: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+def _held(told: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return what each server holds itself of each stream."""
-    held: dict[tuple[str, str], dict[str, Any]] = {}
-    for told in await asyncio.gather(*(asyncio.to_thread(_told, url) for url in monitors)):
-        for account in told.get("account_details") or ():
-            for stream in account.get("stream_detail") or ():
-                held[told["name"], stream["name"]] = stream["state"]
-    return held
+    return {
+        (server["name"], stream["name"]): stream["state"]
+        for server in told
+        for account in server.get("account_details") or ()
+        for stream in account.get("stream_detail") or ()
+    }
 
 
 def _told(url: str) -> dict[str, Any]:

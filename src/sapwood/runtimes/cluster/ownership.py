@@ -335,7 +335,7 @@ class Ownership:
                     _, hanging = await asyncio.wait(list(self._acts), timeout=1)
                     await cancel_all(hanging)
                 others = [node for node in self._nodes.live() if node != self._node]
-                await self._hand_over({shard: wished(shard, others) for shard in self._mine})
+                await self.hand_over({shard: wished(shard, others) for shard in self._mine})
                 self._membership.state = "left"
                 self._lease.end()
                 await self._membership.look()
@@ -618,7 +618,7 @@ class Ownership:
             await asyncio.sleep(self._pause)
             group = self._next_group()
             if group and self._membership.state == "here" and self._lease.is_valid():
-                self._start(self._hand_over(group))
+                self._start(self.hand_over(group))
 
     def _next_group(self) -> dict[int, str]:
         """Return what to hand over next: all of one stream, so that it is one write here, and one there."""
@@ -647,7 +647,7 @@ class Ownership:
                 asked = [self._ground.ask(node, [], "fetch", some) for node, some in trees.items() if node]
                 await asyncio.gather(*asked)
 
-    async def _hand_over(self, shards: Mapping[int, str]) -> None:
+    async def hand_over(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
         self._busy.update(shards)
         try:
