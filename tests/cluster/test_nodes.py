@@ -23,7 +23,7 @@ from sapwood.kernel.shards import shard_of
 from sapwood.kernel.watchdog import STRIKES
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.runtimes.cluster.ownership import LEAVING, Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 
@@ -214,6 +214,31 @@ async def test_a_large_tree_is_fetched_before_it_is_let_go_and_runs_meanwhile(na
         assert while_fetched == ["5" * 9]
         assert len(reads) == 1  # what was written since was added to what had been fetched
         assert await diary.write("then") == 8
+
+
+async def test_a_tree_that_is_moved_waits_for_a_slow_fetch(nats: Nats, tmp_path: Path) -> None:
+    async with group(nats, tmp_path) as nodes:
+        for name in "ab":
+            await nodes.start(name)
+        diary = await nodes.apps["a"].get_agent(NodesDiary, "d")
+        for at in range(6):
+            await diary.write(f"{at}" * 500_000)
+        old = nodes.apps[runner := nodes.runner("d")].node
+        new = nodes.apps["b" if runner == "a" else "a"].node
+        assert new.keeper is not None
+        assert old.far is not None
+        assert isinstance(old.far.directory, Ownership)
+        fetch, fetched = new.keeper.fetch, list[bool]()
+
+        async def slowly(root: Address, folder: Path) -> None:
+            await asyncio.sleep(LEAVING + 1)
+            await fetch(root, folder)
+            fetched.append(old.owns(root))
+
+        new.keeper.fetch = slowly
+        await old.far.directory.hand_over({shard_of(DIARY): new.settings.node})
+        assert fetched == [True]
+        assert await diary.last() == "5" * 9
 
 
 async def test_a_tree_goes_on_elsewhere_when_its_node_dies(nats: Nats, tmp_path: Path) -> None:

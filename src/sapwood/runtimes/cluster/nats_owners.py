@@ -33,6 +33,7 @@ from sapwood.runtimes.cluster.owners import Owner, decode, encode
 
 log = logging.getLogger(__name__)
 
+FETCH = "fetch"
 WAIT = 5.0
 """Seconds to wait for one answer."""
 LONGEST = 90.0
@@ -89,8 +90,12 @@ class Ground(Protocol):
         """Return where a shard lies: owners of one stream are stored together."""
         ...
 
-    async def ask(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
-        """Ask a node something about shards, or trees; return whether it agreed."""
+    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
+        """Ask a node something about shards; return whether it agreed."""
+        ...
+
+    async def have_fetched(self, node: str, trees: Sequence[str], patience: float) -> None:
+        """Have a node fetch trees, for so many seconds."""
         ...
 
     async def is_heard(self, node: str) -> bool:
@@ -356,12 +361,18 @@ class NatsOwners:
                     raise
                 await asyncio.sleep(random.uniform(0.1, 0.3))
 
-    async def ask(self, node: str, shards: Sequence[int], question: str, trees: Sequence[str] = ()) -> bool:
+    async def ask(self, node: str, shards: Sequence[int], question: str) -> bool:
+        return await self._ask(node, _Question(self._node, list(shards), question), WAIT)
+
+    async def have_fetched(self, node: str, trees: Sequence[str], patience: float) -> None:
+        await self._ask(node, _Question(self._node, [], FETCH, list(trees)), patience)
+
+    async def _ask(self, node: str, question: _Question, patience: float) -> bool:
         import nats.errors
 
-        data = msgspec.msgpack.encode(_Question(self._node, list(shards), question, list(trees)))
+        data = msgspec.msgpack.encode(question)
         try:
-            answer = await self._connection.request(self._names.ask(node), data, timeout=WAIT)
+            answer = await self._connection.request(self._names.ask(node), data, timeout=patience)
         except (nats.errors.Error, TimeoutError, OSError):
             return False
         return answer.data == b"yes"

@@ -28,7 +28,7 @@ from sapwood.kernel.shards import SHARDS, shard_of
 from sapwood.kernel.watchdog import Struck
 from sapwood.runtimes.cluster.leases import LEASE, MARGIN, RENEWAL, Life, NodeLease, Now, now
 from sapwood.runtimes.cluster.membership import Membership, settle
-from sapwood.runtimes.cluster.nats_owners import NOBODY, Ground, Held
+from sapwood.runtimes.cluster.nats_owners import FETCH, NOBODY, Ground, Held
 from sapwood.runtimes.cluster.owners import Owner, turn_of, wished
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ MOVES = 6000
 """Shards that a node hands over per minute while all are well, so that others get their share."""
 GROUP = 32
 """Shards that are handed over together: their trees stand still meanwhile."""
-FETCHING = 2.0
-"""Seconds that the next owner is given to fetch large trees while they still run here."""
+FETCHING, LEAVING = 30.0, 2.0
+"""Seconds that the next owner is given to fetch large trees while they still run here; and if this node has to stop."""
 JOINING = 120.0
 """Seconds that a node tries to take part while the servers elect whoever leads its streams."""
 TELL_AGAIN = 5.0
@@ -598,7 +598,7 @@ class Ownership:
         if question == "taken":
             self._learn(await self._ground.read(shards))
             return not any(shard in self._mine for shard in shards)
-        if question == "fetch":
+        if question == FETCH:
             if self._holder is not None and self._membership.state == "here":
                 await self._holder.fetch(map(Address.parse, trees))
             return True
@@ -642,10 +642,8 @@ class Ownership:
         trees: dict[str, list[str]] = {}
         for root in self._holder.large_trees(shards):
             trees.setdefault(shards[shard_of(root)], []).append(str(root))
-        with contextlib.suppress(TimeoutError):  # the rest is read when it is there
-            async with asyncio.timeout(FETCHING):
-                asked = [self._ground.ask(node, [], "fetch", some) for node, some in trees.items() if node]
-                await asyncio.gather(*asked)
+        patience = FETCHING if self._membership.state == "here" else LEAVING  # the rest is read when it is there
+        await asyncio.gather(*(self._ground.have_fetched(node, some, patience) for node, some in trees.items() if node))
 
     async def hand_over(self, shards: Mapping[int, str]) -> None:
         """Let go of shards, each for whom it is named with."""
