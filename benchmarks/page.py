@@ -92,8 +92,9 @@ LIMITS = """## What limits what
   processes share two cores here; where the servers have machines of their own was not measured.
 - **A call to an agent on another node** is a request over NATS and its answer, each through at least one server. The
   rest is what a call to another worker has, too.
-- **A hand-over** is as long as it takes to read the tree again at the new owner, which had nothing of it: all that the
-  log holds, and an object from the archive, each checked. Small trees take a fraction of it.
+- **A hand-over** is mostly waiting for two answers of the log, one that the tree was released and one that it was
+  taken, and reading what was written last. The tree itself was fetched before by the new owner, which had nothing of
+  it, while the old one still ran it.
 - **After the loss of a node** its lease has to be over beyond doubt: that is nearly all of the time. After the loss of
   the server that leads a part of the log, the others elect another one.
 - **A tree that rests** is nothing but objects in the archive. To wake it takes several requests there, one after the
