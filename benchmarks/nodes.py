@@ -146,8 +146,12 @@ class Group:
 
 
 @asynccontextmanager
-async def group(names: Sequence[str], **settings: Any) -> AsyncGenerator[Group, None]:
-    """Run nodes of these names; the first has every tree, and the client's own none."""
+async def group(names: Sequence[str], *, apart: bool = False, **settings: Any) -> AsyncGenerator[Group, None]:
+    """Run nodes of these names; the first has every tree, and the client's own none.
+
+    `apart`: all of them are at one NATS server, and the client and its bare connection at another one: else it is by
+    chance whether what is compared goes the same way.
+    """
     folder = scratch("nodes")
     nats, s3 = Nats(folder / "nats"), S3(folder)
     made = Group(folder, nats)
@@ -155,10 +159,12 @@ async def group(names: Sequence[str], **settings: Any) -> AsyncGenerator[Group, 
         nats.start().wait()
         s3.start()
         os.environ.update(s3.environment)
-        os.environ[NATS], os.environ[ARCHIVE] = nats.urls, s3.url
+        urls = nats.urls.split(",")
+        os.environ[NATS], os.environ[ARCHIVE] = urls[0] if apart else nats.urls, s3.url
         for name in names:
             await made.start(name)
-        made.connection = await connect(nats.urls, "bare")
+        os.environ[NATS] = urls[1] if apart else nats.urls
+        made.connection = await connect(os.environ[NATS], "bare")
         made.client = Node("client", made.cluster, folder, **settings)
         async with made.client.app:
             yield made
