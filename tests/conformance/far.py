@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,10 +47,18 @@ class Far:
     """Whether the far server answers nobody."""
     spoken: bytes | None = None
     """The version of the protocol that requests come with, if not their own."""
+    is_followed: bool = False
+    """Whether the near server knows that a run has begun, and asked what happens in it."""
 
     async def seen(self, entry: str) -> None:
+        await self._until(lambda: entry in self.log)
+
+    async def followed(self) -> None:
+        await self._until(lambda: self.is_followed)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
-            while entry not in self.log:  # noqa: ASYNC110 - agents write to it, and tell nobody
+            while not condition():  # noqa: ASYNC110 - agents write to it, and tell nobody
                 await asyncio.sleep(0.001)
 
 
@@ -198,6 +206,7 @@ async def far_away(app: App, bench: Far, **settings: Any) -> AsyncGenerator[Serv
             if bench.is_down:
                 await PlainTextResponse("down", 503)(scope, receive, send)
                 return
+            bench.is_followed = bench.is_followed or scope.get("path", "").endswith("/stream")
             if bench.spoken is not None:
                 headers = [one for one in scope["headers"] if one[0] != b"sapwood-protocol"]
                 scope = {**scope, "headers": [*headers, (b"sapwood-protocol", bench.spoken)]}

@@ -442,6 +442,7 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
         desk = await two.desk()
         giving = asyncio.create_task(desk.give("FarDigger", "wait", "r1"))
         await two.bench.seen("begun wait")
+        await two.bench.followed()  # else it may have been told nothing, and asks that it begins
         two.bench.is_down = True
         await two.far.world.app.__aexit__()
         shutil.rmtree(two.far.world.data)
