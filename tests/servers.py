@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from tests.ports import free_port
+
 
 class Server:
     """A server in a process of its own, on a folder of its own; it can be ended and started again."""
@@ -21,9 +23,7 @@ class Server:
         self._work = work
         self._data = data
         self._log = work / f"{type(self).__name__.lower()}.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         data.mkdir()
         self.start()
 

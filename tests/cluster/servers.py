@@ -6,30 +6,22 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.ports import free_ports
 
 PATIENCE = 60.0
 CONFIGURATION = Path(__file__).parents[2] / "deploy/nats/server.conf"
 """What operators are given is what is tested with."""
 PASSWORDS = {user: f"{user}-secret" for user in ("route", "node", "watch", "admin")}
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Nats:
@@ -109,9 +101,21 @@ class Nats:
         """Return when all of them are well."""
         end = time.monotonic() + PATIENCE
         while not all(self.is_well(n) for n in range(self.count)):
-            assert time.monotonic() < end, "NATS did not start."
+            assert time.monotonic() < end, f"NATS did not start. {self._troubles()}"
             time.sleep(0.05)
         return self
+
+    def _troubles(self) -> str:
+        """Return what is known of those that are not well."""
+        troubles: list[str] = []
+        for n in range(self.count):
+            try:
+                self.ask(n, "healthz")
+            except OSError as error:
+                said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else str(error)
+                log = (self.folder / f"n{n}.log").read_text()[-2000:]
+                troubles.append(f"Server {n}, exit code {self.processes[n].poll()}, says {said}. Its log: {log}")
+        return "\n".join(troubles)
 
     def is_well(self, n: int) -> bool:
         try:

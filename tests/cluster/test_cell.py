@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests.ports import free_ports
 
 APP = """
 from sapwood import Agent, App
@@ -43,20 +43,10 @@ def sapwood(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-def two_free_ports() -> int:
-    """Return the first of two ports below those that are given to whoever connects: nobody takes them meanwhile."""
-    while True:
-        port = random.randrange(16_000, 32_000)
-        with contextlib.suppress(OSError):
-            for one in (port, port + 1):
-                socket.create_server(("127.0.0.1", one)).close()
-            return port
-
-
 def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     said = tmp_path / "said.txt"
-    port = two_free_ports()
+    port = free_ports(2)[0]
     with said.open("w") as output:
         cell = subprocess.Popen(
             [sys.executable, "-m", "sapwood", "cluster", "dev", "--nodes", "2", "--port", str(port)],
@@ -131,7 +121,7 @@ def children(pid: int) -> list[int]:
 
 def test_what_a_killed_one_left_is_not_started_upon(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    port = two_free_ports()
+    port = free_ports(2)[0]
     dev = ["cluster", "dev", "--nodes", "1", "--port", str(port)]
     with (tmp_path / "said.txt").open("w") as output:
         cell = subprocess.Popen(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import nats.errors
 import pytest
-from tests.cluster.servers import Nats, free_ports
+from tests.cluster.servers import Nats
+from tests.ports import free_port
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster import connecting, founding
@@ -82,7 +83,7 @@ async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_no
 ) -> None:
     monkeypatch.setattr(founding, "ANSWER", 0.5)
     monkeypatch.setattr("random.sample", lambda urls, count: urls)  # the mute one first
-    (port,) = free_ports(1)
+    port = free_port()
     mute = f"nats://node:node-secret@127.0.0.1:{port}"
     program = str(Path(sys.executable).with_name("nats-server"))
     options = ("-a", "127.0.0.1", "-p", str(port), "--user", "node", "--pass", "node-secret")

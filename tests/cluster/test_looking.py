@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.servers import Nats
+from tests.ports import free_port
 
-from sapwood.cli.cell import free_ports
 from sapwood.errors import UsageError
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster import looking
@@ -125,7 +125,7 @@ async def test_an_archive_that_another_cluster_writes_to_is_told_of(cell: Nats, 
 
 async def test_whoever_is_asked_in_vain_is_told_of(cell: Nats, node: Any, watch: Any) -> None:
     await found(node, "sapwood", Layout())
-    (nowhere,) = free_ports(1)
+    nowhere = free_port()
 
     seen = await look(watch, "sapwood", monitors=[*monitors(cell)[:1], f"http://127.0.0.1:{nowhere}", "no address"])
 

@@ -14,8 +14,8 @@ import pytest
 from tests.cluster.lost_app import LostWorker
 from tests.cluster.processes import Nodes
 from tests.cluster.servers import S3, Nats
+from tests.ports import free_port
 
-from sapwood.cli.cell import free_ports
 from sapwood.client import connect
 
 APP = f"{Path(__file__).with_name('lost_app.py')}:app"
@@ -52,7 +52,7 @@ async def test_a_node_stops_in_time_though_nobody_takes_its_shards(tmp_path: Pat
 
 
 def test_a_node_that_waits_for_servers_that_are_not_there_can_be_interrupted(tmp_path: Path) -> None:
-    told = {"SAPWOOD_NATS": f"nats://node:secret@127.0.0.1:{free_ports(1)[0]}", "SAPWOOD_ARCHIVE": tmp_path.as_uri()}
+    told = {"SAPWOOD_NATS": f"nats://node:secret@127.0.0.1:{free_port()}", "SAPWOOD_ARCHIVE": tmp_path.as_uri()}
     command = [sys.executable, "-m", "sapwood", "serve", APP, "--port", "0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(command, env={**os.environ, **told}, stderr=subprocess.PIPE, text=True) as node:
         assert node.stderr is not None

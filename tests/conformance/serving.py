@@ -33,6 +33,12 @@ class _Server(uvicorn.Server):
         await self.stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # What was accepted just now is no connection yet, and would never be one of a server that is closed.
+        for server in self.servers:
+            for listening in server.sockets:
+                asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(5):
+            await asyncio.sleep(0)
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         state = self.server_state
@@ -195,7 +201,7 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
         server.stop.set()
         await task
         listening.close()
-        for late in list(server.server_state.connections):  # they came while it ended
+        for late in list(server.server_state.connections):  # they did not end in time
             late.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
         await asyncio.sleep(0)
 

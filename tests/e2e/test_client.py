@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.serving import free_port, serving
+from tests.e2e.serving import serving
+from tests.ports import free_port
 
 from sapwood import (
     Agent,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.command import PATIENCE, Server
+from tests.ports import free_port
 
 KEY = "a-long-random-key"
 PROTOCOL = {"sapwood-protocol": "1", "authorization": f"Bearer {KEY}"}
@@ -69,12 +70,6 @@ class NearDesk(Agent):
 
 app = App(agents=[NearDesk])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Site:

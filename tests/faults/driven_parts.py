@@ -23,6 +23,7 @@ from tests.faults.checker import Complaints
 from tests.faults.driven_workload import ROOTS, WORLD
 from tests.faults.lives import fork
 from tests.faults.running import TEMPORAL
+from tests.ports import free_port
 
 from sapwood import App, Settings
 from sapwood.chat import ending
@@ -72,12 +73,6 @@ class Driver(TemporalDriver):
     def driven(self, part: Part) -> Driven:
         driven = super().driven(part)
         return replace(driven, most_steps=SHORT) if Random(part.address.root.name).random() < 0.5 else driven
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fork_silent(run: Callable[[], None], log: Path) -> int:

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -43,6 +42,7 @@ from tests.faults.worker_model import (
     talk_is_right,
 )
 from tests.faults.worker_server import EXPECTED, PATIENCE, SILENCE, Server, Stem
+from tests.ports import free_port
 
 from sapwood.address import Address
 from sapwood.kernel.node import tree_folder
@@ -309,12 +309,6 @@ class Folder:
         for line in self.server.log.splitlines():
             if (" ERROR " in line and not EXPECTED.search(line)) or "Traceback" in line or "never retrieved" in line:
                 self.problems.append(f"the log says: {line}")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def main() -> int:
