@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from websockets.sync.client import ClientConnection, connect
 
 COMMAND = [sys.executable, "-m", "sapwood"]
-PATIENCE = 30.0
+PATIENCE = 60.0
 P = TypeVar("P", bound="Process")
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
 
@@ -67,7 +67,12 @@ class Server(Process):
 
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         super().__init__(folder, *arguments, **variables)
-        self.port = int(self.wait_for(RUNNING)[1])
+        try:
+            self.port = int(self.wait_for(RUNNING)[1])
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def connect(self, path: str, **more: Any) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **more)
