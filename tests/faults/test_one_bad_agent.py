@@ -139,7 +139,7 @@ async def test_an_endless_query_is_interrupted_and_its_agent_lives_on() -> None:
         with pytest.raises(SlowSql, match=r"sql_timeout \(0\.3 s\)"):
             await bad.endless_query(0)
 
-        assert 0.3 <= time.perf_counter() - started < 1.5
+        assert 0.3 <= time.perf_counter() - started < 5
         assert await (await world.get_agent(Good, "g")).ping() == 1
         assert await bad.pid_in_process() != os.getpid()
 
