@@ -275,6 +275,8 @@ def test_a_conversation_that_is_cleared_is_gone_in_every_tab_and_does_not_come_b
 
     press(page, "Clear")
     accident.now()
+    connected(other)  # who comes only later is shown that what it had opened was cleared
+    is_connected(side)
     press(page, "Clear all?")
     for tab in (page, other):
         is_empty(tab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -14,5 +15,6 @@ from tests.temporal.cluster import Temporal
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Generator[Temporal, None, None]:
     folder: Path = tmp_path_factory.mktemp("temporal")
     server = Temporal(folder, folder / "data")
+    asyncio.run(server.client())  # it may listen before it is ready
     yield server
     server.end(signal.SIGKILL)
