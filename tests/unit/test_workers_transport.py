@@ -18,7 +18,7 @@ from sapwood.errors import Crashed, OverLimit, Unavailable
 from sapwood.kernel.crossing import crossing
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.framing import HEAD, Gap, Kind, Reader, framed
-from sapwood.runtimes.workers.link import WINDOW
+from sapwood.runtimes.workers.link import WINDOW, Link
 from sapwood.runtimes.workers.transport import UnixTransport
 
 
@@ -332,6 +332,27 @@ async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(
         with pytest.raises(Unavailable):
             await under_way.receive()
         assert await (await asking).receive() == b"after", "it was never sent, so it need not fail"
+
+
+class Unlucky(UnixTransport):
+    """The worker that it reaches dies as soon as it was reached; the next one lives."""
+
+    died = False
+
+    async def _connect(self, node: str) -> Link:
+        link = await super()._connect(node)
+        if not self.died:
+            self.died = True
+            link.cut()
+            await some_turns()
+        return link
+
+
+async def test_a_worker_that_died_as_soon_as_it_was_reached_is_waited_for_too(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both, asyncio.timeout(10):
+        both.one = Unlucky("1", {"2": tmp_path / "2"}, "s")
+
+        assert await (await both.one.open("2", "ask", b"said")).receive() == b"said", "nothing was sent to the first"
 
 
 async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

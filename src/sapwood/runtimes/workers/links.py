@@ -48,7 +48,7 @@ class Links(ABC):
         link = self._links.get(node)
         if link is not None and (waiting := link.until_room()) is not None:
             await waiting
-        if link is None or link.is_lost:
+        while link is None or link.is_lost:  # also one that was made, and lost before this task went on
             link = await self._link(node)
         return link.open(verb.encode(), message, items)
 
