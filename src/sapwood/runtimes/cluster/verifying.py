@@ -43,7 +43,9 @@ ROUNDS = 3
 LEADERS = 6
 """How often another server is asked to lead, until one does that lacks nothing."""
 ELECTED = 1.5
-"""Seconds after which another one leads."""
+"""Seconds after which another one leads, mostly."""
+ELECTING = 30.0
+"""Seconds that servers have to elect who leads."""
 BATCH, BATCH_BYTES = 256, 16 * 1024 * 1024
 ARCHIVE = "the archive"
 LEADER = "the server that leads"
@@ -187,14 +189,27 @@ class _Verifying:
 
     async def _is_led_well(self, stream: int, bad: Sequence[_Bad], did: Verified) -> bool:
         """Have a server lead a stream that lacks nothing; return whether there is one."""
+        do_servers_differ = any(SERVER in one.lacking for one in bad)
         for _ in range(LEADERS):
-            if await self._is_whole_at_leader(bad):
+            if await self._is_whole_when_led(bad):
                 return True
-            await self._replicas.distrust(stream)
+            if not do_servers_differ:
+                return False
+            await self._replicas.distrust(bad[0].shard)
             if stream not in did.mistrusted:
                 did.mistrusted.append(stream)
-            await asyncio.sleep(ELECTED)
+            await asyncio.sleep(ELECTED)  # whoever led may still answer
         return False
+
+    async def _is_whole_when_led(self, bad: Sequence[_Bad]) -> bool:
+        end = asyncio.get_running_loop().time() + ELECTING
+        while True:
+            try:
+                return await self._is_whole_at_leader(bad)
+            except Unavailable:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+            await asyncio.sleep(PAUSE)
 
     async def _is_whole_at_leader(self, bad: Sequence[_Bad]) -> bool:
         for one in bad:
