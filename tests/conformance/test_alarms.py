@@ -637,7 +637,8 @@ async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_repl
         root = await app.get_agent(Planner, "root")
         await root.grow("child", "grandchild")
         child = await app.get_agent(Planner, "root", sub=((Planner, "child"), (Planner, "grandchild")))
-        await child.after(0.3, "later")
+        await child.after(2, "later")
+    assert "grandchild: later" not in probe.log, "the first app took so long to end that it rang there"
     probe.log.clear()
 
     async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):

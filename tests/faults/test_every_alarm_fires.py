@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 import apsw
@@ -33,6 +34,8 @@ class Note(Agent):
     migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
     failures = 0
     walks = 0
+    steps = 0
+    """The walk that came as far as its step last."""
     going = asyncio.Event()
 
     async def later(self, text: str) -> None:
@@ -81,6 +84,7 @@ class Note(Agent):
         self.cancel_schedule(self.schedule(MINUTE, self.add, "never").id)
         await asyncio.sleep(0.01)  # the indexes say by now when the fiber would be recovered
         await self.step(f"step {Note.walks}", self.add, "further")
+        Note.steps = Note.walks
         await asyncio.Event().wait()
 
 
@@ -178,15 +182,18 @@ async def test_a_fiber_that_runs_within_a_call_can_be_cancelled() -> None:
 
 
 async def test_a_fiber_that_got_further_after_a_crash_is_recovered_at_once_after_the_next() -> None:
-    Note.walks = 0
-    async with running(App(agents=[Note])) as world:
+    Note.walks = Note.steps = 0
+    async with running(App(agents=[Note])) as world, asyncio.timeout(30):
         await (await world.get_agent(Note, "n")).begin()
+        await until(lambda: Note.walks == 1)
+        await world.crash()
+        await until(lambda: Note.steps == 2)
+
+        await world.crash()
+
+        await until(lambda: Note.walks == 3)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - seen from outside
         await asyncio.sleep(0.01)
-        await world.crash()
-        await asyncio.sleep(0.05)
-        assert Note.walks == 2
-
-        await world.crash()
-        await asyncio.sleep(0.05)
-
-        assert Note.walks == 3
