@@ -57,7 +57,7 @@ class Far:
         await self._until(lambda: self.is_followed)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110 - agents write to it, and tell nobody
                 await asyncio.sleep(0.001)
 

@@ -158,7 +158,7 @@ async def test_a_turn_can_be_stopped_that_was_a_run_once() -> None:
 
         await worker.last("stop", child, run, reason="enough")
 
-        assert (await asyncio.wait_for(more, 5)).status == "aborted"
+        assert (await asyncio.wait_for(more, 30)).status == "aborted"
         await worker.last("stop", "DoorBoss:b", turn)
         await answer
 

@@ -643,7 +643,7 @@ async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event
         run = await status(agent, "r1", "interrupted")
         assert (run.reason, run.still_running) == ("inspect-failed", True)
         await told(client, "r1", "interrupted")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while ("finish", "r1", "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         broken.clear()
@@ -685,7 +685,7 @@ async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_fo
         assert await agent.wake() == "awake"
         for id in ("r1", "r2"):
             assert (await over(agent, id)).ok
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(order) < 4:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 

@@ -122,7 +122,7 @@ async def root_of(one: Served) -> StreamRoot:
 
 
 async def no_listeners(root: StreamRoot, count: int = 0) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await root.listeners() != count:  # noqa: ASYNC110 - the other end of a connection, nobody tells
             await asyncio.sleep(0.005)
 

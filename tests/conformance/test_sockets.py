@@ -221,7 +221,7 @@ async def test_a_stream_stops_when_its_client_leaves() -> None:
 
         await client.close()
 
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 30)
 
 
 async def test_calls_of_one_client_are_answered_independently() -> None:
@@ -582,7 +582,7 @@ async def test_on_close_hears_code_and_reason_also_if_the_agent_slept() -> None:
 
         await client.close()
 
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(told.wait(), 30)
         assert heard == [("x", 1000)]
 
 

@@ -369,7 +369,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         turn = await ended(one)
         assert turn.status == ("completed" if how == "the run" else "aborted")
         for depth in range(1, 5):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while (one_turn := await (await below(one, depth)).turn(RUN)).status != "aborted":
                     assert one_turn.status in ("running", "waiting"), depth
                     await asyncio.sleep(0.005)
@@ -381,7 +381,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
 
 async def until_gone(agent: Any) -> None:
     """Wait until nothing is asked, and nothing goes on."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await agent.pending_approvals() or await agent.runs() or await agent.how() == "running":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -533,7 +533,7 @@ async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
         assert {first.path[0].name, second.path[0].name} == {RUN, "agent-tool:c2"}
 
         assert await agent.answer_approval(second, approved=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while [run.status for run in await agent.runs()] != ["running", "completed"]:  # noqa: ASYNC110 - alike
                 await asyncio.sleep(0.005)
         assert await agent.pending_approvals() == [first]

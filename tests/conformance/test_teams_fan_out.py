@@ -43,7 +43,7 @@ async def given_up(one: Any, agent: Any, run: str) -> None:
     """Let so much time pass that a run is given up of which nothing was heard since a crash."""
     one.world.clock.settled = None
     await one.world.clock.advance(121)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while ("finish", run, "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
     one.world.clock.settled = one.world.settled

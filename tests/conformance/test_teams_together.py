@@ -123,7 +123,7 @@ async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[Wor
     async with asyncio.timeout(20), running(App(agents=[PactTop]), **settings) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await top.pending_approvals():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         while not await top.rests():  # noqa: ASYNC110
@@ -138,7 +138,7 @@ async def below(world: World, depth: int) -> Any:
 
 
 async def ended(world: World) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             try:
                 return await (await world.get_agent(PactTop, "t")).turn("r1")
@@ -383,7 +383,7 @@ async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(h
             assert await racer.stop()
         await counting
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

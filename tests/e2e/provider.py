@@ -76,7 +76,7 @@ class Provider:
 
     async def asked(self, times: int = 1) -> Request:
         """Wait until this many requests have arrived; return the last of them."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.requests) < times:
                 self._news.clear()
                 await self._news.wait()

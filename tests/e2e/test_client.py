@@ -53,7 +53,7 @@ happened: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 async def has_happened(what: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await happened[what].wait()
 
 
@@ -301,7 +301,7 @@ async def test_the_state_is_known_once_connected_and_follows(url: str) -> None:
 
 
 async def first(remote: RemoteAgent[Player], fits: Callable[[Score], bool]) -> Score:
-    async with asyncio.timeout(5), aclosing(remote.states()) as states:
+    async with asyncio.timeout(30), aclosing(remote.states()) as states:
         async for state in states:
             if fits(state):
                 return state
@@ -561,7 +561,7 @@ async def test_messages_that_nobody_reads_do_not_pile_up(url: str, caplog: pytes
         for number in range(1100):
             await ann.send(str(number))
         await ann.stub.add(1)
-        async with asyncio.timeout(5), aclosing(ann.messages()) as messages:
+        async with asyncio.timeout(30), aclosing(ann.messages()) as messages:
             while (last := await anext(messages)) != "1099":
                 pass
 

@@ -82,7 +82,7 @@ async def test_work_that_is_under_way_waits_until_its_node_may_answer_again_and_
         go_on.set()
         await asyncio.sleep(0.3)
         del gate.wait  # type: ignore[attr-defined]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (dug := await ann.stub.dug()) == ["running"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

@@ -85,7 +85,7 @@ async def test_the_app_is_told_of_a_client_that_neither_reads_nor_answers_pings(
     app = Sender(waits=True)
     async with serving(app, lifespan="off", ws_ping_interval=0.1, ws_ping_timeout=0.1) as url:
         with client(url):
-            await asyncio.wait_for(app.ended.wait(), 5)
+            await asyncio.wait_for(app.ended.wait(), 30)
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end_of_the_server() -> None:

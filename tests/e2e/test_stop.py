@@ -101,7 +101,7 @@ async def test_who_took_over_a_connection_is_not_stopped_with_whom_had_it_before
             first = await one.join("/agents/stop-holder/a")
             second = await one.join("/agents/stop-holder/b")
             await say(first, "r1", user("hi"))
-            await asyncio.wait_for(at_work.wait(), 5)
+            await asyncio.wait_for(at_work.wait(), 30)
             await say(second, "r2", user("hi"))
             await provider.asked(2)
 

@@ -36,7 +36,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 async def settled(app: App) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while app.node._background:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
 
