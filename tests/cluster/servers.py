@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -22,6 +23,19 @@ PATIENCE = 60.0
 CONFIGURATION = Path(__file__).parents[2] / "deploy/nats/server.conf"
 """What operators are given is what is tested with."""
 PASSWORDS = {user: f"{user}-secret" for user in ("route", "node", "watch", "admin")}
+
+
+async def put(connection: Any, subject: str, data: bytes, headers: dict[str, str] | None = None) -> Any:
+    """Store a message; return what the stream acknowledges, as soon as the connection's server knows of the stream."""
+    import nats.js.errors
+
+    streams = connection.jetstream(timeout=PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await streams.publish(subject, data, headers=headers)
+            except nats.js.errors.NoStreamResponseError:  # it was made a moment ago, and others were told first
+                await asyncio.sleep(0.05)
 
 
 class Nats:

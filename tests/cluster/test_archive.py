@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.servers import S3, Nats
+from tests.cluster.servers import S3, Nats, put
 from tests.unit.logged_trees import Place, a_root, contents
 
 from sapwood.errors import Unavailable
@@ -57,7 +57,7 @@ class Cluster:
     async def own(self, *shards: int, epoch: int = 1) -> dict[int, Epoch]:
         owned: dict[int, Epoch] = {}
         for shard in shards:
-            answer = await self.js.publish(self.names.owner(shard), b"owner %d" % epoch)
+            answer = await put(self.connection, self.names.owner(shard), b"owner %d" % epoch)
             owned[shard] = Epoch(epoch, answer.seq)
         return owned
 

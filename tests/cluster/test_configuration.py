@@ -16,7 +16,7 @@ import msgspec
 import nats.errors
 import nats.js.errors
 import pytest
-from tests.cluster.servers import CONFIGURATION, Nats
+from tests.cluster.servers import CONFIGURATION, Nats, put
 
 from sapwood.kernel.shards import SHARDS
 from sapwood.runtimes.cluster.cells import Layout, Names
@@ -98,7 +98,7 @@ async def test_the_streams_of_a_cluster_lose_nothing_by_themselves(cell: Nats, n
 
 
 async def test_every_shard_lies_in_one_of_the_streams(node: Any, names: Names) -> None:
-    ack = await node.jetstream().publish(names.owner(SHARDS - 1), b"")
+    ack = await put(node, names.owner(SHARDS - 1), b"")
 
     assert ack.stream == names.stream(LAYOUT.stream_of(SHARDS - 1))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.servers import Nats
+from tests.cluster.servers import Nats, put
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable
@@ -169,7 +169,7 @@ async def test_servers_that_are_full_refuse_in_seconds_and_are_named(tmp_path: P
     try:
         names = await found(connection, "sapwood", Layout(streams=1))
         log = NatsLog(connection, names)
-        owned = {0: Epoch(1, (await connection.jetstream().publish(names.owner(0), encode(Owner(1, "a")))).seq)}
+        owned = {0: Epoch(1, (await put(connection, names.owner(0), encode(Owner(1, "a")))).seq)}
 
         async def fill() -> None:
             for number in range(200):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.servers import Nats
+from tests.cluster.servers import Nats, put
 from tests.unit.test_replicated import Node
 
 from sapwood.address import Address
@@ -46,10 +46,9 @@ class Cell:
 
     async def take(self, shard: int) -> Epoch:
         """Become the owner of a shard."""
-        streams = self.connection.jetstream(timeout=10)
         before = await self.log.owner(shard)
         headers = {nats_log.FENCE: str(before)}
-        acknowledged = await streams.publish(self.names.owner(shard), b"mine", headers=headers)
+        acknowledged = await put(self.connection, self.names.owner(shard), b"mine", headers)
         return Epoch(1, acknowledged.seq)
 
     def entry(self, shard: int, tree: str, data: bytes = b"data", **what: Any) -> Entry:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cluster.servers import Nats
+from tests.cluster.servers import Nats, put
 from tests.ports import free_port
 
 from sapwood.errors import UsageError
@@ -51,10 +51,9 @@ def monitors(cell: Nats) -> list[str]:
 
 
 async def own(connection: Any, names: Names, shards: Sequence[int], owner: str) -> None:
-    stream = connection.jetstream(timeout=10)
     for at in range(0, len(shards), 200):
         await asyncio.gather(
-            *(stream.publish(names.owner(shard), encode(Owner(3, owner, "life"))) for shard in shards[at : at + 200])
+            *(put(connection, names.owner(shard), encode(Owner(3, owner, "life"))) for shard in shards[at : at + 200])
         )
 
 
@@ -63,7 +62,7 @@ async def test_nodes_owners_and_streams_are_seen_by_who_may_only_look(cell: Nats
     await own(node, names, range(0, SHARDS, 2), "anna")
     await own(node, names, range(1, SHARDS - 1, 2), "berta")
     for name in ("anna", "berta"):
-        await node.jetstream().publish(names.lease(name), msgspec.msgpack.encode(NodeLease(name, "life", 1, "1.0")))
+        await put(node, names.lease(name), msgspec.msgpack.encode(NodeLease(name, "life", 1, "1.0")))
 
     seen = await look(watch, "sapwood", monitors=monitors(cell))
 
@@ -83,7 +82,7 @@ async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(
 ) -> None:
     names = await found(node, "sapwood", Layout())
     await own(node, names, [5], "carla")
-    await node.jetstream().publish(names.lease("carla"), msgspec.msgpack.encode(NodeLease("carla", "life", 1)))
+    await put(node, names.lease("carla"), msgspec.msgpack.encode(NodeLease("carla", "life", 1)))
     monkeypatch.setattr(looking, "LEASE", 0.5)
     monkeypatch.setattr(looking, "MARGIN", 0.0)
     await asyncio.sleep(0.8)

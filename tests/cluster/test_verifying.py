@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cluster.servers import Nats
+from tests.cluster.servers import Nats, put
 from tests.unit.logged_trees import Place, a_root
 
 from sapwood.cli.cluster import told
@@ -55,7 +55,7 @@ class Stored:
 
     async def write(self) -> None:
         for shard in {shard_of(root) for root in self.roots}:
-            answer = await self.connection.jetstream().publish(self.names.owner(shard), encode(Owner(1, "")))
+            answer = await put(self.connection, self.names.owner(shard), encode(Owner(1, "")))
             self.owned[shard] = Epoch(1, answer.seq)
         place = Place(self.folder / "node", self.log, self.archive, self.owned, park_after=0.0)
         for number, root in enumerate(self.roots):
