@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from tests.conformance.drivers import running
 from tests.conformance.runtimes import serve
 from tests.conformance.served import Served, served
 from tests.conformance.serving import serving
+from tests.conformance.worlds import until
 
 from sapwood import (
     Agent,
@@ -51,15 +52,10 @@ class Far:
     """Whether the near server knows that a run has begun, and asked what happens in it."""
 
     async def seen(self, entry: str) -> None:
-        await self._until(lambda: entry in self.log)
+        await until(lambda: entry in self.log)
 
     async def followed(self) -> None:
-        await self._until(lambda: self.is_followed)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 - agents write to it, and tell nobody
-                await asyncio.sleep(0.001)
+        await until(lambda: self.is_followed)
 
 
 class FarDigger(Agent):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
 from tests.conformance.runtimes import running
-from tests.conformance.worlds import Probe, Run, until
+from tests.conformance.worlds import Probe, Run, happens, until
 
 from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
@@ -642,7 +642,6 @@ async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_repl
     probe.log.clear()
 
     async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):
-        while "grandchild: later" not in probe.log:  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.01)
+        await happens(lambda: "grandchild: later" in probe.log)
 
     assert probe.log == ["start grandchild", "grandchild: later"]

@@ -123,9 +123,8 @@ async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[Wor
     async with asyncio.timeout(20), running(App(agents=[PactTop]), **settings) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
-        async with asyncio.timeout(30):
-            while not await top.pending_approvals():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        while not await top.pending_approvals():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
         while not await top.rests():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         if sleeps:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 
 import apsw
 import pytest
+from tests.conformance.worlds import until
 from tests.faults.lives import points_of
 from tests.faults.running import LIVES, run_lives
 
@@ -183,7 +183,7 @@ async def test_a_fiber_that_runs_within_a_call_can_be_cancelled() -> None:
 
 async def test_a_fiber_that_got_further_after_a_crash_is_recovered_at_once_after_the_next() -> None:
     Note.walks = Note.steps = 0
-    async with running(App(agents=[Note])) as world, asyncio.timeout(30):
+    async with running(App(agents=[Note])) as world:
         await (await world.get_agent(Note, "n")).begin()
         await until(lambda: Note.walks == 1)
         await world.crash()
@@ -192,8 +192,3 @@ async def test_a_fiber_that_got_further_after_a_crash_is_recovered_at_once_after
         await world.crash()
 
         await until(lambda: Note.walks == 3)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - seen from outside
-        await asyncio.sleep(0.01)
