@@ -53,3 +53,23 @@ async def sleep_until(clock: Clock, when: float) -> None:
             await reached
         finally:
             timer.cancel()
+
+
+def call_in_real_time(loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]) -> Timer:
+    """Call `callback` after so many real seconds, even on a loop whose time is virtual."""
+    call = getattr(loop, "call_in_real_time", loop.call_later)
+    return call(delay, callback)
+
+
+def report_work(loop: asyncio.AbstractEventLoop, is_busy: Callable[[], bool]) -> Callable[[], object]:
+    """Let a loop whose time is virtual ask whether threads work that it did not start itself.
+
+    `is_busy` is called on the loop, and must stay true until the loop was told of the result. Call what is returned
+    when there is no such work any more. On other loops this does nothing.
+    """
+    add = getattr(loop, "add_work_source", None)
+    return add(is_busy) if add is not None else _do_nothing
+
+
+def _do_nothing() -> None:
+    pass

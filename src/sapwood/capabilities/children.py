@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -266,7 +265,7 @@ class Children:
             database = child.database
             calls = len(child.calls)
             state = "starting" if child.is_starting else "busy" if calls else "idle"
-            idle = time.monotonic() - child.last_active if state == "idle" else None
+            idle = child.host.loop.time() - child.last_active if state == "idle" else None
             error = child.last_error
         return SubAgentStatus(
             state=state,

@@ -14,7 +14,6 @@ from asyncio import CancelledError, Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import Context
 from threading import get_ident
-from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, Step
@@ -199,7 +198,7 @@ class Actor:
         """Whether it ended by going to sleep: then the next call simply wakes it again."""
         self.ready = False
         """Whether calls are delivered: started, not dropped, not held."""
-        self.last_active = monotonic()
+        self.last_active = self.host.loop.time()
         self.last_error: str | None = None
         self._capabilities: dict[Any, Any] = {}
         self._migrated = False
@@ -376,7 +375,7 @@ class Actor:
             self.home.calls_done += 1
             self.host.calls_done += 1
         if not self.calls:
-            self.last_active = monotonic()
+            self.last_active = self.host.loop.time()
 
     def cancel(self, call: Call) -> Task[Any] | None:
         """Cancel what runs here as `call`; return its task while it unwinds, None if it has ended."""

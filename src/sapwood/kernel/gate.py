@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from sapwood.address import Address
+from sapwood.clock import report_work
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Commit, settle
 from sapwood.storage.database import Database
@@ -102,6 +103,9 @@ class DiskGate:
     def __init__(self, files: Files, loop: asyncio.AbstractEventLoop) -> None:
         self._files = files
         self._loop = loop
+        self._ended_work = report_work(loop, self._is_busy)
+        self._folders = 0
+        """How many folders are being synced."""
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._known: dict[Database, _File] = {}
         self._broken: dict[Path, str] = {}
@@ -247,7 +251,12 @@ class DiskGate:
             self._tell(lambda: done.cancelled() or done.set_result(error))
 
         self._jobs.put(sync)
-        if (error := await done) is not None:
+        self._folders += 1
+        try:
+            error = await done
+        finally:
+            self._folders -= 1
+        if error is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
 
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
@@ -280,7 +289,11 @@ class DiskGate:
         self._placed.discard(folder)
         self._settled = {path for path in self._settled if path.parent != folder}
 
+    def _is_busy(self) -> bool:
+        return self._folders > 0 or any(file.flushing for file in self._known.values())
+
     def close(self) -> None:
+        self._ended_work()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

@@ -154,7 +154,7 @@ class Node:
         self._shared: dict[Any, Any] = {}
         self.sockets = Sockets()
         """The clients that are connected to agents of this node."""
-        self.offload = Offload(settings.threads)
+        self.offload = Offload(settings.threads, self.loop)
         self.strikes = Strikes(folder, settings.strikes)
         self.watchdog = Watchdog(self.loop, settings, folder, self._running)
         self.thread = threading.get_ident()
@@ -589,7 +589,7 @@ class Node:
 
     def sleep(self, idle_for: float = 0.0) -> None:
         """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
-        before = time.monotonic() - idle_for
+        before = self.loop.time() - idle_for
         for tree in list(self.trees.values()):
             if tree.deletions or tree.stays_awake:
                 continue  # deletions still write to the databases of parents

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from sapwood.clock import report_work
 from sapwood.errors import NotCopyable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.storage.rows import Rows
@@ -21,9 +22,12 @@ from sapwood.storage.rows import Rows
 class Offload:
     """The threads and processes of one node."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sapwood-thread")
         self._jobs: set[Future[Any]] = set()
+        self._awaited = 0
+        """How many results the loop has not got yet."""
+        self._ended_work = report_work(loop, lambda: self._awaited > 0 or bool(self._jobs))
 
     @property
     def waiting(self) -> int:
@@ -37,13 +41,23 @@ class Offload:
         job.add_done_callback(self._jobs.discard)
         return job
 
+    def _result(self, job: Future[Any]) -> asyncio.Future[Any]:
+        """Return what the loop waits for."""
+        result = asyncio.wrap_future(job)
+        self._awaited += 1
+        result.add_done_callback(self._received)
+        return result
+
+    def _received(self, _: object) -> None:
+        self._awaited -= 1
+
     async def in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = _copied((args, kwargs), "The arguments")
 
         def work() -> Any:
             return _copied(function(*args, **kwargs), f"What {_name(function)} returned")
 
-        return await asyncio.wrap_future(self._submit(work))
+        return await self._result(self._submit(work))
 
     async def in_process(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Imported here: most agents never need it.
@@ -69,7 +83,7 @@ class Offload:
         database.begin_elsewhere()
         actor.hold()
         job = self._submit(database.run_elsewhere, sql, arguments)
-        work = asyncio.wrap_future(job)
+        work = self._result(job)
         try:
             try:
                 rows = await asyncio.shield(work)
@@ -96,6 +110,7 @@ class Offload:
             actor.release()
 
     def close(self) -> None:
+        self._ended_work()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

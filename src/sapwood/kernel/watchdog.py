@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sapwood.address import Address
+from sapwood.clock import Timer, call_in_real_time
 from sapwood.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -101,14 +102,14 @@ class Watchdog:
         self._running_on.acquire()
         self._ending = threading.Lock()
         self._warned: dict[str, float] = {}
-        self._timer = loop.call_soon(self._beat)
+        self._timer: Timer = loop.call_soon(self._beat)
         self._thread = threading.Thread(target=self._watch, name="sapwood-watchdog", daemon=True)
         self._thread.start()
 
     def _beat(self) -> None:
         self._beats += 1
         self._last_beat = time.monotonic(), self._loop_cpu()
-        self._timer = self._loop.call_later(BEAT, self._beat)
+        self._timer = call_in_real_time(self._loop, BEAT, self._beat)
 
     def stop(self) -> None:
         self._timer.cancel()

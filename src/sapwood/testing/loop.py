@@ -1,0 +1,265 @@
+"""An event loop with virtual time: its clock jumps to the next timer when nothing is left to run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import selectors
+import time
+from asyncio import Future
+from collections.abc import Callable
+from concurrent.futures import Executor
+from threading import Event
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+LOOK = 0.005
+"""Real seconds between two looks at a condition, while something outside of the loop works and may change it."""
+GRACE = 1.0
+"""Real seconds to wait for a thread that the loop was not told of, before a deadlock is reported."""
+MAX_JUMPS = 200_000
+"""Jumps in a row after which the loop only serves timers that repeat forever."""
+
+
+class Deadlock(RuntimeError):
+    """Nothing can happen any more on a loop with virtual time, and something still waits."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stands still while code runs, and jumps to the next timer when nothing is runnable.
+
+    Sleeping costs no real time on it, and no timeout fires because the machine is busy. The clock
+    jumps only if nothing outside of the loop works: no thread of an executor, no registered socket or
+    pipe, no subprocess, and no other work that was announced with `add_work_source`. While something
+    does, the loop waits for it in real time, and its clock moves on as real time does.
+
+    If nothing is runnable, no timer is set and nothing outside works, it raises `Deadlock`.
+    """
+
+    def __init__(self) -> None:
+        self._now = time.monotonic()
+        self._selector_of_time = _Selector(self)
+        self._own_files = 0
+        self._threads = 0
+        self._abandoned: list[Event] = []
+        """Set when threads end whose work was cancelled."""
+        self._processes: list[asyncio.SubprocessTransport] = []
+        self._sources: dict[object, Callable[[], bool]] = {}
+        self._idle: list[Future[None]] = []
+        self._conditions: list[_Condition] = []
+        self._real_timers: list[_RealTimer] = []
+        self._numbers = itertools.count()
+        self._jumps = 0
+        super().__init__(self._selector_of_time)
+        self._clock_resolution = 1e-6  # a clock that jumps far is rounded: its timers must still be reached
+        self._own_files = self._files()  # with which other threads wake the loop
+
+    def time(self) -> float:
+        return self._now
+
+    # Work outside of the loop
+
+    @property
+    def is_outside_busy(self) -> bool:
+        """Whether a thread, a socket, a process or an announced source works."""
+        if self._threads or self._files() > self._own_files or any(busy() for busy in self._sources.values()):
+            return True
+        self._processes = [process for process in self._processes if process.get_returncode() is None]
+        self._abandoned = [over for over in self._abandoned if not over.is_set()]
+        return bool(self._processes or self._abandoned)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether sockets or pipes are registered: whether their other ends work is unknown."""
+        return self._files() > self._own_files
+
+    def add_work_source(self, is_busy: Callable[[], bool]) -> Callable[[], object]:
+        """Ask `is_busy`, on the loop, whether work goes on in threads of its own. Return what ends that.
+
+        It must stay true until the loop was told of the result.
+        """
+        key = object()
+        self._sources[key] = is_busy
+        return lambda: self._sources.pop(key, None)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> Future[T]:  # pyright: ignore[reportIncompatibleMethodOverride] - as typeshed has it for the base
+        begun, over = Event(), Event()
+
+        def work() -> T:
+            begun.set()
+            try:
+                return func(*args)
+            finally:
+                over.set()
+
+        def ended(future: Future[T]) -> None:
+            self._threads -= 1
+            if future.cancelled() and begun.is_set():  # the result is not awaited, but the thread works on
+                self._abandoned.append(over)
+
+        future = super().run_in_executor(executor, work)
+        self._threads += 1
+        future.add_done_callback(ended)
+        return future
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        self._threads += 1
+        try:
+            await super().shutdown_default_executor(*args, **kwargs)
+        finally:
+            self._threads -= 1
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        return self._watched(await super().subprocess_exec(*args, **kwargs))
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        return self._watched(await super().subprocess_shell(*args, **kwargs))
+
+    def _watched(self, made: tuple[asyncio.SubprocessTransport, Any]) -> Any:
+        self._processes.append(made[0])
+        return made
+
+    def _files(self) -> int:
+        return len(self._selector_of_time.get_map() or ())
+
+    # Waiting
+
+    async def idle(self) -> None:
+        """Return when nothing is runnable and nothing outside of the loop works, before the clock jumps."""
+        waiter: Future[None] = self.create_future()
+        self._idle.append(waiter)
+        await waiter
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Return when the condition holds; it is looked at in every round of the loop. Raises `TimeoutError`."""
+        waiting = _Condition(condition, self.create_future())
+        self._conditions.append(waiting)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiting.future
+        finally:
+            self._conditions.remove(waiting)
+
+    def call_in_real_time(self, delay: float, callback: Callable[[], object]) -> _RealTimer:
+        """Call `callback` after so many real seconds. The clock never jumps because of it."""
+        timer = _RealTimer(time.monotonic() + delay, next(self._numbers), callback)
+        heapq.heappush(self._real_timers, timer)
+        return timer
+
+    # One round of the loop: what its selector does
+
+    def _before_round(self) -> bool:
+        """Call the real timers that are due, and look at the conditions. Return whether something became runnable."""
+        rang = False
+        while self._real_timers and self._real_timers[0].when <= time.monotonic():
+            heapq.heappop(self._real_timers).ring()
+            rang = True
+        return any([condition.look() for condition in self._conditions]) or rang
+
+    def _pass_time(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
+        """Nothing is runnable for this long: wait for what is outside, or jump."""
+        if self.is_outside_busy:
+            self._jumps = 0
+            return self._wait(timeout, wait)
+        if self._idle:
+            waiters, self._idle = self._idle, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            return []
+        if timeout is None:
+            if events := wait(GRACE):
+                return events
+            raise Deadlock(
+                "Nothing is runnable, no timer is set, and no thread, socket or process works: "
+                f"this waits forever. {self._pending()}"
+            )
+        self._jumps += 1
+        if self._jumps > MAX_JUMPS:
+            self._jumps = 0
+            raise Deadlock(f"Nothing happened but {MAX_JUMPS} timers that rang in a row. {self._pending()}")
+        self._now += timeout
+        return []
+
+    def _wait(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
+        limits = [timeout] if timeout is not None else []
+        began = time.monotonic()
+        if self._conditions or self._abandoned:
+            limits.append(LOOK)
+        if self._real_timers:
+            limits.append(max(self._real_timers[0].when - began, 0.0))
+        events = wait(min(limits) if limits else None)
+        passed = time.monotonic() - began
+        self._now += passed if timeout is None else min(passed, timeout)
+        return events
+
+    def _pending(self) -> str:
+        lines = [_described(task) for task in asyncio.all_tasks(self) if not task.done()]
+        return "\n".join(["Pending tasks:", *sorted(lines)])
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asks its loop what to do when there is nothing to do."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        loop, wait = self._loop, super().select
+        events = wait(0)
+        if loop._before_round() or events or (timeout is not None and timeout <= 0):
+            loop._jumps = 0 if events else loop._jumps
+            return events
+        return loop._pass_time(timeout, wait)
+
+
+class _Condition:
+    __slots__ = ("_condition", "_context", "future")
+
+    def __init__(self, condition: Callable[[], bool], future: Future[None]) -> None:
+        self._condition = condition
+        self._context = contextvars.copy_context()
+        self.future = future
+
+    def look(self) -> bool:
+        """Return whether the task that waits for it becomes runnable."""
+        if self.future.done():
+            return False
+        try:
+            if not self._context.run(self._condition):
+                return False
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(None)
+        return True
+
+
+class _RealTimer:
+    __slots__ = ("_callback", "_number", "when")
+
+    def __init__(self, when: float, number: int, callback: Callable[[], object]) -> None:
+        self.when = when
+        self._number = number
+        self._callback: Callable[[], object] | None = callback
+
+    def __lt__(self, other: _RealTimer) -> bool:
+        return (self.when, self._number) < (other.when, other._number)
+
+    def ring(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def cancel(self) -> None:
+        self._callback = None
+
+
+def _described(task: asyncio.Task[Any]) -> str:
+    where = "".join(f", {frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack(limit=1)[-1:])
+    return f"  {task.get_name()}: {getattr(task.get_coro(), '__qualname__', task.get_coro())}{where}"
