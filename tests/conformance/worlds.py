@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from sapwood import Agent, NotFound, Step, Unavailable
 from sapwood.testing import World
+from sapwood.testing.loop import VirtualLoop, until
 
 Run = Callable[..., AbstractAsyncContextManager[World]]
 """Runs an app: ``async with run(Root, deps=…, **settings) as world``."""
@@ -26,15 +26,6 @@ class Probe:
     async def seen(self, entry: str) -> None:
         """Return when an agent has written this entry."""
         await until(lambda: entry in self.log)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; fail if it does not come to hold."""
-    rounds, end = 0, time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "It did not happen."
-        rounds += 1
-        await asyncio.sleep(0 if rounds < 1000 else 0.0005)
 
 
 async def happens(condition: Callable[[], bool]) -> None:
@@ -88,7 +79,11 @@ def below(*names: str) -> list[tuple[type[Branch], str]]:
 
 
 async def a_while() -> None:
-    """Let work in the background go on."""
+    """Let work in the background go on, until only time or others are waited for."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualLoop) and not loop.has_files:
+        await loop.idle(1.0)
+        return
     for _ in range(500):
         await asyncio.sleep(0)
 

@@ -21,8 +21,6 @@ LOOK = 0.005
 """Real seconds between two looks at a condition, while something outside of the loop works and may change it."""
 GRACE = 1.0
 """Real seconds to wait for a thread that the loop was not told of, before a deadlock is reported."""
-MAX_JUMPS = 200_000
-"""Jumps in a row after which the loop only serves timers that repeat forever."""
 
 
 class Deadlock(RuntimeError):
@@ -40,6 +38,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     If nothing is runnable, no timer is set and nothing outside works, it raises `Deadlock`.
     """
 
+    max_jumps = 200_000
+    """Jumps in a row after which the loop only serves timers that repeat forever."""
+
     def __init__(self) -> None:
         self._now = time.monotonic()
         self._selector_of_time = _Selector(self)
@@ -49,7 +50,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Set when threads end whose work was cancelled."""
         self._processes: list[asyncio.SubprocessTransport] = []
         self._sources: dict[object, Callable[[], bool]] = {}
-        self._idle: list[Future[None]] = []
+        self._idle: list[Future[bool]] = []
         self._conditions: list[_Condition] = []
         self._real_timers: list[_RealTimer] = []
         self._numbers = itertools.count()
@@ -128,20 +129,34 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     # Waiting
 
-    async def idle(self) -> None:
-        """Return when nothing is runnable and nothing outside of the loop works, before the clock jumps."""
-        waiter: Future[None] = self.create_future()
+    async def idle(self, patience: float = 3600.0) -> bool:
+        """Return when nothing is runnable and nothing outside of the loop works, before the clock jumps.
+
+        Returns `False` if that does not come within so many real seconds.
+        """
+        waiter: Future[bool] = self.create_future()
         self._idle.append(waiter)
-        await waiter
+        limit = self.call_in_real_time(patience, lambda: waiter.done() or waiter.set_result(False))
+        try:
+            return await waiter
+        finally:
+            limit.cancel()
 
     async def until(self, condition: Callable[[], bool], timeout: float) -> None:
-        """Return when the condition holds; it is looked at in every round of the loop. Raises `TimeoutError`."""
+        """Return when the condition holds; it is looked at in every round of the loop. Raises `TimeoutError`.
+
+        The timeout is virtual. If something never stops to run, the clock stands still: then twice as many real
+        seconds are the limit.
+        """
         waiting = _Condition(condition, self.create_future())
         self._conditions.append(waiting)
+        timer = self.call_later(timeout, waiting.give_up)
+        limit = self.call_in_real_time(2 * timeout, waiting.give_up)
         try:
-            async with asyncio.timeout(timeout):
-                await waiting.future
+            await waiting.future
         finally:
+            timer.cancel()
+            limit.cancel()
             self._conditions.remove(waiting)
 
     def call_in_real_time(self, delay: float, callback: Callable[[], object]) -> _RealTimer:
@@ -169,7 +184,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             waiters, self._idle = self._idle, []
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_result(None)
+                    waiter.set_result(True)
             return []
         if timeout is None:
             if events := wait(GRACE):
@@ -179,9 +194,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 f"this waits forever. {self._pending()}"
             )
         self._jumps += 1
-        if self._jumps > MAX_JUMPS:
+        if self._jumps > self.max_jumps:
             self._jumps = 0
-            raise Deadlock(f"Nothing happened but {MAX_JUMPS} timers that rang in a row. {self._pending()}")
+            raise Deadlock(f"Nothing happened but {self.max_jumps} timers that rang in a row. {self._pending()}")
         self._now += timeout
         return []
 
@@ -200,6 +215,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _pending(self) -> str:
         lines = [_described(task) for task in asyncio.all_tasks(self) if not task.done()]
         return "\n".join(["Pending tasks:", *sorted(lines)])
+
+
+async def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
+    """Return when the condition holds; fail if it does not come to hold within so many seconds of the loop's time."""
+    loop = asyncio.get_running_loop()
+    try:
+        if isinstance(loop, VirtualLoop):
+            await loop.until(condition, timeout)
+            return
+        rounds = itertools.count()
+        async with asyncio.timeout(timeout):
+            while not condition():
+                await asyncio.sleep(0 if next(rounds) < 1000 else 0.0005)
+    except TimeoutError:
+        raise AssertionError(f"The condition did not come to hold within {timeout:g} seconds.") from None
 
 
 class _Selector(selectors.DefaultSelector):
@@ -238,6 +268,10 @@ class _Condition:
         else:
             self.future.set_result(None)
         return True
+
+    def give_up(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(TimeoutError())
 
 
 class _RealTimer:

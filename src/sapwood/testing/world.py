@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dead
+from sapwood.testing.loop import VirtualLoop, until
 
 A = TypeVar("A", bound=Agent[Any])
 
@@ -30,6 +31,8 @@ PATIENCE = 0.2
 """Real seconds to wait for something that may wait for the test itself, counted from the last thing it wrote."""
 CHANCES = 50
 """How often others must have had the core meanwhile: on a busy machine time passes without anybody getting further."""
+STEP = 0.005
+"""Virtual seconds between two looks at something that waits."""
 ENDLESS = 5.0
 """Real seconds after which what still writes is taken for something that never ends."""
 
@@ -126,6 +129,10 @@ class World:
 
         `clock.advance` awaits it after every step.
         """
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualLoop) and not loop.has_files:
+            await self._settled_on(loop)
+            return
         rounds, idle, written, chances = 0, 0, -1, 0
         begun = wrote = time.monotonic()
         while idle < 3:
@@ -141,6 +148,29 @@ class World:
                 chances += 1
                 await asyncio.sleep(0.0005)
             idle = 0 if self._something_due() else idle + 1
+
+    async def _settled_on(self, loop: VirtualLoop) -> None:
+        """Return when the loop is idle. What is due but waits may wait for a timer, so virtual time passes for it."""
+        begun = wrote = loop.time()
+        written = -1
+        while await loop.idle(ENDLESS) and self._something_due():
+            if written != (written := self.points.passed.total()):
+                wrote = loop.time()
+            if loop.time() > wrote + PATIENCE or loop.time() > begun + ENDLESS:
+                return
+            await asyncio.sleep(STEP)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds.
+
+        ```python
+        await world.until(lambda: "answered" in seen)
+        ```
+
+        Fails if it does not come to hold within 30 seconds. On a `VirtualLoop` these seconds are virtual: they pass
+        at once when nothing is left to do, so a condition that cannot come to hold fails without waiting.
+        """
+        await until(condition)
 
     def _is_flushing(self) -> bool:
         try:
