@@ -629,6 +629,7 @@ class Full(Agent):
         self.sql("DELETE FROM junk")
 
 
+@pytest.mark.realtime("about the system's clock, and the timers that are set by it")
 async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_replaced(
     tmp_path: Path, probe: Probe
 ) -> None:

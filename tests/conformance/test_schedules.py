@@ -930,6 +930,7 @@ async def test_what_happens_to_a_schedule_is_told_by_the_agent_that_owns_it(
         assert told == [("scheduled", path), ("schedule cancelled", path)]
 
 
+@pytest.mark.realtime("about the system's clock, and the timers that are set by it")
 async def test_in_real_time_a_call_happens_soon_after_it_is_due_and_never_before(tmp_path: Any, probe: Probe) -> None:
     async with App(agents=[Planner], deps=probe, settings=Settings(data=tmp_path)) as app:
         owner = await app.get_agent(Planner, "root")
@@ -942,6 +943,7 @@ async def test_in_real_time_a_call_happens_soon_after_it_is_due_and_never_before
         assert asyncio.get_running_loop().time() - begun >= 0.19
 
 
+@pytest.mark.realtime("about the system's clock, and the timers that are set by it")
 async def test_in_real_time_a_call_that_came_due_while_nobody_ran_happens_at_the_start(
     tmp_path: Any, probe: Probe
 ) -> None:

@@ -166,6 +166,45 @@ async def test_time_does_not_jump_while_a_socket_is_open() -> None:
     await hour
 
 
+async def test_a_connection_whose_both_ends_are_of_this_loop_is_part_of_it() -> None:
+    loop = running()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while question := await reader.read(1000):
+            await asyncio.sleep(3600)
+            writer.write(question)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        began = loop.time()
+        writer.write(b"x" * 1000)
+        assert await reader.readexactly(1000) == b"x" * 1000
+        assert loop.time() - began == pytest.approx(3600, abs=10)
+        assert not loop.has_files
+        await loop.idle()
+        writer.close()
+        assert await reader.read() == b""
+
+
+async def test_time_does_not_jump_while_the_other_end_of_a_connection_is_elsewhere() -> None:
+    loop = running()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        reader, writer = await asyncio.open_connection(*server.getsockname())
+        theirs, _ = server.accept()
+        hour = asyncio.ensure_future(asyncio.sleep(3600))
+        receiving = asyncio.ensure_future(reader.readexactly(1))
+        await asyncio.sleep(0.02)
+        assert loop.has_files
+        assert not hour.done()
+        theirs.send(b"!")
+        assert await receiving == b"!"
+        writer.close()
+        theirs.close()
+        await hour
+
+
 async def test_time_does_not_jump_while_a_process_runs() -> None:
     loop = running()
     began = loop.time()

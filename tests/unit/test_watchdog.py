@@ -21,7 +21,10 @@ from sapwood.address import Address
 from sapwood.kernel.watchdog import STRIKES, SlowSlice, Strikes, Watchdog
 from sapwood.settings import Settings
 
-pytestmark = pytest.mark.alone
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.realtime("the watchdog measures how long real code takes"),
+]
 
 WHO = Address.root_of("Bad", "one")
 SETTINGS = Settings(slow_slice=0.1, stuck_slice=0.4, fatal_slice=60)

@@ -7,7 +7,10 @@ import contextvars
 import heapq
 import itertools
 import selectors
+import socket
+import sys
 import time
+from array import array
 from asyncio import Future
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -17,6 +20,10 @@ from typing import Any, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+SIOCOUTQNSD = 0x894B
+"""Asks Linux how many bytes of a socket were not sent yet."""
+COMES, MUST_HAVE_COME = 0.001, 0.05
+"""Real seconds that bytes may need between two ends in this process: before a short jump, and before a long one."""
 LOOK = 0.005
 """Real seconds between two looks at a condition, while something outside of the loop works and may change it."""
 GRACE = 1.0
@@ -31,9 +38,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock stands still while code runs, and jumps to the next timer when nothing is runnable.
 
     Sleeping costs no real time on it, and no timeout fires because the machine is busy. The clock
-    jumps only if nothing outside of the loop works: no thread of an executor, no registered socket or
-    pipe, no subprocess, and no other work that was announced with `add_work_source`. While something
-    does, the loop waits for it in real time, and its clock moves on as real time does.
+    jumps only if nothing outside of the loop works: no thread of an executor, no socket or pipe whose
+    other end may be outside, no subprocess, and no other work that was announced with
+    `add_work_source`. While something does, the loop waits for it in real time, and its clock moves on
+    as real time does. Connections over TCP whose two ends are both of this loop are part of it.
 
     If nothing is runnable, no timer is set and nothing outside works, it raises `Deadlock`.
     """
@@ -44,7 +52,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = time.monotonic()
         self._selector_of_time = _Selector(self)
-        self._own_files = 0
         self._threads = 0
         self._abandoned: list[Event] = []
         """Set when threads end whose work was cancelled."""
@@ -57,7 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumps = 0
         super().__init__(self._selector_of_time)
         self._clock_resolution = 1e-6  # a clock that jumps far is rounded: its timers must still be reached
-        self._own_files = self._files()  # with which other threads wake the loop
+        self._selector_of_time.forget_all()  # with what is registered now, other threads wake the loop
 
     def time(self) -> float:
         return self._now
@@ -67,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     @property
     def is_outside_busy(self) -> bool:
         """Whether a thread, a socket, a process or an announced source works."""
-        if self._threads or self._files() > self._own_files or any(busy() for busy in self._sources.values()):
+        if self._threads or self._selector_of_time.is_busy or any(busy() for busy in self._sources.values()):
             return True
         self._processes = [process for process in self._processes if process.get_returncode() is None]
         self._abandoned = [over for over in self._abandoned if not over.is_set()]
@@ -75,8 +82,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def has_files(self) -> bool:
-        """Whether sockets or pipes are registered: whether their other ends work is unknown."""
-        return self._files() > self._own_files
+        """Whether sockets or pipes are registered of which nobody knows whether their other ends work."""
+        return self._selector_of_time.reaches_outside
 
     def add_work_source(self, is_busy: Callable[[], bool]) -> Callable[[], object]:
         """Ask `is_busy`, on the loop, whether work goes on in threads of its own. Return what ends that.
@@ -123,9 +130,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _watched(self, made: tuple[asyncio.SubprocessTransport, Any]) -> Any:
         self._processes.append(made[0])
         return made
-
-    def _files(self) -> int:
-        return len(self._selector_of_time.get_map() or ())
 
     # Waiting
 
@@ -180,6 +184,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self.is_outside_busy:
             self._jumps = 0
             return self._wait(timeout, wait)
+        if self._selector_of_time.has_connections and (events := wait(self._on_the_way(timeout))):
+            return events
         if self._idle:
             waiters, self._idle = self._idle, []
             for waiter in waiters:
@@ -200,10 +206,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += timeout
         return []
 
+    def _on_the_way(self, timeout: float | None) -> float:
+        """Return how many real seconds bytes may need from one end of a connection to the other, at most."""
+        return MUST_HAVE_COME if not self._idle and timeout is not None and timeout > 1 else COMES
+
     def _wait(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
         limits = [timeout] if timeout is not None else []
         began = time.monotonic()
-        if self._conditions or self._abandoned:
+        if self._conditions or self._abandoned or self._selector_of_time.has_connections:
             limits.append(LOOK)
         if self._real_timers:
             limits.append(max(self._real_timers[0].when - began, 0.0))
@@ -238,6 +248,39 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._files: dict[int, _File] = {}
+        self._ends: set[object] = set()
+        """The addresses of all sockets that were ever registered."""
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        file = self._files[key.fd] = _File(key.fd)
+        self._ends.add(file.ours)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        self._files.pop(key.fd, None)
+        return key
+
+    def forget_all(self) -> None:
+        """Do not count what is registered."""
+        self._files.clear()
+        self._ends.clear()
+
+    @property
+    def reaches_outside(self) -> bool:
+        """Whether an end of something registered is not of this loop."""
+        return any(not file.is_inside(self._ends) for file in self._files.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something may come from outside, or is still to be sent to the other end here."""
+        return any(not file.is_inside(self._ends) or file.unsent for file in self._files.values())
+
+    @property
+    def has_connections(self) -> bool:
+        return bool(self._files)
 
     def select(self, timeout: float | None = None) -> Any:
         loop, wait = self._loop, super().select
@@ -246,6 +289,45 @@ class _Selector(selectors.DefaultSelector):
             loop._jumps = 0 if events else loop._jumps
             return events
         return loop._pass_time(timeout, wait)
+
+
+class _File:
+    """A registered file: for sockets of TCP, the addresses of its two ends."""
+
+    __slots__ = ("_fd", "_listens", "_theirs", "ours")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._listens = False
+        self.ours: object = None
+        self._theirs: object = None
+        try:
+            end = socket.socket(fileno=fd)
+        except OSError:  # a pipe
+            return
+        try:
+            if end.family in (socket.AF_INET, socket.AF_INET6):
+                self.ours = end.getsockname()
+                self._listens = bool(end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                self._theirs = None if self._listens else end.getpeername()
+        except OSError:  # not connected yet
+            pass
+        finally:
+            end.detach()
+
+    def is_inside(self, ends: set[object]) -> bool:
+        """Whether its other end is of the same loop. Only Linux says what is still on the way there."""
+        return sys.platform == "linux" and (self._listens or (self._theirs is not None and self._theirs in ends))
+
+    @property
+    def unsent(self) -> bool:
+        if self._listens or sys.platform != "linux":
+            return False
+        import fcntl
+
+        waiting = array("i", [0])
+        fcntl.ioctl(self._fd, SIOCOUTQNSD, waiting)
+        return waiting[0] > 0
 
 
 class _Condition:
