@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from sapwood.testing.loop import VirtualLoop
+from tests import loops
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,8 +16,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-VIRTUAL = tuple(Path(__file__).parent / folder for folder in ("unit", "conformance"))
-"""The folders whose tests run in virtual time."""
+def pytest_configure(config: pytest.Config) -> None:
+    loops.configure(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,18 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid}: `realtime` takes one argument, the reason.")
 
 
-def is_virtual(item: pytest.Item) -> bool:
-    """Whether a test runs in virtual time: on one node, driven by fibers, and nothing real is what it is about."""
-    options = item.config.option
-    return (
-        any(folder in item.path.parents for folder in VIRTUAL)
-        and options.runtime == "local"
-        and getattr(options, "driver", "fiber") == "fiber"
-        and item.get_closest_marker("realtime") is None
-    )
-
-
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, Any]]:
     """Agents run on asyncio; anyio's tests would run on every backend it finds."""
-    return ("asyncio", {"loop_factory": VirtualLoop}) if is_virtual(request.node) else "asyncio"
+    return ("asyncio", {"loop_factory": loops.factory}) if loops.is_virtual(request.node) else "asyncio"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import loops
 from tests.conformance.chats import (
     MESSAGES,
     RESUMING,
@@ -368,7 +369,7 @@ def test_whatever_happens_every_request_has_one_end_and_nothing_is_said_twice(po
             )
             assert watcher.of_type(MESSAGES)[-1]["messages"] == transcript
 
-    asyncio.run(play())
+    loops.play(play())
 
 
 class Paying(Talking):

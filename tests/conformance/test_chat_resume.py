@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import loops
 from tests.conformance.chats import (
     CLEAR,
     MESSAGES,
@@ -392,7 +393,7 @@ def test_whenever_a_client_comes_replay_is_live_is_stored(words: list[str], join
             for stream in streams:
                 assert stream is None or built(stream) == stored
 
-    asyncio.run(play())
+    loops.play(play())
 
 
 class Beeping(Talking):

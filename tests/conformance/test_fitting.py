@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests import loops
 from tests.conformance.runtimes import running
 
 from sapwood import After, Agent, App, Cron, Every, Retry, agent
@@ -199,7 +199,7 @@ async def fill(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stored") / "copy"
-    asyncio.run(fill(folder))
+    loops.play(fill(folder))
     return folder
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import loops
 
 from sapwood.runtimes.cluster import pipe as pipes
 from sapwood.runtimes.cluster.pipe import Pipe
@@ -88,7 +89,7 @@ async def until(what: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+    loops.play(work)
 
 
 FATES = st.lists(st.sampled_from(["come", "lost", "twice", "late"]), max_size=60)

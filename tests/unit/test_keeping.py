@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import loops
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.errors import Unavailable
@@ -258,7 +259,7 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
         tree = await place.open(ROOT)
         assert {stem: tree.rows(stem) for stem in contents(tree.folder)} == expected
 
-    asyncio.run(run())
+    loops.play(run())
 
 
 async def _park(world: World, place: Place, *, stays: bool) -> None:

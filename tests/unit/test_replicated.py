@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import loops
 from tests.unit.helpers import a_database
 from tests.unit.test_slices import SliceOwner, write
 
@@ -574,7 +575,7 @@ def random_steps() -> st.SearchStrategy[list[tuple[str, int]]]:
 def test_the_log_holds_every_tree_as_its_files_do(
     steps: list[tuple[str, int]], held: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    asyncio.run(live(steps, tmp_path_factory.mktemp("live"), held=held))
+    loops.play(live(steps, tmp_path_factory.mktemp("live"), held=held))
 
 
 async def live(steps: list[tuple[str, int]], folder: Path, *, held: bool) -> None:

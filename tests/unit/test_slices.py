@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import loops
 from tests.unit.helpers import Owner, RecordingGate, a_database
 
 from sapwood.address import Address
@@ -187,7 +188,7 @@ def test_commits_follow_the_order_of_writes_whatever_is_written(
         for database in databases.values():
             database.close()
 
-    asyncio.run(run())
+    loops.play(run())
 
 
 async def test_a_step_before_the_commit_lands_before_it(bench: Bench) -> None:

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests import loops
 
 from sapwood import Aborted, Agent, App, NotFound, Unavailable
 from sapwood.testing import World, running
@@ -142,7 +143,7 @@ class Tree(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
+        self.runner = asyncio.Runner(loop_factory=loops.factory)
         self.stack = AsyncExitStack()
         self.world: World | None = None
         self.branches: dict[Path, Branch] = {(): Branch()}

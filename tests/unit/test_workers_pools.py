@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import loops
 from tests.unit.test_workers_sharing import index, indexed, names
 
 from sapwood import Agent, App, Settings, agent
@@ -65,7 +65,7 @@ def test_every_root_has_one_owner_of_its_pool_however_many_there_are(
 
     wanted = POOL_OF.get(type_, "")
     assert owner.pool == (wanted if pools.get(wanted) else "")
-    assert {asyncio.run(part.owner(root)) for part in sharing.parts} == {owner.here}
+    assert {loops.play(part.owner(root)) for part in sharing.parts} == {owner.here}
     assert len(sharing.parts) == workers + heavy + gpu
 
 

@@ -173,11 +173,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _before_round(self) -> bool:
         """Call the real timers that are due, and look at the conditions. Return whether something became runnable."""
-        rang = False
+        is_runnable = False
         while self._real_timers and self._real_timers[0].when <= time.monotonic():
             heapq.heappop(self._real_timers).ring()
-            rang = True
-        return any([condition.look() for condition in self._conditions]) or rang
+            is_runnable = True
+        for condition in self._conditions:
+            is_runnable |= condition.look()
+        return is_runnable
 
     def _pass_time(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
         """Nothing is runnable for this long: wait for what is outside, or jump."""
@@ -236,7 +238,7 @@ async def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
             return
         rounds = itertools.count()
         async with asyncio.timeout(timeout):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - nothing tells that it holds
                 await asyncio.sleep(0 if next(rounds) < 1000 else 0.0005)
     except TimeoutError:
         raise AssertionError(f"The condition did not come to hold within {timeout:g} seconds.") from None
