@@ -147,6 +147,7 @@ async def test_what_cannot_be_synced_for_want_of_descriptors_is_told_and_shown_t
             await tally.count()
 
 
+@pytest.mark.realtime("a disk that is slow really: writers have to overtake it")
 async def test_a_child_is_made_and_deleted_while_its_parent_is_written_to_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,6 +17,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from tests.conformance.served import Served, served, type_of
 from tests.conformance.serving import serving
+from tests.conformance.worlds import until
 
 from sapwood import Agent, App, Connection, Step, current_connection, expose
 
@@ -605,14 +607,13 @@ async def test_no_client_hears_of_a_write_that_is_not_kept(monkeypatch: pytest.M
     """Frames wait for the disk, in order, with the answer behind them."""
     from sapwood.testing.faults import CountingFiles
 
-    kept = asyncio.Event()
+    kept, begun, go = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     sync = CountingFiles.sync_descriptor
 
     def slow(self: CountingFiles, path: Any, descriptor: int) -> None:
-        import time
-
-        time.sleep(0.05)
+        begun.set()
+        assert go.wait(60)
         sync(self, path, descriptor)
         loop.call_soon_threadsafe(kept.set)
 
@@ -623,6 +624,11 @@ async def test_no_client_hears_of_a_write_that_is_not_kept(monkeypatch: pytest.M
         kept.clear()
 
         answer = asyncio.create_task(client.call("add", 5))
+        await until(begun.is_set)
+        for _ in range(500):  # more than enough for a frame that does not wait
+            await asyncio.sleep(0)
+        assert {"type": "cf_agent_state", "state": {"points": 5}} not in other.frames
+        go.set()
         await other.until(lambda frame: frame == {"type": "cf_agent_state", "state": {"points": 5}})
 
         assert kept.is_set()

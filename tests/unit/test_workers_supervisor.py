@@ -18,7 +18,10 @@ from sapwood.runtimes.workers.placement import Sharing
 from sapwood.runtimes.workers.supervisor import DRAINED, END, READY, Seat, Supervisor
 from sapwood.storage.files import FolderLock
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no such signals here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no such signals here"),
+    pytest.mark.realtime("starts, stops and kills real processes, and waits for them"),
+]
 
 
 def supervise(folder: Path, work: Callable[..., None], workers: int) -> int:

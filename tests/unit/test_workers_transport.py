@@ -384,6 +384,7 @@ async def test_whoever_does_not_know_the_secret_is_not_listened_to(
     both.listening.close()
 
 
+@pytest.mark.realtime("about how real loops write to real sockets")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
     tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
@@ -419,6 +420,7 @@ def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
     run(talk_at_once())
 
 
+@pytest.mark.realtime("about how real loops write to real sockets")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_a_connection_that_was_cut_says_nothing_more(
     tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
