@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 LOOK_AGAIN = 15.0
@@ -69,6 +70,16 @@ def report_work(loop: asyncio.AbstractEventLoop, is_busy: Callable[[], bool]) ->
     """
     add = getattr(loop, "add_work_source", None)
     return add(is_busy) if add is not None else _do_nothing
+
+
+@contextmanager
+def outside_work(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Report that something outside of the loop works as long as this context lasts."""
+    end = report_work(loop, lambda: True)
+    try:
+        yield
+    finally:
+        end()
 
 
 def _do_nothing() -> None:

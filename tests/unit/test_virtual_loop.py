@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sapwood.clock import call_in_real_time, report_work
-from sapwood.testing.loop import Deadlock, VirtualLoop
+from sapwood.testing.loop import ROUND, Deadlock, VirtualLoop
 
 
 def running() -> VirtualLoop:
@@ -29,12 +29,19 @@ async def test_a_year_passes_at_once_when_nothing_else_is_to_be_done() -> None:
     assert loop.time() - began == pytest.approx(365 * 24 * 3600)
 
 
-async def test_the_clock_stands_still_while_code_runs() -> None:
+async def test_while_code_runs_the_clock_counts_rounds_and_not_how_long_they_take() -> None:
     loop = running()
     began = loop.time()
     for _ in range(100):
         await asyncio.sleep(0)
-    assert loop.time() == began
+    assert loop.time() - began == pytest.approx(100 * ROUND)
+
+
+async def test_code_that_asks_again_and_again_reaches_a_timer() -> None:
+    loop, rung = running(), list[bool]()
+    loop.call_later(0.01, rung.append, True)
+    while not rung:  # noqa: ASYNC110 - that is what is tested
+        await asyncio.sleep(0)
 
 
 async def test_timers_ring_in_the_order_of_their_times_and_those_of_one_time_as_they_were_set() -> None:
@@ -45,7 +52,7 @@ async def test_timers_ring_in_the_order_of_their_times_and_those_of_one_time_as_
         loop.call_later(delay, lambda name=name: rung.append((name, loop.time() - began)))
     loop.call_at(began + 3600, at_end.set_result, None)
     await at_end
-    assert [(name, round(at, 6)) for name, at in rung] == [("a", 10), ("b", 20), ("c", 30), ("d", 3600)]
+    assert [(name, round(at, 1)) for name, at in rung] == [("a", 10), ("b", 20), ("c", 30), ("d", 3600)]
 
 
 async def test_a_cancelled_timer_does_not_ring_and_a_cancelled_sleep_ends_at_once() -> None:
@@ -57,7 +64,7 @@ async def test_a_cancelled_timer_does_not_ring_and_a_cancelled_sleep_ends_at_onc
     sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeping
-    assert loop.time() - began == pytest.approx(10)
+    assert loop.time() - began == pytest.approx(10, abs=1)
 
 
 async def test_a_timeout_fires_in_virtual_time() -> None:
@@ -230,7 +237,7 @@ async def test_idle_comes_when_nothing_is_runnable_and_before_the_next_timer() -
     began = loop.time()
     await loop.idle()
     assert steps == ["ran"]
-    assert loop.time() == began
+    assert loop.time() - began < 1
     await working
 
 
@@ -315,6 +322,6 @@ async def test_what_is_called_in_real_time_does_not_make_the_clock_jump() -> Non
     call_in_real_time(loop, 0.0, lambda: pytest.fail("it was cancelled")).cancel()
     late = call_in_real_time(loop, 3600, lambda: pytest.fail("it is too early"))
     await rung.wait()
-    assert loop.time() == began
+    assert loop.time() - began < 1
     await asyncio.sleep(7200)
     late.cancel()

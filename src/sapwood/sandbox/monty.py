@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from sapwood.clock import outside_work
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.sandbox.contract import Answer, CodeFailure, CodeLimits, Ended, Kind, Paused, Task, printed_too_much
 
@@ -90,12 +91,13 @@ class Monty:
         turns = self._turns.get(loop)
         if turns is None:
             turns = self._turns[loop] = asyncio.Semaphore(self._processes)
-        async with (
-            turns,
-            pydantic_monty.AsyncMonty(max_processes=1, request_timeout=task.limits.seconds + GRACE) as pool,
-            pool.checkout(limits=limits, os_policy={"sleep": "zero"}) as session,
-        ):
-            yield session
+        async with turns:
+            with outside_work(loop):
+                async with (
+                    pydantic_monty.AsyncMonty(max_processes=1, request_timeout=task.limits.seconds + GRACE) as pool,
+                    pool.checkout(limits=limits, os_policy={"sleep": "zero"}) as session,
+                ):
+                    yield session
 
 
 class Snapshot(msgspec.Struct):

@@ -24,6 +24,8 @@ SIOCOUTQNSD = 0x894B
 """Asks Linux how many bytes of a socket were not sent yet."""
 COMES, MUST_HAVE_COME = 0.001, 0.05
 """Real seconds that bytes may need between two ends in this process: before a short jump, and before a long one."""
+ROUND = 1e-5
+"""Virtual seconds that one round of the loop takes: code that asks again and again reaches the timers, too."""
 LOOK = 0.005
 """Real seconds between two looks at a condition, while something outside of the loop works and may change it."""
 GRACE = 1.0
@@ -35,7 +37,7 @@ class Deadlock(RuntimeError):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while code runs, and jumps to the next timer when nothing is runnable.
+    """An event loop whose clock counts its rounds, and jumps to the next timer when nothing is runnable.
 
     Sleeping costs no real time on it, and no timeout fires because the machine is busy. The clock
     jumps only if nothing outside of the loop works: no thread of an executor, no socket or pipe whose
@@ -205,7 +207,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._jumps > self.max_jumps:
             self._jumps = 0
             raise Deadlock(f"Nothing happened but {self.max_jumps} timers that rang in a row. {self._pending()}")
-        self._now += timeout
+        self._now += timeout + self._clock_resolution  # no timer rings early
         return []
 
     def _on_the_way(self, timeout: float | None) -> float:
@@ -286,6 +288,8 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         loop, wait = self._loop, super().select
+        loop._now += ROUND
+        timeout = None if timeout is None else timeout - ROUND
         events = wait(0)
         if loop._before_round() or events or (timeout is not None and timeout <= 0):
             loop._jumps = 0 if events else loop._jumps
