@@ -336,7 +336,11 @@ class Keeper:
         if tail is None or not tail.sequence:
             return
         tree = tree_id(root)
-        if tree in self._busy or len(self._busy) >= AT_ONCE or self._again.get(tree, 0.0) > time.monotonic():
+        if (
+            tree in self._busy
+            or len(self._busy) >= AT_ONCE
+            or self._again.get(tree, 0.0) > asyncio.get_running_loop().time()
+        ):
             return
         if tree not in self._live and tail.sequence != self._adopted.get(tree):
             self._do(tree, self._mark(root, tree, tail))
@@ -353,10 +357,10 @@ class Keeper:
                 await work
             except SapwoodError as error:
                 if tree in self._adopted:  # else it was closed meanwhile
-                    self._again[tree] = time.monotonic() + AGAIN_AFTER
+                    self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
                     log.warning("tree %s could not be archived: %s", tree, error)
             except Exception:
-                self._again[tree] = time.monotonic() + AGAIN_AFTER
+                self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
                 log.exception("tree %s could not be archived", tree)
             finally:
                 self._busy.discard(tree)
@@ -448,8 +452,8 @@ class Keeper:
             await asyncio.sleep(min(max(self._park_after / 4, LOOK_EVERY / 4), 60.0))
             try:
                 await self.sweep({tree_id(one.address) for one in open_trees()}, owned())
-                if self._epoch_of(SWEEPER) is not None and time.monotonic() >= self._next_leftovers:
-                    self._next_leftovers = time.monotonic() + LEFTOVERS
+                if self._epoch_of(SWEEPER) is not None and asyncio.get_running_loop().time() >= self._next_leftovers:
+                    self._next_leftovers = asyncio.get_running_loop().time() + LEFTOVERS
                     await sweep_handed(self.archive, time.time() - HANDED_FOR)
                     await sweep_ended(self.archive, time.time() - self._history)
             except SapwoodError as error:
@@ -462,7 +466,7 @@ class Keeper:
 
         They may be left from a node that died: what counts is that nothing was written since it was first looked at.
         """
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         there = await self._stored.trees(owned)
         idle: dict[str, tuple[int, float]] = {}
         ready: list[tuple[int, str]] = []
@@ -491,7 +495,7 @@ class Keeper:
             try:
                 parked = await park(self._stored, self.archive, shard, tree, history=self._history, is_ours=is_ours)
             except SapwoodError as error:
-                self._again[tree] = time.monotonic() + AGAIN_AFTER
+                self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
                 log.warning("tree %s could not be parked: %s", tree, error)
                 return False
             self._idle.pop(tree, None)

@@ -6,7 +6,6 @@ Any node can read any tree so, whoever runs it. Nothing is written, and nothing 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
@@ -64,7 +63,8 @@ class StoredTrees:
         """
         if self._replicas is None:
             return await self._log.read(shard, tree, after)
-        end = time.monotonic() + PATIENCE
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
         differ_since: float | None = None
         while True:
             try:
@@ -77,14 +77,14 @@ class StoredTrees:
             except Differ:
                 pass
             except Unavailable as error:  # nobody leads now, or what is asked gets lost
-                if time.monotonic() > end:
+                if loop.time() > end:
                     raise Unavailable(f"The log of tree {tree} cannot be read: {error}") from None
                 differ_since = None
                 await asyncio.sleep(PAUSE)
                 continue
             if differ_since is None:
-                differ_since = time.monotonic()
-            elif time.monotonic() > differ_since + DIFFER:
+                differ_since = loop.time()
+            elif loop.time() > differ_since + DIFFER:
                 break
         raise ChainBroken(
             f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."
