@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -73,7 +73,7 @@ def report_work(loop: asyncio.AbstractEventLoop, is_busy: Callable[[], bool]) ->
 
 
 @contextmanager
-def outside_work(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def outside_work(loop: asyncio.AbstractEventLoop) -> Generator[None, None, None]:
     """Report that something outside of the loop works as long as this context lasts."""
     end = report_work(loop, lambda: True)
     try:

@@ -24,6 +24,8 @@ SIOCOUTQNSD = 0x894B
 """Asks Linux how many bytes of a socket were not sent yet."""
 COMES, MUST_HAVE_COME = 0.001, 0.05
 """Real seconds that bytes may need between two ends in this process: before a short jump, and before a long one."""
+Wait = Callable[[float | None], Any]
+"""Waits for files, in real time."""
 ROUND = 1e-5
 """Virtual seconds that one round of the loop takes: code that asks again and again reaches the timers, too."""
 LOOK = 0.005
@@ -53,7 +55,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = time.monotonic()
-        self._selector_of_time = _Selector(self)
+        self._selector_of_time = _Selector(self._round)
         self._threads = 0
         self._abandoned: list[Event] = []
         """Set when threads end whose work was cancelled."""
@@ -173,6 +175,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     # One round of the loop: what its selector does
 
+    def _round(self, timeout: float | None, wait: Wait) -> Any:
+        """Return what `select` returns: what happened to files. Nothing else is runnable until the timeout."""
+        self._now += ROUND
+        left = None if timeout is None else timeout - ROUND
+        events = wait(0)
+        if events:
+            self._jumps = 0
+        if self._before_round() or events or (left is not None and left <= 0):
+            return events
+        return self._pass_time(left, wait)
+
     def _before_round(self) -> bool:
         """Call the real timers that are due, and look at the conditions. Return whether something became runnable."""
         is_runnable = False
@@ -183,7 +196,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             is_runnable |= condition.look()
         return is_runnable
 
-    def _pass_time(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
+    def _pass_time(self, timeout: float | None, wait: Wait) -> Any:
         """Nothing is runnable for this long: wait for what is outside, or jump."""
         if self.is_outside_busy:
             self._jumps = 0
@@ -214,7 +227,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return how many real seconds bytes may need from one end of a connection to the other, at most."""
         return MUST_HAVE_COME if not self._idle and timeout is not None and timeout > 1 else COMES
 
-    def _wait(self, timeout: float | None, wait: Callable[[float | None], Any]) -> Any:
+    def _wait(self, timeout: float | None, wait: Wait) -> Any:
         limits = [timeout] if timeout is not None else []
         began = time.monotonic()
         if self._conditions or self._abandoned or self._selector_of_time.has_connections:
@@ -249,9 +262,9 @@ async def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
 class _Selector(selectors.DefaultSelector):
     """Asks its loop what to do when there is nothing to do."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, do_round: Callable[[float | None, Wait], Any]) -> None:
         super().__init__()
-        self._loop = loop
+        self._do_round = do_round
         self._files: dict[int, _File] = {}
         self._ends: set[object] = set()
         """The addresses of all sockets that were ever registered."""
@@ -287,14 +300,7 @@ class _Selector(selectors.DefaultSelector):
         return bool(self._files)
 
     def select(self, timeout: float | None = None) -> Any:
-        loop, wait = self._loop, super().select
-        loop._now += ROUND
-        timeout = None if timeout is None else timeout - ROUND
-        events = wait(0)
-        if loop._before_round() or events or (timeout is not None and timeout <= 0):
-            loop._jumps = 0 if events else loop._jumps
-            return events
-        return loop._pass_time(timeout, wait)
+        return self._do_round(timeout, super().select)
 
 
 class _File:
