@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
+from tests.timings import Collector, Recorder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -11,9 +15,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="local",
         help="where agents live in tests/conformance: local, workers, movable, replicated or cluster",
     )
+    parser.addoption("--order-seed", metavar="SEED", help="shuffle the files, and the tests within each file")
+    parser.addoption("--timings", metavar="FILE", help="append the CPU and wall time of each test and fixture to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if file := config.getoption("--timings"):
+        config.pluginmanager.register(Recorder())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Collector(Path(file)))
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Agents run on asyncio; anyio's tests would run on every backend it finds."""
     return "asyncio"
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.getoption("--order-seed")
+    return [f"order seed: {seed}"] if seed else []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if seed := config.getoption("--order-seed"):
+        chance = random.Random(seed)
+        files: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        shuffled = chance.sample(list(files.values()), len(files))
+        items[:] = [item for tests in shuffled for item in chance.sample(tests, len(tests))]

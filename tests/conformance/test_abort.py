@@ -10,6 +10,8 @@ from tests.conformance.worlds import Branch, Probe, Run
 
 from sapwood import Aborted, Agent, NotFound
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 class Worker(Agent):
     deps: Probe

@@ -17,6 +17,8 @@ from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Setting
 from sapwood.kernel.alarms import FILE
 from sapwood.testing import World
 
+pytestmark = pytest.mark.storage
+
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
@@ -431,6 +433,7 @@ async def test_an_index_that_was_half_made_when_the_process_died_is_made_again(r
         assert sorted(entry for entry in probe.log if "of" in entry) == ["a: of a", "b: of b", "root: of root"]
 
 
+@pytest.mark.slow
 async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tmp_path: Path) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
@@ -451,6 +454,7 @@ async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tm
         assert await (await found(world, 2)).notes() == ["kept"]
 
 
+@pytest.mark.slow
 async def test_a_backup_opened_elsewhere_does_what_is_due(run: Run, probe: Probe, tmp_path: Path) -> None:
     async with run(Planner, deps=probe) as world:
         await (await planner(world, 2)).after(10, "kept")
@@ -463,6 +467,7 @@ async def test_a_backup_opened_elsewhere_does_what_is_due(run: Run, probe: Probe
         assert probe.log == ["start grandchild", "grandchild: kept"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 3])
 async def test_a_crash_in_the_middle_of_scheduling_keeps_what_was_acknowledged(
     run: Run, probe: Probe, depth: int
@@ -559,6 +564,7 @@ async def test_a_sleeping_tree_stays_asleep_until_it_is_due_and_may_sleep_again(
         assert probe.log.count("great-grandchild: tick") == 3
 
 
+@pytest.mark.slow
 async def test_many_agents_of_one_tree_with_much_to_do_at_once_are_all_served(probe: Probe) -> None:
     async with running(App(agents=[Hive], deps=probe), slow_slices="allow") as world:
         hive = await world.get_agent(Hive, "h")

@@ -15,6 +15,8 @@ from tests.conformance.worlds import Probe, Run, until
 
 from sapwood import Aborted, Agent, Callback, Crashed, Refused, UsageError, current_agent
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 color: ContextVar[str] = ContextVar("callback_color", default="none")
 
 OnChunk = Callable[[str], Awaitable[Any]]

@@ -12,6 +12,8 @@ from tests.conformance.worlds import Branch, Probe, Run
 from sapwood import Agent, Crashed, Refused, current_agent
 from sapwood.errors import CallTooDeep, NoSuchMethod
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its plain method is meant
 

@@ -11,6 +11,8 @@ from tests.conformance.runtimes import running
 from sapwood import Agent, App, TimedOut, current_agent, deadline
 from sapwood.kernel.context import current
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 class Echo(Agent):
     async def echo(self, number: int) -> int:

@@ -46,6 +46,8 @@ from sapwood import Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.testing.faults import Dead
 
+pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
+
 
 class Working(Talking):
     """One with tools that note how often they run."""
@@ -265,6 +267,7 @@ async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_a
         assert (await done(client, "r2"))["outcome"] == "completed"
 
 
+@pytest.mark.slow
 async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -> None:
     expect_deaths()
     nth, passed = 0, True
@@ -288,6 +291,7 @@ async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -
             assert len(model.asked) == 6, nth
 
 
+@pytest.mark.slow
 async def test_progress_gives_a_turn_new_attempts() -> None:
     gates = [asyncio.Event() for _ in range(8)]
     lines = [
@@ -332,6 +336,7 @@ async def test_many_restarts_in_a_row_are_one_attempt_each_and_lose_nothing() ->
         assert text_of((await agent.transcript())[-1]) == "once upon a time"
 
 
+@pytest.mark.slow
 async def test_an_ordered_restart_is_no_error_either() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -357,6 +362,7 @@ STEPS = [call("once", id="o1"), call("once", id="o2"), text("two steps")]
 WAITS = [calls(call("once", id="o"), call("beep", id="b")), text("it beeped")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "whole"),
     [(PLAIN, "hello there world"), (TOOLS, "all of it"), (STEPS, "two steps"), (WAITS, "it beeped")],
@@ -462,6 +468,7 @@ async def answer_beep(agent: Any, client: Any, transcript: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_crash_while_an_approval_is_asked_for_asks_for_it_again() -> None:
     class Paying(Talking):
         log: list[int]

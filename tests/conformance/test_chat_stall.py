@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from tests.conformance.chats import (
     MESSAGES,
     RECOVERING,
@@ -34,6 +35,8 @@ from tests.conformance.worlds import until
 
 from sapwood import Turn, tool
 from sapwood.testing import ScriptedModel, call, text
+
+pytestmark = pytest.mark.core("temporal")
 
 
 def silent(*before: Any, says: str = "once upon a time", times: int = 1, gate: asyncio.Event | None = None) -> Any:

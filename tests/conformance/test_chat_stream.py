@@ -371,6 +371,7 @@ async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
 
 
+@pytest.mark.slow
 async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_lost() -> None:
     counting, counted = asyncio.Event(), asyncio.Event()
 
@@ -400,6 +401,7 @@ async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_l
         assert text_of((await agent.transcript())[-1]) == "one two"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meanwhile", ["much is said", "a tool returns", "it is over", "it fails", "it answers itself"])
 async def test_a_turn_goes_on_whatever_happens_in_it_while_the_database_is_busy_elsewhere(meanwhile: str) -> None:
     counting, counted = asyncio.Event(), asyncio.Event()

@@ -33,6 +33,8 @@ from tests.conformance.worlds import Run, until
 from sapwood import Agent, App, Refused, Turn, UsageError, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
+pytestmark = pytest.mark.core("temporal")
+
 
 async def test_an_answer_is_returned_to_python_and_kept(run: Run) -> None:
     cls = talker(ScriptedModel(text("hello there")))

@@ -10,6 +10,8 @@ from tests.conformance.worlds import Branch, Probe, Run, a_while, below, crash_e
 from sapwood import Agent, Limits, NotFound
 from sapwood.testing import POINTS, World
 
+pytestmark = pytest.mark.storage
+
 
 def databases(world: World) -> int:
     """Return how many agents have a file."""

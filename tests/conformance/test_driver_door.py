@@ -17,6 +17,8 @@ from sapwood import Agent, App, ChatAgent, NotFound, UsageError, agent_tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.testing import ScriptedModel, World, call, running, text
 
+pytestmark = pytest.mark.core("workers")
+
 NOWHERE = "127.0.0.1:1"
 TOKEN = "only-for-tests"
 

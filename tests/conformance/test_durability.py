@@ -17,6 +17,8 @@ from sapwood.storage.database import Database
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 
+pytestmark = [pytest.mark.storage, pytest.mark.core("cluster")]
+
 SYNC, COMMIT = CountingFiles.sync_descriptor, Database.commit
 
 

@@ -14,6 +14,8 @@ from tests.conformance.worlds import Run, until
 
 from sapwood import Agent, FiberFailed, SapwoodError, UsageError, agent
 
+pytestmark = pytest.mark.storage
+
 DAY = timedelta(days=1)
 
 
@@ -548,6 +550,7 @@ async def test_an_agent_with_a_running_fiber_does_not_sleep(run: Run, bench: Ben
         assert bench.recovered == []
 
 
+@pytest.mark.slow
 async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_and_nothing_is_lost(
     run: Run, bench: Bench
 ) -> None:

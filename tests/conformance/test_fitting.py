@@ -217,6 +217,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
     before, counts = contents(copy), Counter[str]()
 

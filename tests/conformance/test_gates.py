@@ -18,6 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
 from sapwood.web import door as door_module
 
+pytestmark = pytest.mark.storage
+
 
 @dataclass
 class Plan:

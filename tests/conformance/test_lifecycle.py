@@ -12,6 +12,8 @@ from tests.conformance.worlds import Branch, Probe, Run
 from sapwood import Agent, NotFound, SapwoodError, Unavailable, UsageError
 from sapwood.errors import StartCycle
 
+pytestmark = pytest.mark.core("cluster")
+
 
 class Starter(Agent):
     """Does in its start what the test put into the deps."""

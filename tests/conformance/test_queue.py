@@ -14,6 +14,8 @@ from tests.conformance.worlds import Probe, Run, happens
 from sapwood import Agent, App, Lane, Retry, Settings, Unavailable, UsageError
 from sapwood.errors import InvalidArguments
 
+pytestmark = pytest.mark.storage
+
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
@@ -191,6 +193,7 @@ async def test_a_method_without_awaits_happens_exactly_once_however_often_the_pr
         assert await (await found(world)).notes() == [str(number) for number in range(10)]
 
 
+@pytest.mark.slow
 async def test_a_thousand_queued_calls_keep_their_order(run: Run, probe: Probe) -> None:
     async with run(Line, deps=probe) as world:
         line = await world.get_agent(Line, "l")

@@ -16,6 +16,8 @@ from tests.conformance.worlds import Run, until
 from sapwood import Address, Agent, Fiber, FiberFailed, NotFound, SapwoodError
 from sapwood.testing import World
 
+pytestmark = pytest.mark.storage
+
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 

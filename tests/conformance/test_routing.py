@@ -330,6 +330,7 @@ async def test_a_response_is_streamed() -> None:
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: "\0" not in name and name.isprintable())
 
 
+@pytest.mark.slow
 @given(
     root=st.text(alphabet="abcXYZ019-._~%!$&'()*+,;=:@", min_size=1, max_size=20),
     below=st.lists(NAMES, max_size=4),
@@ -377,6 +378,7 @@ def test_names_no_agent_can_have_have_no_path() -> None:
 
 
 # A mount point is told without the slash at its end, so none can be named with one.
+@pytest.mark.slow
 @given(head=NAMES.filter(lambda name: not name.endswith("/")), tail=NAMES)
 def test_a_decoded_part_of_a_path_is_found_in_the_raw_one(head: str, tail: str) -> None:
     raw = f"/{quote(head, safe='')}/{quote(tail, safe='')}"

@@ -32,6 +32,8 @@ from tests.conformance.served import served
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
+pytestmark = pytest.mark.core("temporal")
+
 
 async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never said"))

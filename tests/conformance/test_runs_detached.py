@@ -151,6 +151,7 @@ async def killed(one: Served, nth: int, sent: Any, is_over: Any) -> bool:
     return was_killed
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_a_detached_run_is_told_exactly_once() -> None:
     """The one who sends it off asks for it again under its id, as a fiber or a tool would."""
     for nth in range(1, 40):
@@ -545,6 +546,7 @@ async def test_a_detached_run_that_is_refused_for_being_one_too_many_is_told_too
         await news(agent, ("r2", "error"), ("r1", "completed"))
 
 
+@pytest.mark.slow
 async def test_more_than_fifty_detached_runs_at_once_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async with working(sender()) as (_, agent, bench):
         for at in range(53):
@@ -733,6 +735,7 @@ async def test_what_is_said_instead_of_an_answer_is_heard_although_news_are_wait
         assert len(await told_of(agent)) == 6
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once() -> None:
     for nth in range(1, 60):
         ours = ScriptedModel(text("good news"), each=True)

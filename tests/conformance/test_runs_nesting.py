@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.conformance.chats import say
 from tests.conformance.errands import (
     CALLER,
@@ -24,6 +25,8 @@ from tests.conformance.errands import text as told_so_far
 
 from sapwood import ChatAgent, Run, agent_tool
 from sapwood.testing import ScriptedModel, call, calls, text
+
+pytestmark = pytest.mark.core("temporal")
 
 MIDDLE = f"{CALLER}/sub/middle-level/agent-tool%3Am1"
 LOWEST = f"{MIDDLE}/sub/lowest-level/agent-tool%3Al1"

@@ -44,6 +44,8 @@ from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
+pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
+
 SILENCE = 120.0
 
 
@@ -120,6 +122,7 @@ async def test_a_run_that_code_gave_goes_on_also_if_others_have_a_class_of_that_
     assert other.__name__ == mine.__name__  # and both are still there
 
 
+@pytest.mark.slow
 async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> None:
     """Below a root that names none of them; also while both are used at once, and after a crash."""
     gate = asyncio.Event()
@@ -268,6 +271,7 @@ async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> No
         assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
+@pytest.mark.slow
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
     gates = [asyncio.Event() for _ in range(4)]
     theirs = ScriptedModel(call("look", id="k1"), *(text("it is there", gate=gate) for gate in gates))
@@ -287,6 +291,7 @@ async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
         await status_of_turn(agent, "completed")
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(level: str) -> None:
     class OnceDigger(Agent):
         deps: Bench
@@ -338,6 +343,7 @@ async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_nothing_had_happened() -> None:
     nth, passed = 0, True
     while passed:
@@ -514,6 +520,7 @@ class SlowDriver:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("helps", ["method", "turn"])
 async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_silent(helps: str) -> None:
     driver, bench = SlowDriver(), Words()
@@ -570,6 +577,7 @@ async def test_a_run_that_was_asked_for_again_and_stays_silent_is_given_up_again
         assert ((await again_).status, (await again_).reason) == ("interrupted", "no-progress")
 
 
+@pytest.mark.slow
 async def test_a_run_that_says_something_now_and_then_is_followed_for_any_time() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
@@ -622,6 +630,7 @@ async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
 
+@pytest.mark.slow
 async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event() -> None:
     broken: list[bool] = []
 
@@ -885,6 +894,7 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
         await over(agent, "r1")
 
 
+@pytest.mark.slow
 async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

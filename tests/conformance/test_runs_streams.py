@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from starlette.responses import PlainTextResponse
 from tests.conformance.served import Served, served
 from tests.conformance.serving import Site
@@ -15,6 +16,8 @@ from tests.conformance.serving import Site
 from sapwood import Agent, App, ChatAgent, Detached, agent_tool
 from sapwood.runs.events import Feed
 from sapwood.testing import ScriptedModel, call, text
+
+pytestmark = pytest.mark.core("workers")
 
 ROOT = "/agents/stream-root/r"
 SSE = {"accept": "text/event-stream"}
@@ -234,6 +237,7 @@ async def test_a_reader_that_leaves_ends_nothing_but_its_reading() -> None:
         await no_listeners(root)
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -> None:
     async with streamed() as one:
         root = await root_of(one)

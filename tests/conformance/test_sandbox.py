@@ -109,6 +109,7 @@ ESCAPES: dict[str, list[tuple[str, str, str]]] = {
 """Ten ways out, in variations: the code, what kind of refusal it meets, and what that says."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ESCAPES)
 async def test_an_escape_is_refused_and_the_refusal_says_why(run_with: Customers, way: str) -> None:
     for code, kind, says in ESCAPES[way]:
@@ -356,6 +357,7 @@ async def test_whoever_waits_no_longer_ends_the_code() -> None:
             await running
 
 
+@pytest.mark.slow
 def test_monty_is_imported_when_code_first_runs_and_not_before() -> None:
     program = "import sys, sapwood, sapwood.sandbox; print('pydantic_monty' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

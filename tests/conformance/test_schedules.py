@@ -17,6 +17,8 @@ from tests.conformance.worlds import Probe, Run, happens
 from sapwood import Address, After, Agent, App, At, Connection, Cron, Every, Retry, Settings, UsageError
 from sapwood.errors import InvalidArguments, NotCopyable
 
+pytestmark = pytest.mark.storage
+
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 

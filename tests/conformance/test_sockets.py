@@ -19,6 +19,8 @@ from tests.conformance.serving import serving
 
 from sapwood import Agent, App, Connection, Step, current_connection, expose
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 @dataclass(frozen=True)
 class Score:

@@ -16,6 +16,8 @@ from tests.conformance.worlds import Probe, Run, until
 from sapwood import Aborted, Agent, Crashed, Limits, NotFound, OverLimit, Refused, TimedOut, UsageError, deadline
 from sapwood.errors import InvalidResult
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 color: ContextVar[str] = ContextVar("color", default="none")
 
 

@@ -224,6 +224,7 @@ async def test_a_question_is_shown_to_the_clients_of_every_agent_above_also_to_t
         assert own == {"questions": [{"path": [], **question}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "approved"),
     [
@@ -264,6 +265,7 @@ async def test_it_is_answered_anywhere_above_and_the_whole_chain_goes_on(where: 
         await check_ended(one, approved=approved)
 
 
+@pytest.mark.slow
 async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
     async with quiz() as one:
         await begun(one)
@@ -679,11 +681,13 @@ async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
             nth += every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])
 async def test_killed_at_any_commit_it_is_asked_once_answered_once_and_goes_on(when: str) -> None:
     assert await check_killed(QuizPair, when) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])
 async def test_killed_anywhere_the_whole_chain_goes_on(when: str) -> None:
     assert await check_killed(QuizTop, when, every=8) > 20

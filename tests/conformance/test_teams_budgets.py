@@ -113,6 +113,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         assert [run.reason for run in runs if not run.ok] == ["over_limit"] * (4 - most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [Limits(tokens=1000), Limits(dollars=0.001)], ids=["tokens", "dollars"])
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_budget(limits: Limits) -> None:
     model = ScriptedModel(calls(call("breed", message="more"), call("breed", message="more")))
@@ -267,6 +268,7 @@ async def asked(model: Any) -> int:
     return len(model.asked)
 
 
+@pytest.mark.slow
 async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps_that_ran() -> None:
     nth, passed = 0, True
     while passed:
@@ -550,6 +552,7 @@ async def test_runs_count_for_their_minute_after_a_restart_even_if_they_are_no_m
         assert (await agent.carry_one("y")).ok
 
 
+@pytest.mark.slow
 async def test_without_limits_nobody_is_refused_and_agents_without_models_keep_no_account() -> None:
     async with growing(together(ScriptedModel(text("one two")))) as (world, agent):
         assert "sapwood_spending" not in await agent.tables()

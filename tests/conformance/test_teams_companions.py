@@ -286,6 +286,7 @@ async def _history(agent: Any) -> str:
     return json.dumps(exported["model_messages"])
 
 
+@pytest.mark.slow
 async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> None:
     gate = asyncio.Event()
     child = scribe(text("A poem.", gate=gate), text("A rhyming poem."))
@@ -678,6 +679,7 @@ async def ended(agent: Any) -> bool:
     return bool(await agent.ends())
 
 
+@pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_once_and_the_model_hears_of_each(
     level: str,
 ) -> None:
@@ -702,6 +704,7 @@ async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_o
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_work", [True, False])
 async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once(
     level: str, at_work: bool

@@ -199,6 +199,7 @@ async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
         assert (await two.ask(run)).json()["reason"] == "enough"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["near", "far"])
 async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(who: str) -> None:
     async with both() as two:

@@ -463,6 +463,7 @@ async def test_an_id_that_was_swept_can_be_used_again() -> None:
         assert bench.log == ["begun dig", "begun dig"]
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_of_a_sweep_what_has_to_go_goes_and_nothing_else() -> None:
     nth, passed = 0, True
     while passed:

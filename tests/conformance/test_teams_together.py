@@ -189,6 +189,7 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
         assert PactDeep.signed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth: int) -> None:
     async with resting(sleeps=False) as world:
@@ -202,6 +203,7 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth:
         assert PactDeep.signed == []
 
 
+@pytest.mark.slow
 async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rests_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -365,6 +367,7 @@ STOPPED = [("aborted", "caller-cancelled")] * 2
 LOST = [("aborted", "lost-to fast"), ("completed", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
 async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(how: str, end: Any) -> None:
     PactRunner.may_arrive = asyncio.Event()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, Retry
 from sapwood.errors import Unavailable
 from sapwood.testing import World
 from sapwood.when import After
+
+pytestmark = pytest.mark.core("cluster")
 
 SOON = timedelta(seconds=1)
 SLOW = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 300000) SELECT count(*) FROM n"

@@ -18,6 +18,8 @@ from tests.conformance.serving import door
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
 from sapwood.testing import ScriptedModel, call, text
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 EXPORTER = InMemorySpanExporter()
 
 

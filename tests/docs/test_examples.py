@@ -240,6 +240,7 @@ def test_every_example_is_run_here() -> None:
     assert programs == {*SAID, "endless.py", "importing.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
     first, again = SAID[name]
@@ -268,6 +269,7 @@ SHOWN = {
 """The programs a page has its reader run, one after the other, and whose output it shows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN)
 def test_a_page_shows_what_its_programs_print(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text()
@@ -278,6 +280,7 @@ def test_a_page_shows_what_its_programs_print(page: str, tmp_path: Path) -> None
     assert [output for output in printed if output not in shown] == []
 
 
+@pytest.mark.slow
 def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     counts: list[int] = []
     for _ in range(2):
@@ -293,6 +296,7 @@ def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None
     assert counts[3] >= 4
 
 
+@pytest.mark.slow
 def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_path: Path) -> None:
     lines = 200_000
     command = [sys.executable, "-W", "error", EXAMPLES / "importing.py", tmp_path / "data", str(lines)]

@@ -719,6 +719,7 @@ def test_an_old_deadline_never_interrupts_a_commit_or_a_block(table: Database) -
         table.commit()
 
 
+@pytest.mark.slow
 def test_a_statement_elsewhere_has_no_time_limit_and_leaves_the_loop_alone(tmp_path: Path) -> None:
     db = a_database(tmp_path / "agent.db", sql_timeout=0.05)
     db.run("CREATE TABLE t (v)", ())

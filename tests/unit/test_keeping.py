@@ -205,6 +205,7 @@ async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_file
     assert again.rows() == rows
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
@@ -704,6 +705,7 @@ async def test_old_snapshots_go_when_their_time_has_passed(world: World) -> None
     await world.node("c").open(ROOT)
 
 
+@pytest.mark.slow
 async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it(world: World) -> None:
     place = world.node("a")
     tree = await place.open(ROOT)

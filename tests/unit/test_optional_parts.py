@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 OPTIONAL = (
     "starlette",
     "uvicorn",
@@ -19,12 +21,16 @@ OPTIONAL = (
 )
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_and_an_agent_runs_without_any_extra() -> None:
     program = f"""
 import sys
+
+import pytest
 for name in {OPTIONAL!r}:
     sys.modules[name] = None
 import asyncio
+import pytest
 from sapwood import Agent, App
 class Alone(Agent):
     async def on_run(self, input):

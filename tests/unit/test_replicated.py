@@ -569,6 +569,7 @@ def random_steps() -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(kinds, st.integers(0, 3)), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=random_steps(), held=st.booleans())
 def test_the_log_holds_every_tree_as_its_files_do(

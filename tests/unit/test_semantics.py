@@ -589,6 +589,7 @@ class Library(Agent):
         return "pong"
 
 
+@pytest.mark.slow
 async def test_a_long_statement_holds_its_own_agent_and_no_other() -> None:
     async with running(App(agents=[Library])) as world:
         library, other = await world.get_agent(Library, "a"), await world.get_agent(Library, "b")
@@ -610,6 +611,7 @@ async def test_a_long_statement_holds_its_own_agent_and_no_other() -> None:
         assert answered > 10
 
 
+@pytest.mark.slow
 async def test_a_call_that_was_already_running_is_told_to_come_back_later() -> None:
     async with running(App(agents=[Library])) as world:
         library = await world.get_agent(Library, "a")

@@ -514,6 +514,7 @@ class Tree(RuleBasedStateMachine):
         self.aborted.clear()
 
 
+@pytest.mark.slow
 def test_a_tree_equals_its_model_whatever_happens_to_it() -> None:
     run_state_machine_as_test(
         Tree,

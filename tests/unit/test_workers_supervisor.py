@@ -65,6 +65,7 @@ def die_once(seat: Seat, folder: str) -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_does_not_keep_the_others_from_ending_in_good_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_what_cannot_be_opened_for_a_worker_is_tried_again(tmp_path: Path, monke
     assert supervise(tmp_path, stop_but_one, 1) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_by_any_signal_is_started_again(tmp_path: Path) -> None:
     assert supervise(tmp_path, die_once, 2) == 0
 

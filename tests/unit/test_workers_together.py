@@ -184,6 +184,7 @@ async def test_agents_of_two_workers_call_each_other_back_and_forth() -> None:
         assert await peer.sum_of(TWO, 100) == sum(range(100))
 
 
+@pytest.mark.slow
 async def test_a_chain_of_calls_is_as_long_as_may_be_however_many_processes_it_crosses() -> None:
     async with two_workers(Seen()) as (app, _):
         peer = await app.get_agent(Peer, ONE)
