@@ -49,6 +49,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
+from sapwood.timings import DEFAULTS, Timings
 
 NODES = ("hazel", "elm", "lime")
 """The last is the one that tests meet. With these names and so many shards each has its part of what tests call their
@@ -114,7 +115,9 @@ class Mortal(Ownership):
 class NodeRuntime(ClusterRuntime):
     """A node of the test's cluster."""
 
-    def __init__(self, settings: Settings, *, clock: Any, cluster: Cluster, points: CrashPoints) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Any, cluster: Cluster, points: CrashPoints, timings: Timings
+    ) -> None:
         super().__init__(
             settings,
             clock=clock,
@@ -124,6 +127,7 @@ class NodeRuntime(ClusterRuntime):
             around=partial(StoringGate, points),
             make_owners=partial(Mortal, cluster=cluster, lease=30.0, patience=60.0),
             keeper_files=CountingFiles(Alive(points), Files()),
+            timings=timings,
         )
 
 
@@ -299,7 +303,9 @@ class ThreeNodes(World):
                 deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,
                 settings=settings,
-                runtime=NodeRuntime(settings, clock=self.clock, cluster=cluster, points=self.points),
+                runtime=NodeRuntime(
+                    settings, clock=self.clock, cluster=cluster, points=self.points, timings=self.timings
+                ),
             )
             apps.append(app)
         first, *others = apps
@@ -355,17 +361,17 @@ def _as_it_is(app: App) -> AbstractAsyncContextManager[Any]:
 
 @asynccontextmanager
 async def running_on_three_nodes(
-    app: App, *, slow_slices: str = "fail", **settings: Any
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
 ) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
     if is_backup(settings):
-        async with running(app, slow_slices=slow_slices, **settings) as world:
+        async with running(app, slow_slices=slow_slices, timings=timings, **settings) as world:
             yield world
         return
     cluster = {"durability": "replicated", "nats": servers().urls, "archive": "memory://"}
     worlds: list[ThreeNodes] = []
     try:
-        async with lived(ThreeNodes, app, slow_slices, {**settings, **cluster}) as world:
+        async with lived(ThreeNodes, app, slow_slices, {**settings, **cluster}, timings) as world:
             worlds.append(world)
             yield world
     finally:

@@ -32,6 +32,7 @@ from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.storage.migrations import framework
+from sapwood.timings import DEFAULTS, Timings
 
 HOST_LETTERS = 40
 PACKAGES = ("nats", "obstore")
@@ -69,6 +70,7 @@ def make_member(
     ship: Callable[[int], Shipping] | None = None,
     keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
+    timings: Timings = DEFAULTS,
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
@@ -106,6 +108,7 @@ def make_member(
         open_databases=settings.open_databases or databases_that_fit(settings.connections, synced=False),
         far=far,
         keeper=keeper,
+        timings=timings,
     )
     node.may_answer = ways.may_answer
     node.refuses = lambda: gate.full
@@ -127,6 +130,7 @@ class ClusterRuntime:
         around: Callable[[Gate], Gate] = lambda gate: gate,
         make_owners: Callable[..., Ownership] = Ownership,
         keeper_files: Files | None = None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
 
@@ -140,6 +144,7 @@ class ClusterRuntime:
         self._around = around
         self._make_owners = make_owners
         self._keeper_files = keeper_files
+        self._timings = timings
         self._lock: FolderLock | None = None
         self._stack = AsyncExitStack()
         self._begin: list[Callable[[], Any]] = []
@@ -208,6 +213,7 @@ class ClusterRuntime:
                 ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),
                 keeper_files=self._keeper_files,
                 around=self._around,
+                timings=self._timings,
             )
             node, keeper = member.node, member.keeper
             Answering(node, far)
