@@ -34,5 +34,40 @@ class Timings:
     event_keepalive_interval: float = 15.0
     """Seconds of silence after which an event stream over HTTP sends a sign of life."""
 
+    log_message_bytes: int = 900_000
+    """Bytes of pages in one message of the log; NATS takes a megabyte unless it is told otherwise."""
+    log_batch: int = 900
+    """Messages that are appended to the log at once; it takes a thousand."""
+    full_log_interval: float = 2.0
+    """Seconds between two checks whether a log that was full has room."""
+    log_leader_timeout: float = 30.0
+    """Seconds to wait for a log that no server leads."""
+    replica_lag_timeout: float = 8.0
+    """Seconds that a replica may be ahead of the leader before the leader counts as damaged: a new leader may still
+    have to apply what was agreed on, and an old one that stood still has to hear of the new one."""
+    snapshot_interval: float = 1.0
+    """Seconds between two checks which trees need a snapshot."""
+    snapshot_min_bytes: int = 1024 * 1024
+    """Bytes of a tree in the log below which no snapshot is made."""
+    snapshot_max_pages: int = 32768
+    """Pages that may change while a snapshot is made: 64 MB. With more, it is given up."""
+    handover_expiry: float = 3600.0
+    """Seconds after which a tree that was handed over counts as never taken."""
+
+    pipe_check_interval: float = 0.25
+    """Seconds between two checks whether packets between two nodes are missing."""
+    pipe_ping_after: float = 1.0
+    """Seconds of silence after which the other node is asked whether it is there."""
+    pipe_timeout: float = 5.0
+    """Seconds of silence after which the other node counts as gone."""
+    pipe_absence_timeout: float = 2.0
+    """Seconds that nobody may listen at the other end: it may be on its way from one NATS server to another."""
+    pipe_ack_delay: float = 0.02
+    """Seconds after which packets that arrived are acknowledged, at the latest."""
+    pipe_high_water: int = 4 * 1024 * 1024
+    """Unacknowledged bytes above which a pipe pauses its writer."""
+    pipe_low_water: int = 1024 * 1024
+    """Unacknowledged bytes below which the writer may go on."""
+
 
 DEFAULTS = Timings()

@@ -86,6 +86,7 @@ def make_member(
         fenced=ways.fenced,
         version=program(),
         refused=refused,
+        timings=timings,
     )
     keeper = Keeper(
         log,
@@ -97,6 +98,7 @@ def make_member(
         history=settings.history,
         replicas=replicas,
         ship=ship,
+        timings=timings,
     )
     node = Node(
         settings,
@@ -196,7 +198,7 @@ class ClusterRuntime:
                 knows=migrations(),
                 figures=lambda: {} if member.gate.full is None else {"full": 1.0},
             )
-            transport = NatsTransport(name, connection, names)
+            transport = NatsTransport(name, connection, names, self._timings)
             log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
             stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
