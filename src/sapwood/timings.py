@@ -69,5 +69,25 @@ class Timings:
     pipe_low_water: int = 1024 * 1024
     """Unacknowledged bytes below which the writer may go on."""
 
+    worker_silence_timeout: float = 60.0
+    """Seconds without a sign of life, beyond `Settings.fatal_slice`, after which a worker is killed."""
+    worker_exit_timeout: float = 15.0
+    """Seconds beyond the grace period that a worker has to exit."""
+    worker_steady_after: float = 10.0
+    """Seconds of life after which a worker that died is started again at once; others wait first."""
+    worker_start_interval: float = 0.5
+    """Seconds after which a worker that could not be started is tried again."""
+    worker_connect_timeout: float = 10.0
+    """Seconds to wait for another worker that is being restarted."""
+
+    socket_close_timeout: float = 10.0
+    """Seconds that a client has to take the close frame of its socket."""
+    counted_agents: int = 200
+    """Agents whose waiting calls are counted for one report of the busiest trees."""
+    counted_calls: int = 1000
+    """Waiting calls that are counted for each of them, at most."""
+    client_steady_after: float = 5.0
+    """Seconds that a client's socket has to last for the next loss to count as the first."""
+
 
 DEFAULTS = Timings()
