@@ -69,6 +69,33 @@ class Timings:
     pipe_low_water: int = 1024 * 1024
     """Unacknowledged bytes below which the writer may go on."""
 
+    nats_connect_timeout: float = 30.0
+    """Seconds in which one of the NATS servers has to be reached."""
+    nats_interactive_timeout: float = 5.0
+    """The same for a command at a terminal."""
+    nats_answer_timeout: float = 10.0
+    """Seconds that a NATS server has to answer while a cluster is founded."""
+    nats_no_room_timeout: float = 15.0
+    """Seconds for which servers may say that they have no room for a stream: it does not come by waiting."""
+    log_append_timeout: float = 90.0
+    """Seconds in which an append is tried again; well within the time for which the log knows the ids it stored."""
+    log_attempt_timeout: float = 3.0
+    """Seconds to wait for one answer of the log; large appends get more."""
+    alarm_page: int = 1000
+    """Lines of the index of alarms that are read at once."""
+    alarm_cleanup_delay: float = 5.0
+    """Seconds after which an alarm's empty line is removed: another one may replace it before."""
+    whole_stream_shards: int = 64
+    """Shards of one stream above which one question asks for the whole stream."""
+    lease_page: int = 1000
+    """Leases that are read at once."""
+    lease_retention: int = 600
+    """Whole seconds for which a lease is kept that is not renewed: names of nodes may be new at every start."""
+    election_delay: float = 1.5
+    """Seconds after which another server leads a stream, mostly, once the leader was asked to step down."""
+    archive_retries: int = 6
+    """Retries of one request to the object storage."""
+
     worker_silence_timeout: float = 60.0
     """Seconds without a sign of life, beyond `Settings.fatal_slice`, after which a worker is killed."""
     worker_exit_timeout: float = 15.0

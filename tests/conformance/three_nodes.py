@@ -37,7 +37,6 @@ from sapwood.errors import Unavailable
 from sapwood.kernel import shards
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.tree import Tree
-from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -79,7 +78,6 @@ def few_shards() -> None:
         if name.startswith(("sapwood.", "tests.")) and hasattr(module, "SHARDS"):
             setattr(module, "SHARDS", FEW)  # noqa: B010 - of several modules
     shards._shard.cache_clear()
-    nats_log.MANY_SHARDS = 1  # of a node's shards the log is asked together, as where there are many
 
 
 class Mortal(Ownership):
@@ -368,6 +366,7 @@ async def running_on_three_nodes(
         async with running(app, slow_slices=slow_slices, timings=timings, **settings) as world:
             yield world
         return
+    timings = replace(timings, whole_stream_shards=1)  # shards are asked for together, as where there are many
     cluster = {"durability": "replicated", "nats": servers().urls, "archive": "memory://"}
     worlds: list[ThreeNodes] = []
     try:

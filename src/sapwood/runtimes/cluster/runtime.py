@@ -179,10 +179,10 @@ class ClusterRuntime:
         name = settings.node or node_name()
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            given = self._archive or ObjectArchive(settings.archive)
-            connection = await connect(settings.nats, name)
+            given = self._archive or ObjectArchive(settings.archive, timings=self._timings)
+            connection = await connect(settings.nats, name, timings=self._timings)
             stack.push_async_callback(disconnect, connection)
-            names = await found(connection, settings.cluster, self._layout)
+            names = await found(connection, settings.cluster, self._layout, timings=self._timings)
             archive = OwnArchive(given, lambda: check_archive(connection, names, given))
             try:
                 await archive.know()
@@ -190,7 +190,7 @@ class ClusterRuntime:
                 raise UsageError(str(error)) from None
             except Unavailable as error:
                 logging.getLogger(__name__).warning("whether the archive is this cluster's is not known yet: %s", error)
-            ground = NatsOwners(connection, names, name)
+            ground = NatsOwners(connection, names, name, timings=self._timings)
             owners = self._make_owners(
                 ground,
                 name,
@@ -199,7 +199,8 @@ class ClusterRuntime:
                 figures=lambda: {} if member.gate.full is None else {"full": 1.0},
             )
             transport = NatsTransport(name, connection, names, self._timings)
-            log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
+            log = NatsLog(connection, names, timings=self._timings)
+            replicas = NatsReplicas(connection, names, archive)
             stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
