@@ -1,7 +1,6 @@
 """How long a node waits, and how much it handles at once: plain values, handed in once.
 
-These are internal. What users may change is in `Settings`; what is here is right for everybody, and only tests have
-a reason to hand in something else.
+They are internal: `Settings` has what users may change. Only tests hand in other values than the defaults.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Timings:
     pipe_timeout: float = 5.0
     """Seconds of silence after which the other node counts as gone."""
     pipe_absence_timeout: float = 2.0
-    """Seconds that nobody may listen at the other end: it may be on its way from one NATS server to another."""
+    """Seconds for which no node may listen at the other end: it may be on its way from one NATS server to another."""
     pipe_ack_delay: float = 0.02
     """Seconds after which packets that arrived are acknowledged, at the latest."""
     pipe_high_water: int = 4 * 1024 * 1024
