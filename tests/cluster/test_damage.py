@@ -33,6 +33,7 @@ from sapwood.runtimes.cluster.s3_archive import ObjectArchive
 from sapwood.runtimes.cluster.shipping import EVERY, Shipper
 from sapwood.runtimes.cluster.verifying import LEADER, SERVER, Verified, verify
 from sapwood.settings import Settings
+from sapwood.timings import DEFAULTS, Timings
 
 QUICK = partial(Ownership, lease=6.0, renewal=1.0, margin=0.5)
 BUSY = 5.0
@@ -118,11 +119,11 @@ class Damaged:
         for name, given in self.told.items():
             assert await self.items(node, name) == [number for number, _ in given], name
 
-    async def verify(self, *, repair: bool = False) -> Verified:
+    async def verify(self, *, repair: bool = False, timings: Timings = DEFAULTS) -> Verified:
         connection = await connect(self.cell.urls, "test")
         try:
             names = await names_of(connection, "sapwood")
-            return await verify(connection, names, ObjectArchive(self.archive), repair=repair)
+            return await verify(connection, names, ObjectArchive(self.archive), repair=repair, timings=timings)
         finally:
             await connection.close()
 
@@ -231,8 +232,8 @@ async def test_a_server_that_rots_and_leads_loses_and_serves_nothing(
         await cluster.check("b")
 
         await have_lead(connection, cell, "sapwood-log-0", victim)
-        monkeypatch.setattr("sapwood.runtimes.cluster.verifying.ELECTED", 0)  # they have not elected anybody yet
-        found = await cluster.verify(repair=True)
+        too_early = Timings(election_delay=0.0)  # they have not elected anybody yet
+        found = await cluster.verify(repair=True, timings=too_early)
         print("\n".join(line.plain for line in told(found))[:600])
         assert found.is_whole, list(told(found))
         await asyncio.gather(*(cluster.add("b", name, 100) for name in names))

@@ -16,7 +16,7 @@ from tests.conformance.serving import Site, call, closed, door, greeted
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
-from sapwood.web import door as door_module
+from sapwood.timings import Timings
 
 pytestmark = pytest.mark.storage
 
@@ -521,9 +521,9 @@ class GateFlood(Agent):
         return len(self.connections())
 
 
-async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "FAREWELL", 0.3)
-    async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site:
+async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan) -> None:
+    quick = Timings(socket_close_timeout=0.3)
+    async with door(GateFlood, deps=plan, outgoing_bytes=500_000, timings=quick) as site:
         async with site.socket("/agents/gate-flood/f", max_queue=1, close_timeout=0.2) as slow:
             await greeted(slow)
             await slow.send("go")

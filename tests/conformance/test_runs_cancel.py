@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from tests.conformance.chats import cancel, dones, say, text_of
 from tests.conformance.errands import (
     BOSS,
@@ -31,6 +30,7 @@ from tests.conformance.served import served
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.timings import Timings
 
 pytestmark = pytest.mark.core("temporal")
 
@@ -216,8 +216,7 @@ async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_th
         assert (run.status, run.reason, run.output) == ("aborted", "enough", None)
 
 
-async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
+async def test_a_worker_that_does_not_stop_is_stopped_hard() -> None:
     gate = asyncio.Event()
 
     class DeafDigger(Digger):
@@ -229,7 +228,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
                 except asyncio.CancelledError:
                     self.deps.log.append("deaf")
 
-    async with working(boss(DeafDigger)) as (_, agent, bench):
+    async with working(boss(DeafDigger), timings=Timings(run_cancel_timeout=0.05)) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
@@ -241,8 +240,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
         assert "deaf" in bench.log
 
 
-async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
+async def test_one_that_was_stopped_hard_can_be_opened_again() -> None:
     gate = asyncio.Event()
 
     class Mute(Digger):
@@ -255,7 +253,7 @@ async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest
         async def says(self) -> str:
             return "here"
 
-    async with working(cls := boss(Mute)) as (one, agent, bench):
+    async with working(cls := boss(Mute), timings=Timings(run_cancel_timeout=0.05)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")

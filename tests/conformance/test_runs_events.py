@@ -16,6 +16,7 @@ from sapwood import Agent, ChatAgent, Detached, Event, agent_tool
 from sapwood.errors import InvalidArguments
 from sapwood.runs import events as events_module
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.timings import Timings
 
 gates: dict[str, asyncio.Event] = {}
 
@@ -288,11 +289,8 @@ async def test_a_cursor_does_not_grow_with_what_is_over(run: Run) -> None:
         assert all(event.cursor is not None and len(event.cursor) < 80 for event in events)
 
 
-async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setattr("sapwood.runs.watching.PER_EVENT", 50)
-    async with run(WatchedRoot) as world:
+async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(run: Run) -> None:
+    async with run(WatchedRoot, timings=Timings(event_cursor_chars=50)) as world:
         root = await world.get_agent(WatchedRoot, "r")
         for number in range(12):
             await root.begin(f"run-{number}", "a", "gate:go", "b")
@@ -324,11 +322,8 @@ async def test_a_cursor_of_another_agent_or_none_at_all_is_refused(run: Run) -> 
             await anext(root.subscribe("deep"))  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setattr(events_module, "MOST", 8)
-    async with run(WatchedRoot) as world:
+async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(run: Run) -> None:
+    async with run(WatchedRoot, timings=Timings(event_queue=8)) as world:
         root = await world.get_agent(WatchedRoot, "r")
         await root.begin("open", "a", "gate:never")
         await root.give("over", "b")

@@ -37,12 +37,12 @@ from tests.conformance.served import served
 
 from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
-from sapwood.chat import stream
 from sapwood.chat.record import Record
 from sapwood.kernel.node import Node
 from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, fails, text
+from sapwood.timings import Timings
 
 pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
 
@@ -195,7 +195,8 @@ class Waiting(Giving, Talking):
 
 async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], then: asyncio.Event) -> dict[str, Any]:
     """Crash as soon as the calls of a turn stand so; return the parts of its message when it is over."""
-    async with working(cls) as (one, agent, _):
+    only_when_flushed = Timings(chunk_flush_delay=3600.0)  # nothing is stored because it is time to
+    async with working(cls, timings=only_when_flushed) as (one, agent, _):
         sending = asyncio.create_task(agent.send("go"))
         while not (await agent.calls()).items() >= when.items():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0)
@@ -205,10 +206,7 @@ async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], t
         return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
 
 
-async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
+async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message() -> None:
     gate = asyncio.Event()
     asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
     theirs = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
@@ -220,8 +218,7 @@ async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_mess
     assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
 
 
-async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "GATHERED", 3600.0)
+async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message() -> None:
     gate = asyncio.Event()
     asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
     loser = helper(ScriptedModel(fails(ValueError("it cannot be done"))), "Loser")
@@ -895,11 +892,7 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
 
 
 @pytest.mark.slow
-async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
-
+async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now() -> None:
     class HeldDigger(Digger):
         hold: asyncio.Event | None = None
 
@@ -913,7 +906,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
     nth = 0
     while True:
         nth += 1
-        async with working(cls := boss(HeldDigger)) as (one, agent, bench):
+        async with working(cls := boss(HeldDigger), timings=Timings(run_cancel_timeout=0.05)) as (one, agent, bench):
             giving = asyncio.create_task(agent.give("wait", run_id="r1"))
             await bench.seen("begun wait")
             await running(agent, "r1")

@@ -16,6 +16,7 @@ from tests.conformance.serving import Site
 from sapwood import Agent, App, ChatAgent, Detached, agent_tool
 from sapwood.runs.events import Feed
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.timings import DEFAULTS, Timings
 
 pytestmark = pytest.mark.core("workers")
 
@@ -114,9 +115,9 @@ async def reading(site: Site, target: str, **headers: str) -> AsyncGenerator[Lin
 
 
 @asynccontextmanager
-async def streamed(**settings: Any) -> AsyncGenerator[Served, None]:
+async def streamed(timings: Timings = DEFAULTS, **options: Any) -> AsyncGenerator[Served, None]:
     gates.clear()
-    async with served(App(agents=[StreamRoot], **settings)) as one:
+    async with served(App(agents=[StreamRoot], **options), timings=timings) as one:
         yield one
 
 
@@ -256,9 +257,8 @@ async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -
         assert [text[:6] for text in heard if text] == [f"{number:06}" for number in range(1500)]
 
 
-async def test_silence_is_told_now_and_then(monkeypatch: Any) -> None:
-    monkeypatch.setattr("sapwood.runs.streaming.QUIET", 0.01)
-    async with streamed() as one:
+async def test_silence_is_told_now_and_then() -> None:
+    async with streamed(timings=Timings(event_keepalive_interval=0.01)) as one:
         async with reading(one.site, f"{ROOT}/events", **SSE) as lines:
             assert (await lines.line()).startswith(":")
         async with reading(one.site, f"{ROOT}/events") as lines:

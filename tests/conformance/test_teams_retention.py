@@ -23,8 +23,8 @@ from tests.conformance.errands import (
 )
 
 from sapwood import Agent, Detached, Retention, Run, UsageError, tool
-from sapwood.runs import sweeping
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.timings import Timings
 
 MINUTE = timedelta(minutes=1)
 
@@ -392,11 +392,7 @@ async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() 
         assert await kept(agent) == []
 
 
-async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sweeping, "TOGETHER", 3)
-
+async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed() -> None:
     class SomeBusyDigger(Digger):
         async def on_run(self, input: Any) -> Any:
             if input == "busy":
@@ -406,7 +402,7 @@ async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_need
             self.deps.log.append("more")
             await self.deps.go.wait()
 
-    async with working(keeping(SomeBusyDigger, count=3)) as (one, agent, bench):
+    async with working(keeping(SomeBusyDigger, count=3), timings=Timings(run_cleanup_batch=3)) as (one, agent, bench):
         for at in range(12):
             await agent.give("busy" if at in (0, 4, 5, 10) else "dig", run_id=f"r{at}")
         await bench.seen("more", 4)

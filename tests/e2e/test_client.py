@@ -31,9 +31,11 @@ from sapwood import (
     deadline,
     expose,
 )
-from sapwood.client import RemoteAgent, connect, link
-from sapwood.client.link import backoff
+from sapwood.address import Address
+from sapwood.client import RemoteAgent, connect
+from sapwood.client.link import Link, backoff
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
+from sapwood.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -580,9 +582,7 @@ async def test_without_the_library_the_client_says_what_to_install(monkeypatch: 
             pass
 
 
-async def test_attempts_are_counted_until_a_connection_has_lasted(
-    make_app: Callable[..., App], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_attempts_are_counted_while_connections_do_not_last(make_app: Callable[..., App]) -> None:
     asked: list[int] = []
 
     def delay(attempt: int) -> float:
@@ -590,13 +590,65 @@ async def test_attempts_are_counted_until_a_connection_has_lasted(
         return 0.001
 
     async with serving(make_app()) as url, connect(url, Player, "ann", delay=delay) as ann:
-        for uptime in (5.0, 5.0, 0.0):
-            monkeypatch.setattr(link, "ENOUGH_UPTIME", uptime)
+        for _ in range(2):
             with pytest.raises(Unavailable):
                 await ann.stub.close_all(1001)
             await ann.ready()
 
-    assert asked == [1, 2, 1]
+    assert asked == [1, 2]
+
+
+class LostSocket:
+    """A socket that is lost before it has said anything, and a listener that does not mind."""
+
+    is_open = False
+    closed = (1006, "")
+
+    async def send(self, message: str | bytes) -> None:
+        raise OSError
+
+    async def receive(self) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+    def opened(self) -> None:
+        pass
+
+    def heard(self, message: str | bytes) -> None:
+        pass
+
+    def lost(self, error: Exception) -> None:
+        pass
+
+    def ended(self, error: Exception | None) -> None:
+        pass
+
+
+async def test_attempts_are_counted_anew_once_a_connection_has_lasted() -> None:
+    asked: list[int] = []
+    enough = asyncio.Event()
+
+    def delay(attempt: int) -> float:
+        asked.append(attempt)
+        if len(asked) == 4:
+            enough.set()
+        return 0.0
+
+    async def dial() -> LostSocket:
+        if len(asked) == 2:
+            return LostSocket()
+        raise OSError("The server does not answer.")
+
+    any_uptime = Timings(client_steady_after=1e-9)
+    link = Link(Address.root_of("Player", "ann"), dial, LostSocket(), delay, any_uptime)
+    link.start()
+    async with asyncio.timeout(30):
+        await enough.wait()
+    await link.close()
+
+    assert asked[:4] == [1, 2, 1, 2]
 
 
 def test_the_delays_are_those_of_the_npm_clients() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.e2e.command import COMMAND, PATIENCE, Server, said_by, sapwood, serving
+from tests.e2e.command import COMMAND, PATIENCE, Server, said_by, sapwood, serving, serving_by_two
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
@@ -201,9 +201,7 @@ def test_nobody_notices_the_end_of_the_process_that_workers_are_forked_from(two:
 
 
 def test_a_server_that_was_paused_as_a_whole_goes_on_with_the_workers_it_had(folder: Path) -> None:
-    with (folder / "app.py").open("a") as app:
-        app.write("\nfrom sapwood.cli import serving\nserving.SILENCE = -58.0  # of 60: two seconds\n")
-    with serving(folder, *TWO) as two:
+    with serving_by_two(folder, silence=-58.0) as two:  # of 60: two seconds
         workers = [call(two, name, "process") for name in apart(two)]
         for process in (two.process.pid, *workers):
             os.kill(process, signal.SIGSTOP)

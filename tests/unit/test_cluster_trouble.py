@@ -20,7 +20,7 @@ from sapwood import Agent
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import Unavailable
-from sapwood.kernel import replicated, restoring, treelog
+from sapwood.kernel import restoring
 from sapwood.kernel.archiving import park
 from sapwood.kernel.chain import Base, chained, tree_id
 from sapwood.kernel.classes import known
@@ -41,6 +41,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
 from sapwood.storage.walframes import Frames, WalFrames
+from sapwood.timings import Timings
 
 
 @pytest.fixture
@@ -135,10 +136,10 @@ async def test_nothing_follows_a_commit_that_could_not_be_read(node: Node, monke
 
 
 async def test_a_commit_whose_last_part_was_never_stored_is_passed_over(
-    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(treelog, "PART", 8192)
-    monkeypatch.setattr("sapwood.kernel.replicated.MOST_PARTS", 2)
+    node = Node(tmp_path, timings=Timings(log_message_bytes=8192, log_batch=2))
+    node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)
     tail = node.gate.tail(ONE)
@@ -164,21 +165,25 @@ async def test_a_commit_whose_last_part_was_never_stored_is_passed_over(
     assert len(links) == 2
     assert (await node.restored(ONE))["root"] == whole["root"]
     other.close()
+    node.close()
 
 
-async def test_a_base_that_cannot_be_stored_in_one_step_is_not(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_base_that_cannot_be_stored_in_one_step_is_not(tmp_path: Path) -> None:
+    ten_pages = Timings(log_message_bytes=5 * PAGE_SIZE, log_batch=4)  # half a batch
+    node = Node(tmp_path, timings=ten_pages)
+    node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)
     cut = node.gate.cut(ONE)
     tail = await cut.known
     node.commit(ONE, "since")
     await node.kept(ONE)
-    monkeypatch.setattr(treelog, "LARGEST_BASE", 10)
     node.commit(ONE, "x" * 100_000)
     with pytest.raises(Unavailable, match="no snapshot"):
         await node.gate.rebase(ONE, Base("key", b"", tail.sequence, tail.digest), cut)
     await node.kept(ONE)
     assert await node.restored(ONE) == node.images(ONE)
+    node.close()
 
 
 async def test_many_files_that_are_no_more_fit_into_messages(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,10 +469,7 @@ async def test_who_could_not_join_leaves_at_once() -> None:
     await asyncio.wait_for(owners.leave(), 2)
 
 
-async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe, "ASK", 0.0)
-    monkeypatch.setattr(pipe, "LOOK", 0.01)
-    monkeypatch.setattr(pipe, "ABSENCE", 0.0)
+async def test_what_was_sent_after_a_question_may_have_been_heard() -> None:
     sent: list[tuple[bytes, int]] = []
     ended: list[Exception | None] = []
 
@@ -476,7 +478,12 @@ async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: p
             ended.append(exc)
 
     mine = pipe.Pipe(
-        asyncio.get_running_loop(), End(), lambda packet, which: sent.append((packet, which)), 1000, lambda: None
+        asyncio.get_running_loop(),
+        End(),
+        lambda packet, which: sent.append((packet, which)),
+        1000,
+        lambda: None,
+        Timings(pipe_ping_after=0.0, pipe_check_interval=0.01, pipe_absence_timeout=0.0),
     )
     await asyncio.sleep(0.05)
     asked = [which for packet, which in sent if packet[0] == pipe.ASKED]
@@ -509,11 +516,8 @@ async def test_a_segment_without_messages_does_not_make_those_before_it_old() ->
     assert min([key async for key in archive.keys(f"{SEGMENTS}/")]) == segment_key(0, 2)
 
 
-async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replicated, "PROBE", 0.01)
-    node = Node(tmp_path)
+async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(tmp_path: Path) -> None:
+    node = Node(tmp_path, timings=Timings(full_log_interval=0.01))
     node.adopt(ONE)
     database = node.commit(ONE, "kept")
     await node.kept(ONE)
@@ -560,9 +564,7 @@ async def test_a_new_base_that_a_full_log_refuses_undoes_nothing(tmp_path: Path)
 async def test_a_log_that_is_full_in_the_middle_of_a_large_commit_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicated, "MOST_PARTS", 1)
-    monkeypatch.setattr(treelog, "PART", 4 * PAGE_SIZE)
-    node = Node(tmp_path)
+    node = Node(tmp_path, timings=Timings(log_message_bytes=4 * PAGE_SIZE, log_batch=1))
     node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)

@@ -18,17 +18,18 @@ from tests.unit.test_slices import SliceOwner, write
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError, Unavailable
-from sapwood.kernel import treelog
 from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id
 from sapwood.kernel.ports import Commit, Epoch, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.slices import Slices
-from sapwood.kernel.treelog import PART, Tail, alarm_line
+from sapwood.kernel.treelog import Tail, alarm_line
 from sapwood.runtimes.cluster.memory import MemoryLog
 from sapwood.storage.database import Database
 from sapwood.storage.image import PAGE_SIZE
+from sapwood.timings import DEFAULTS, Timings
 
+PART = DEFAULTS.log_message_bytes
 ONE, TWO = Address.root_of("Tree", "one"), Address.root_of("Tree", "two")
 
 
@@ -47,7 +48,13 @@ class Gated(SliceOwner):
 class Node:
     """A gate over a log in memory, with some trees."""
 
-    def __init__(self, folder: Path, log: MemoryLog | None = None, stored: FencedLog | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: MemoryLog | None = None,
+        stored: FencedLog | None = None,
+        timings: Timings = DEFAULTS,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.folder = folder
         self.log = log or MemoryLog()
@@ -65,6 +72,7 @@ class Node:
             fenced=self.lost.extend,
             version="1",
             refused=lambda roots, error: self.refused.extend(roots),
+            timings=timings,
         )
         self.slices: dict[Address, Slices] = {}
         self.databases: dict[tuple[Address, str], Database] = {}
@@ -516,8 +524,9 @@ async def test_only_the_last_cut_counts(node: Node) -> None:
     await node.gate.rebase(ONE, Base("key", b"", 1, b""), newest)
 
 
-async def test_too_much_after_a_cut_is_not_kept_for_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(treelog, "KEPT", 20)
+async def test_too_much_after_a_cut_is_not_kept_for_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, timings=Timings(snapshot_max_pages=20))
+    node.adopt(ONE)
     node.commit(ONE)
     cut = node.gate.cut(ONE)
     for _ in range(20):
@@ -533,6 +542,7 @@ async def test_too_much_after_a_cut_is_not_kept_for_it(node: Node, monkeypatch: 
         with pytest.raises(Unavailable, match="cannot be used"):
             await node.gate.rebase(ONE, Base("key", b"", 1, b""), one)
     assert await node.restored(ONE) == node.images(ONE)
+    node.close()
 
 
 async def test_an_abandoned_cut_keeps_nothing(node: Node) -> None:

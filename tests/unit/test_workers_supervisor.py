@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from sapwood.runtimes.workers import supervisor
 from sapwood.runtimes.workers.placement import Sharing
 from sapwood.runtimes.workers.supervisor import DRAINED, END, READY, Seat, Supervisor
 from sapwood.storage.files import FolderLock
+from sapwood.timings import DEFAULTS, Timings
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no such signals here")
 
 
-def supervise(folder: Path, work: Callable[..., None], workers: int) -> int:
+def supervise(folder: Path, work: Callable[..., None], workers: int, timings: Timings = DEFAULTS) -> int:
     """Run workers, and stop them as soon as all are ready."""
     lock = FolderLock(folder)
     try:
@@ -34,6 +34,7 @@ def supervise(folder: Path, work: Callable[..., None], workers: int) -> int:
             grace=0.2,
             silence=30.0,
             when_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
+            timings=timings,
         ).run()
     finally:
         lock.release()
@@ -66,12 +67,8 @@ def die_once(seat: Seat, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_does_not_keep_the_others_from_ending_in_good_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "LAST_WORDS", 1.5)
-
-    assert supervise(tmp_path, stop_but_one, 2) == 0
+def test_a_worker_that_hangs_does_not_keep_the_others_from_ending_in_good_order(tmp_path: Path) -> None:
+    assert supervise(tmp_path, stop_but_one, 2, Timings(worker_exit_timeout=1.5)) == 0
 
     assert (tmp_path / "ended in good order").exists()
 
@@ -87,9 +84,8 @@ def test_what_cannot_be_opened_for_a_worker_is_tried_again(tmp_path: Path, monke
         return made(*args, **kwargs)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(supervisor, "AGAIN", 0.01)
 
-    assert supervise(tmp_path, stop_but_one, 1) == 0
+    assert supervise(tmp_path, stop_but_one, 1, Timings(worker_start_interval=0.01)) == 0
 
 
 @pytest.mark.slow

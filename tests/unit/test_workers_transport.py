@@ -20,18 +20,19 @@ from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.framing import HEAD, Gap, Kind, Reader, framed
 from sapwood.runtimes.workers.link import WINDOW, Link
 from sapwood.runtimes.workers.transport import UnixTransport
+from sapwood.timings import DEFAULTS, Timings
 
 
 class Pair:
     """Two workers on one loop: `one` asks, `two` answers."""
 
-    def __init__(self, folder: Path, *, secrets: tuple[str, str] = ("s", "s")) -> None:
+    def __init__(self, folder: Path, *, secrets: tuple[str, str] = ("s", "s"), timings: Timings = DEFAULTS) -> None:
         paths = {"1": folder / "1", "2": folder / "2"}
         self.listening = socket.socket(socket.AF_UNIX)
         self.listening.bind(str(paths["2"]))
         self.listening.listen()
         self._paths, self._secrets = paths, secrets
-        self.one = UnixTransport("1", paths, secrets[0])
+        self.one = UnixTransport("1", paths, secrets[0], timings=timings)
         self.two = self.another()
 
     def another(self) -> UnixTransport:
@@ -355,9 +356,8 @@ async def test_a_worker_that_died_as_soon_as_it_was_reached_is_waited_for_too(tm
         assert await (await both.one.open("2", "ask", b"said")).receive() == b"said", "nothing was sent to the first"
 
 
-async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.1)
-    both = Pair(tmp_path)
+async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path) -> None:
+    both = Pair(tmp_path, timings=Timings(worker_connect_timeout=0.1))
 
     with pytest.raises(Unavailable, match="Worker 2 does not answer"):
         await both.one.open("2", "ask", b"")
@@ -366,11 +366,8 @@ async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, m
     both.listening.close()
 
 
-async def test_whoever_does_not_know_the_secret_is_not_listened_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.2)
-    both = Pair(tmp_path, secrets=("wrong", "right"))
+async def test_whoever_does_not_know_the_secret_is_not_listened_to(tmp_path: Path) -> None:
+    both = Pair(tmp_path, secrets=("wrong", "right"), timings=Timings(worker_connect_timeout=0.2))
     asked: list[bytes] = []
     both.two.answer("ask", lambda message, exchange: asked.append(message))
     await both.two.listen(both.listening.dup())
