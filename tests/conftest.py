@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.needs import skip_where_missing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -11,6 +12,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="local",
         help="where agents live in tests/conformance: local, workers, movable, replicated or cluster",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip_where_missing(items)
 
 
 @pytest.fixture
