@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.needs import skip_where_missing
 from tests.timings import Collector, Recorder
 
 
@@ -39,6 +40,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_where_missing(items)
     if seed := config.getoption("--order-seed"):
         chance = random.Random(seed)
         files: dict[str, list[pytest.Item]] = {}

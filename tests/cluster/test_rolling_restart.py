@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -205,11 +204,10 @@ async def test_a_rolling_restart_under_load_fails_no_call_and_loses_and_doubles_
     assert max(released for released, _ in took) < MOST
 
 
+@pytest.mark.needs("npm")
 async def test_npm_clients_come_back_and_only_what_was_in_flight_at_the_close_fails(
     nodes: Nodes, nats: Nats, tmp_path: Path
 ) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     home = await asyncio.to_thread(install, HERE)
     (tmp_path / "npm").mkdir()
     work = workspace(home, tmp_path / "npm")

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from tests.conformance.chats import cancel, dones, say, text_of
 from tests.conformance.errands import (
     BOSS,

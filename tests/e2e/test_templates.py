@@ -88,10 +88,9 @@ def test_a_project_is_served_with_its_page(template: Template, project: Path, tm
             assert server.get(f"/{file}")[0] == 200
 
 
+@pytest.mark.needs("npm")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_page_of_a_project_is_what_its_sources_make(name: Template, tmp_path: Path) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     project = made(name, tmp_path)
     sources, page = project / "page-source", project / "page"
     home = install(sources)

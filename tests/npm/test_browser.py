@@ -14,7 +14,7 @@ from tests.servers import Server
 PAGE = '<!doctype html><meta charset="utf-8"><title>sapwood</title><div id="root"></div><script src="page.js"></script>'
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.needs("chromium")
 def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, work: Path, tmp_path: Path) -> None:
     pages = work / "pages"
     pages.mkdir(exist_ok=True)

@@ -19,8 +19,6 @@ NAMES = sorted(page.parent.name for page in PAGES.glob("*/index.html"))
 @pytest.fixture(scope="module")
 def home() -> Path:
     """The folder that what the pages are made of is installed in."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     return install(PAGES)
 
 
