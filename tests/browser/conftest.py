@@ -21,6 +21,8 @@ from tests.browser.tabs import PATIENCE, Tabs, launch
 def pytest_itemcollected(item: pytest.Item) -> None:
     if "browser" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.needs("browser", "npm"))  # npm installs axe-core
+        if not item.get_closest_marker("core"):
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="package")  # not longer: Playwright's loop is in the way of other rooms' asynchronous tests
