@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,9 @@ from sapwood import Agent, Refused, UsageError
 from sapwood.sandbox import CodeLimits, CodeResult, Monty, run_code
 
 QUICK = CodeLimits(seconds=0.3, memory_bytes=16 * 1024 * 1024, depth=100, calls=5, output_bytes=2000)
+"""For code that never ends."""
+STRICT = replace(QUICK, seconds=20)
+"""For code that ends, however busy the machine is."""
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Customers:
         return [{"name": name, "city": "Trieste"}][:limit]
 
     def __call__(self, code: str, **options: Any) -> Any:
-        return run_code(code, {"find": self.find}, limits=options.pop("limits", QUICK), **options)
+        return run_code(code, {"find": self.find}, limits=options.pop("limits", STRICT), **options)
 
 
 @pytest.fixture
@@ -113,7 +116,8 @@ ESCAPES: dict[str, list[tuple[str, str, str]]] = {
 @pytest.mark.parametrize("way", ESCAPES)
 async def test_an_escape_is_refused_and_the_refusal_says_why(run_with: Customers, way: str) -> None:
     for code, kind, says in ESCAPES[way]:
-        result = await run_with(code)
+        is_endless = code.startswith("while True") or "It ran longer" in says
+        result = await run_with(code, limits=QUICK if is_endless else STRICT)
 
         assert result.failure is not None, code
         assert (result.failure.kind, says in result.failure.message) == (kind, True), (code, result.failure)
@@ -249,7 +253,7 @@ async def test_code_may_run_for_its_seconds_in_all_however_often_it_calls(run_wi
     """Each call goes on in another process; the clock of the code does not begin anew."""
     burn = "for _ in range(1_000_000): pass\n"
 
-    result = await run_with(f"while True:\n    {burn}    find('a')\n", limits=CodeLimits(seconds=0.4))
+    result = await run_with(f"while True:\n    find('a')\n    {burn}", limits=CodeLimits(seconds=0.4))
 
     assert result.failure is not None
     assert (result.failure.kind, result.calls > 0) == ("limit", True)
@@ -319,7 +323,7 @@ class CustomerTable(Agent):
 class Office(Agent):
     async def ask(self, code: str) -> str:
         table = await self.sub_agent(CustomerTable, "all")
-        return str(await run_code(code, {"find": table.find}, limits=QUICK))
+        return str(await run_code(code, {"find": table.find}, limits=STRICT))
 
     async def fill(self, name: str) -> None:
         await (await self.sub_agent(CustomerTable, "all")).add(name)

@@ -25,12 +25,9 @@ OPTIONAL = (
 def test_the_package_is_imported_and_an_agent_runs_without_any_extra() -> None:
     program = f"""
 import sys
-
-import pytest
 for name in {OPTIONAL!r}:
     sys.modules[name] = None
 import asyncio
-import pytest
 from sapwood import Agent, App
 class Alone(Agent):
     async def on_run(self, input):
