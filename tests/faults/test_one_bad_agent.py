@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 from sapwood import Agent, App, UsageError
 from sapwood.errors import SlowSql
@@ -303,7 +304,7 @@ def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=False,
     )
 
