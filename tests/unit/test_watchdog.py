@@ -107,6 +107,7 @@ async def test_a_slice_that_computes_is_named_where_it_is(watched: Watched) -> N
     assert "in burn" in slow.stack
 
 
+@pytest.mark.slow
 async def test_a_call_into_c_that_lets_no_thread_run_is_named_when_it_is_over(watched: Watched) -> None:
     started = time.thread_time()
     hold_the_gil()
@@ -219,6 +220,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_machine_that_stood_still_is_nobodys_fault(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(STOPPED), str(tmp_path)],
@@ -272,6 +274,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stuck_in", ["loop", "log"])
 def test_the_strike_that_puts_a_tree_in_quarantine_says_so_in_the_log(tmp_path: Path, stuck_in: str) -> None:
     command = [sys.executable, "-c", textwrap.dedent(STUCK), str(tmp_path), stuck_in]
