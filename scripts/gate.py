@@ -72,7 +72,6 @@ CI: list[Stage] = [
     *CHECK,
     (Part("wheel and templates", "bash .ci/wheel", 90),),
     (tests("slow tests", f"{FOUR} -m '{SLOW}'", 240),),
-    (tests("tests that run alone", "-m 'alone and not nightly'", 60),),
     (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 150, SAPWOOD_LIVES="25"),),
     (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 60),),
     (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
@@ -85,7 +84,6 @@ NIGHTLY: list[Stage] = [
     *CHECK,
     (Part("wheel and templates", "bash .ci/wheel", 120),),
     (tests("slow tests", f"{FOUR} -m '(slow or disk or nightly) and not alone'", 600),),
-    (tests("tests that run alone", "-m alone", 120),),
     (tests("lives", f"{TWO} -m 'not alone and not mutant' tests/faults", 600, SAPWOOD_LIVES="80"),),
     (tests("workers", f"{FOUR} --runtime workers -m 'not disk' tests/conformance", 600),),
     # What does not apply there is in tests/conformance/exclusions.toml, with why.

@@ -11,6 +11,7 @@ from pathlib import Path
 import nats.errors
 import pytest
 from tests.cluster.servers import Nats
+from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood.errors import Unavailable, UsageError
@@ -68,7 +69,7 @@ async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp
         still = cell.ports.index(connection.connected_url.port)
         cell.pause(still)
         transport = NatsTransport("n", connection, Names("c", Layout()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             await transport.listen()
         assert cell.ports.index(connection.connected_url.port) != still
         await transport.close()
@@ -95,7 +96,7 @@ async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_no
         connection = await connecting.connect(f"{mute},{one_nats.urls}", "test")
         assert connection.connected_url.port == port
         quick = Timings(nats_answer_timeout=0.5)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             await founding.found(connection, "mute", Layout(streams=1, replicas=1), timings=quick)
         assert connection.connected_url.port != port
         await connection.close()

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 
 from sapwood import Agent, App
 from sapwood.address import Address
@@ -96,7 +97,7 @@ class Damaged:
         """Add the next number; go on until somebody says that it is there."""
         given = self.told.setdefault(name, [])
         number = len(given)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(patience(90)):
             while True:
                 try:
                     one = await self.apps[node].get_agent(DamagedList, name)
@@ -107,7 +108,7 @@ class Damaged:
         given.append((number, time.time()))
 
     async def items(self, node: str, name: str) -> list[int]:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(patience(90)):
             while True:
                 try:
                     return await (await self.apps[node].get_agent(DamagedList, name)).items()
@@ -180,7 +181,7 @@ def rot(blocks: list[Path], randomly: random.Random) -> None:
 
 async def leader(connection: Any, cell: Nats, stream: str) -> int:
     """Return which server leads, once one does."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while True:
             info = await connection.jetstream(timeout=20).stream_info(stream)
             if info.cluster.leader:
@@ -383,7 +384,7 @@ async def test_a_tree_that_was_snapshotted_and_destroyed_comes_back_as_it_was_be
         at = datetime.now(UTC).isoformat()
         await cluster.ship()
         await (await app.get_agent(DamagedList, "ended")).end()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while await app.node.exists(root):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.1)
         # It is another one, of the same name.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cluster.owning import Owning, OwningProcess
 from tests.cluster.servers import Nats
+from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.errors import Step, UsageError
@@ -314,7 +315,7 @@ async def test_more_leases_than_one_answer_has_are_all_seen_and_each_is_forgotte
         await asyncio.gather(*(a.ground.renew(NodeLease(f"n{n}", "1", 100 + n), 0) for n in range(50)))
 
         assert (await a.ground.leases()).keys() == {"a", *(f"n{n}" for n in range(50))}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while (await a.ground.leases()).keys() != {"a"}:  # noqa: ASYNC110 - the servers tell nobody
                 await asyncio.sleep(0.1)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, happens, until
+from tests.machine import patience
 
 from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
@@ -647,7 +648,7 @@ async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_repl
     assert "grandchild: later" not in probe.log, "the first app took so long to end that it rang there"
     probe.log.clear()
 
-    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):
+    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(patience()):
         await happens(lambda: "grandchild: later" in probe.log)
 
     assert probe.log == ["start grandchild", "grandchild: later"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, asleep, happens, until
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageError
 from sapwood.errors import Quarantined
@@ -318,7 +319,7 @@ def folders(world: World) -> set[str]:
 async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_after_the_restore(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         copies = held(monkeypatch)
         restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
@@ -335,7 +336,7 @@ async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_af
 
 @pytest.mark.slow
 async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run, tmp_path: Path) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
 
         restores = [world.app.restore(tmp_path, Library, "l") for _ in range(3)]
@@ -352,7 +353,7 @@ async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run,
 async def test_a_tree_that_sleeps_and_wakes_while_its_copy_is_made_is_replaced_and_not_doubled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         copies = held(monkeypatch)
         restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
@@ -386,7 +387,7 @@ class Stubborn(Library):
 async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
     run: Run, probe: Probe, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(60), run(Stubborn, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Stubborn, deps=probe) as world:
         agent = await world.get_agent(Stubborn, "l")
         await agent.put(1)
         await world.app.back_up(tmp_path, Stubborn, "l")
@@ -411,7 +412,7 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
 
 @pytest.mark.slow
 async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         tree = world.node.tree(next(roots_in(world.data)))
         with tree.kept_still():  # as by a backup: the restore has to wait
@@ -430,7 +431,7 @@ async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run
 async def test_a_backup_can_be_made_where_one_was_cancelled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
         copies = held(monkeypatch)
         cancelled = asyncio.create_task(world.app.back_up(tmp_path, Library, "l"))
@@ -465,7 +466,7 @@ async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end
     tmp_path: Path, slow_disk: threading.Event
 ) -> None:
     app = App(agents=[Library])
-    async with asyncio.timeout(60), running(app, slow_slices="allow", durability="disk") as world:
+    async with asyncio.timeout(patience()), running(app, slow_slices="allow", durability="disk") as world:
         library = await world.get_agent(Library, "l")
         await library.build("new")  # it has no file yet, and may have one only when its name is on the disk
         await one_book(world, tmp_path)

@@ -41,6 +41,7 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import Served, type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -239,7 +240,7 @@ async def killed_until_hopeless(one: Served, model: Any) -> None:
     await streamed(client, "r1", "never")
     for time in range(2, 7):
         await one.world.crash()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while len(model.asked) < time:
                 await one.world.clock.advance(400)
                 await asyncio.sleep(0.01)
@@ -305,7 +306,7 @@ async def test_progress_gives_a_turn_new_attempts() -> None:
         for number in range(8):
             await until(lambda: len(model.asked) == 2 * number + 1)  # noqa: B023
             await one.world.crash()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience()):
                 while len(model.asked) < 2 * number + 3:
                     await one.world.clock.advance(5)
                     await asyncio.sleep(0.01)
@@ -446,7 +447,7 @@ def follows(model: Any) -> Any:
 
 async def until_over(one: Any, client: Any, passed: int) -> None:
     """Wait until the turn is over, or the process is dead; answer what it asks."""
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patience()):
         while one.world.points.passed["committed"] < passed:
             ends = dones(client)
             waits = bool(ends) and "tool-beep" in str(client.of_type(MESSAGES)[-1])

@@ -36,6 +36,7 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
@@ -355,7 +356,7 @@ async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_an
         assert (await resume(owner, "p2"))["type"] == RESUMING
 
         await owner.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             probe = 0
             while (await resume(other, f"q{probe}"))["type"] != RESUMING:
                 probe += 1

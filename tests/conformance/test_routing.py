@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 from tests.conformance.serving import call, door, greeted, serving
+from tests.machine import patience
 
 from sapwood import Agent, App, Connection, Settings, UsageError, agent, expose
 from sapwood.address import Address, kebab
@@ -301,7 +303,7 @@ async def test_a_large_body_arrives_byte_for_byte_and_before_the_upload_ends(hop
     async def upload() -> AsyncIterator[bytes]:
         first, *rest = parts_of(body)
         yield first
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while not seen:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         for part in rest:
@@ -595,7 +597,9 @@ async def test_of_two_classes_with_one_segment_the_child_s_own_is_meant() -> Non
 
 async def test_a_path_with_thousands_of_subs_costs_no_more_than_it_is_long() -> None:
     async with door(RouteRoot) as site:
-        async with asyncio.timeout(2):
-            answer = await site.http("/agents/route-root/r" + "/sub/x" * 8000)
+        began = time.process_time()
+        answer = await site.http("/agents/route-root/r" + "/sub/x" * 8000)
+        took = time.process_time() - began
 
         assert answer.json()["who"] == "RouteRoot:r"
+        assert took < 2

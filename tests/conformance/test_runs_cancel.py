@@ -28,6 +28,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import served
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -302,7 +303,7 @@ async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
     async with working(caller(ScriptedModel(two, text("never")), middle)) as (one, agent, _):
         client = await one.join(CALLER)
         await say(client, "r1", "go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(leaf.model.asked) < 4:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         await running(agent, "agent-tool:m1")
@@ -402,7 +403,7 @@ async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> 
         await one.world.crash()
         await asyncio.gather(sending, return_exceptions=True)
         agent = await again(one, cls)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(theirs.asked) < 2:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
 

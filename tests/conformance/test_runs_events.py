@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
+from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Detached, Event, agent_tool
 from sapwood.errors import InvalidArguments
@@ -96,7 +97,7 @@ class Reader:
                 self._news.set()
 
     async def until(self, fits: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while True:
                 for event in self.events:
                     if fits(event):
@@ -145,7 +146,7 @@ async def stored(agent: Any, depth: Any = "tree", *, after: str | None = None, c
     found: list[Event] = []
     async with aclosing(agent.subscribe(depth, after=after)) as events:
         while len(found) < count:
-            found.append(await asyncio.wait_for(anext(events), 10))
+            found.append(await asyncio.wait_for(anext(events), patience()))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(events), 0.01)
     return found
@@ -337,7 +338,7 @@ async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(run: Run
         await quick.until_over("one")
 
         while not (is_end(found[-1]) and found[-1].run_id == "one"):
-            found.append(await asyncio.wait_for(anext(slow), 10))
+            found.append(await asyncio.wait_for(anext(slow), patience()))
 
         assert by_run(found) == by_run(await quick.stop())
         assert said(found, "one") == "".join(["first", *words])

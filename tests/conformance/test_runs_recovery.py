@@ -34,6 +34,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import served
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
@@ -167,14 +168,14 @@ async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> 
 
 async def until(found: Callable[[], Sized], number: int) -> None:
     """Wait until there are so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while len(found()) < number:  # noqa: ASYNC110 - agents wake, and tell nobody
             await asyncio.sleep(0.001)
 
 
 async def status_of_turn(agent: Any, wanted: str) -> None:
     """Wait until the last turn of a caller has ended so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
@@ -257,7 +258,7 @@ class RefusingPace(OwnPace):
 async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> None:
     theirs = ScriptedModel(text("it is there", gate=asyncio.Event()))
     cls = caller(ScriptedModel(call("helper", id="c1", message="look"), text("thanks")), helper(theirs))
-    async with asyncio.timeout(60), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
         client = await one.join(CALLER)
         sending = asyncio.create_task((await again(one, cls)).send("go"))
         await told_text(client, "agent-tool:c1", "it")
@@ -276,7 +277,7 @@ async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
     async with working(cls := caller(ours, helper(theirs, base=Stepping))) as (one, agent, bench):
         sending = asyncio.create_task(agent.send("go"))
         for at in range(3):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience()):
                 while len(theirs.asked) < at + 2:
                     await one.world.clock.advance(1)
             agent = await crashed(one, cls, sending)
@@ -333,7 +334,7 @@ async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(
 
 
 async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while entry not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
         for _ in range(50):
@@ -524,7 +525,7 @@ async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_si
     worker = CountingAgent if helps == "method" else helper(ScriptedModel(text("hello", gate=asyncio.Event())))
     cls = boss(worker)
     app = App(agents=[cls], deps=bench, driver=cast("Any", driver))
-    async with asyncio.timeout(60), served(app) as one:
+    async with asyncio.timeout(patience()), served(app) as one:
         giving = asyncio.create_task((await again(one, cls)).give("x", run_id="r1"))
         await told_text(await one.join(BOSS), "r1", "hel")
         driver.go = asyncio.get_running_loop().create_future()
@@ -649,7 +650,7 @@ async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event
         run = await status(agent, "r1", "interrupted")
         assert (run.reason, run.still_running) == ("inspect-failed", True)
         await told(client, "r1", "interrupted")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while ("finish", "r1", "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         broken.clear()
@@ -691,7 +692,7 @@ async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_fo
         assert await agent.wake() == "awake"
         for id in ("r1", "r2"):
             assert (await over(agent, id)).ok
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while len(order) < 4:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
@@ -862,7 +863,7 @@ async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
         gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while (await agent.one("r1")).reason != "not-started":
                 await one.world.clock.advance(6)
 

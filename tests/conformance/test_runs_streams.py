@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from tests.conformance.served import Served, served
 from tests.conformance.serving import Site
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Detached, agent_tool
 from sapwood.runs.events import Feed
@@ -72,7 +73,7 @@ class Lines:
         self.headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in head[1:-2])}
 
     async def line(self) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while b"\n" not in self._rest:
                 size = int(await self._reader.readline() or b"0", 16)
                 if size == 0:
@@ -126,7 +127,7 @@ async def root_of(one: Served) -> StreamRoot:
 
 
 async def no_listeners(root: StreamRoot, count: int = 0) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while await root.listeners() != count:  # noqa: ASYNC110 - the other end of a connection, nobody tells
             await asyncio.sleep(0.005)
 

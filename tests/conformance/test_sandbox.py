@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.worlds import Run
+from tests.machine import patience
 
 from sapwood import Agent, Refused, UsageError
 from sapwood.sandbox import CodeLimits, CodeResult, Monty, run_code
@@ -285,7 +286,7 @@ async def test_many_at_once_wait_for_each_other_but_not_for_functions() -> None:
         code = f"deeper({levels - 1}) + 1"
         return (await run_code(code, {"deeper": deeper}, executor=one)).value
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         assert await asyncio.gather(*(deeper(3) for _ in range(4))) == [4, 4, 4, 4]
 
 
@@ -356,7 +357,7 @@ async def test_whoever_waits_no_longer_ends_the_code() -> None:
 
     running.cancel()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         with pytest.raises(asyncio.CancelledError):
             await running
 
@@ -364,7 +365,9 @@ async def test_whoever_waits_no_longer_ends_the_code() -> None:
 @pytest.mark.slow
 def test_monty_is_imported_when_code_first_runs_and_not_before() -> None:
     program = "import sys, sapwood, sapwood.sandbox; print('pydantic_monty' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=patience()
+    )
 
     assert done.stdout.strip() == "False"
 

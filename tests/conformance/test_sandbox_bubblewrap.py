@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import patience
 
 from sapwood import StoredDataError, UsageError
 from sapwood.sandbox import Answer, Bubblewrap, CodeLimits, CodeResult, Paused, Task, run_code
@@ -212,7 +213,7 @@ async def test_whoever_waits_no_longer_ends_the_code() -> None:
 
     running.cancel()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         with pytest.raises(asyncio.CancelledError):
             await running
 

@@ -20,6 +20,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, ends, killed, team
+from tests.machine import patience
 
 from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
 from sapwood.runs.registry import Registry
@@ -32,7 +33,7 @@ SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
 async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     """Let time pass until this is so. Nobody is waited for: some wait for the test."""
     one.world.clock.settled = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while not until():
             await one.world.clock.advance(0.5)
             await asyncio.sleep(0.02)
@@ -43,7 +44,7 @@ async def given_up(one: Any, agent: Any, run: str) -> None:
     """Let so much time pass that a run is given up of which nothing was heard since a crash."""
     one.world.clock.settled = None
     await one.world.clock.advance(121)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while ("finish", run, "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
     one.world.clock.settled = one.world.settled

@@ -21,6 +21,7 @@ from tests.conformance.errands import (
     told_end,
     working,
 )
+from tests.machine import patience
 
 from sapwood import Agent, Detached, Retention, Run, UsageError, tool
 from sapwood.testing import ScriptedModel, call, text
@@ -423,7 +424,7 @@ async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() ->
 
 
 async def told_over(agent: Any, id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not (run := await agent.one(id)) or not run.is_over:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.002)
 

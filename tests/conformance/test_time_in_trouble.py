@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from tests.conformance.worlds import Run
+from tests.machine import patience
 
 from sapwood import Agent, Retry
 from sapwood.errors import Unavailable
@@ -61,7 +62,7 @@ async def troubled(world: World) -> Troubled:
 
 async def does(agent: Troubled, what: list[str]) -> None:
     """Return once the agent did this; long_sql takes real time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while sorted(await agent.did()) != what:  # noqa: ASYNC110 - nobody can tell us
             await asyncio.sleep(0.01)
 

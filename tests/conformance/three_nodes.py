@@ -29,6 +29,7 @@ from typing import Any, cast
 import msgspec
 from tests.cluster.servers import Nats
 from tests.conformance.replicated import Alive, StoringGate, is_backup
+from tests.machine import patience
 
 from sapwood import App
 from sapwood.address import Address
@@ -314,7 +315,7 @@ class ThreeNodes(World):
         front.cluster, front.others = cluster, tuple(reversed(apps))
         self.app = front
         self._nodes = [front.node, *(app.node for app in apps)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while not all(any(_has(node, shard) for node in self._nodes) for shard in range(FEW)):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         if self._slow_slices == "fail":

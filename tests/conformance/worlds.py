@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
+from tests.machine import patience
+
 from sapwood import Agent, NotFound, Step, Unavailable
 from sapwood.testing import World
 
@@ -30,7 +32,7 @@ class Probe:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; fail if it does not come to hold."""
-    rounds, end = 0, time.monotonic() + 30
+    rounds, end = 0, time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < end, "It did not happen."
         rounds += 1
@@ -50,7 +52,7 @@ async def asleep(world: World) -> None:
         world.sleep()
         return not world.node.trees
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         await happens(sleeps)
 
 

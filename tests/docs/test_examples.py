@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -224,7 +225,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
 def run(*arguments: str | Path, cwd: Path) -> str:
     """Run Python with warnings as errors; return what it printed."""
     command = [sys.executable, "-W", "error", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=patience(300), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -315,12 +316,12 @@ def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.alone  # what holds up the loop fails these tests, as it does a user's
+@pytest.mark.slow
 def test_the_tests_among_the_examples_pass() -> None:
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", cwd=ROOT)
 
 
-@pytest.mark.alone  # the same
+@pytest.mark.slow
 def test_the_tests_among_the_examples_can_be_collected_and_run_beside_others() -> None:
     one_of_each = "test_notes_survive_a_crash or test_an_address_knows_its_root"
     others = "tests/unit/test_address.py"

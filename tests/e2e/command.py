@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.machine import patience
 from websockets.sync.client import ClientConnection, connect
 
 COMMAND = [sys.executable, "-m", "sapwood"]
-PATIENCE = 60.0
+PATIENCE = patience()
 P = TypeVar("P", bound="Process")
 SERVE_BY_TWO = """
 import sys

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.e2e.serving import serving
+from tests.machine import patience
 
 from sapwood.web.server import WebSockets
 
@@ -86,19 +86,19 @@ async def test_the_app_is_told_of_a_client_that_neither_reads_nor_answers_pings(
     app = Sender(waits=True)
     async with serving(app, ws=Impatient, lifespan="off", ws_ping_interval=0.1, ws_ping_timeout=0.1) as url:
         with client(url):
-            await asyncio.wait_for(app.ended.wait(), 30)
+            await asyncio.wait_for(app.ended.wait(), patience())
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end_of_the_server() -> None:
     app = Sender(waits=True)
     with ExitStack() as held:
-        async with serving(app, ws=Impatient, lifespan="off", timeout_graceful_shutdown=20) as url:
+        async with (
+            asyncio.timeout(None) as bound,
+            serving(app, ws=Impatient, lifespan="off", timeout_graceful_shutdown=3600) as url,
+        ):
             held.enter_context(client(url))
             await app.sent.wait()
-
-            began = time.monotonic()
-
-        assert time.monotonic() - began < 5
+            bound.reschedule(asyncio.get_running_loop().time() + patience())
 
 
 async def test_whoever_comes_while_the_server_stops_is_told_to_come_again() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import said_by, sapwood, serving
+from tests.machine import patience
 from tests.packages import environment, install
 
 from sapwood.cli.new import TEMPLATES, Template
@@ -46,7 +47,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=patience(200), check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 PROGRAM = textwrap.dedent(
     """
@@ -78,7 +79,9 @@ def test_code_that_waits_for_a_function_goes_on_in_the_next_process(tmp_path: Pa
         os.kill(first.pid, signal.SIGKILL)
         assert first.wait(30) == -signal.SIGKILL
 
-    second = subprocess.run([*arguments, "second", executor], capture_output=True, text=True, timeout=120, check=False)
+    second = subprocess.run(
+        [*arguments, "second", executor], capture_output=True, text=True, timeout=patience(120), check=False
+    )
 
     assert said == ["asked 0", "asked 1", "asked 2", "asked 3"]
     assert second.returncode == 0, second.stderr

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 from tests.packages import environment
 from tests.servers import Server
 
@@ -38,6 +39,6 @@ def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, wo
 
 def run(home: Path, work: Path, *command: str) -> str:
     done = subprocess.run(
-        command, cwd=work, env=environment(home), check=True, timeout=120, stdout=subprocess.PIPE, text=True
+        command, cwd=work, env=environment(home), check=True, timeout=patience(120), stdout=subprocess.PIPE, text=True
     )
     return done.stdout

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.replicated import Storage
+from tests.machine import patience
 from tests.unit.logged_trees import contents
 from tests.unit.test_keeping import ROOT, SHARD, TREE, Copies, World
 from tests.unit.test_replicated import ONE, TWO, Node, wait
@@ -344,7 +345,7 @@ async def one(tmp_path: Path) -> AsyncIterator[OneNode]:
 
 async def add(one: OneNode) -> int:
     stub = await one.node.stub([(known(Troubled), "one")], None)
-    return await asyncio.wait_for(stub.add(), 5)  # type: ignore[attr-defined]
+    return await asyncio.wait_for(stub.add(), patience())  # type: ignore[attr-defined]
 
 
 async def test_a_tree_whose_bringing_was_cancelled_before_it_began_can_be_brought(one: OneNode) -> None:
@@ -381,7 +382,7 @@ async def test_a_shard_is_let_go_of_only_when_its_sleeping_trees_have_said_all(o
     await asyncio.sleep(0.05)
     assert not letting_go.done()
     one.storage.log.is_reachable.set()
-    await asyncio.wait_for(letting_go, 5)
+    await asyncio.wait_for(letting_go, patience())
     assert len(await one.storage.log.alarms([shard_of(TROUBLED)])) == 1
 
 
@@ -438,7 +439,7 @@ async def test_a_lost_tree_that_is_being_put_away_is_not_waited_for(one: OneNode
     ((_, work),) = one.node.putting_away(lambda root: True).values()
     await asyncio.sleep(0.02)
     one.holding.lost([shard_of(TROUBLED)])
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, patience())
     one.storage.log.is_reachable.set()
 
 
@@ -466,7 +467,7 @@ async def test_who_could_not_join_leaves_at_once() -> None:
     owners = Ownership(cast("Any", NoGround()), "a")
     with pytest.raises(Unavailable):
         await owners.join(cast("Any", None))
-    await asyncio.wait_for(owners.leave(), 2)
+    await asyncio.wait_for(owners.leave(patience=3600), patience())
 
 
 async def test_what_was_sent_after_a_question_may_have_been_heard() -> None:
@@ -534,7 +535,7 @@ async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(tmp_path: Pa
     with pytest.raises(Unavailable, match="The log is full"):
         node.gate.wait(database)  # what is in its files is not what is stored
     node.log.is_full = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience()):
         while node.gate.full is not None:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
     node.close()

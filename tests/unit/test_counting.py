@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.machine import patience
 from tests.unit.test_gate import HeldFiles
 from tests.unit.test_workers_transport import pair, some_turns
 
@@ -70,7 +71,7 @@ def wait_for(event: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while not condition():  # noqa: ASYNC110 - whatever it is, it has no event
             await asyncio.sleep(0.005)
 

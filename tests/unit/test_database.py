@@ -678,11 +678,11 @@ def test_user_tables_of_many_kinds_work(guarded: Database) -> None:
 def test_a_statement_that_runs_too_long_is_interrupted(tmp_path: Path) -> None:
     db = a_database(tmp_path / "agent.db", sql_timeout=0.05)
 
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(SlowSql, match="long_sql"):
         db.run(ENDLESS, ())
 
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
     assert db.run("SELECT 1 AS v", ()).scalar(int) == 1
     db.close()
 

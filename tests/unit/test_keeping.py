@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.machine import patience
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.errors import Unavailable
@@ -682,7 +683,7 @@ async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(world
     assert len(world.records()) < 40
     await place.close(tree)
     trees.clear()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while world.records():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     assert (await place.open(ROOT)).rows() == rows
@@ -735,7 +736,7 @@ async def test_what_was_handed_over_and_left_behind_is_swept(world: World) -> No
     place = world.node("a")
     place.owned[SWEEPER] = Epoch(1, world.log.own(SWEEPER))
     place.keeper.look_after(list, lambda: [SWEEPER], 1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while left in world.archive.objects:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.02)
     await place.keeper.close()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.machine import patience
 
 OPTIONAL = (
     "starlette",
@@ -39,6 +40,8 @@ async def main():
         print(await (await app.get_agent(Alone, "a")).add())
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(), check=False
+    )
 
     assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr

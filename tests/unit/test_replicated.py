@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.machine import patience
 from tests.unit.helpers import a_database
 from tests.unit.test_slices import SliceOwner, write
 
@@ -101,7 +102,7 @@ class Node:
         return database
 
     async def kept(self, root: Address) -> None:
-        await asyncio.wait_for(self.gate.flushed(root), 30)
+        await asyncio.wait_for(self.gate.flushed(root), patience())
 
     async def read(self, root: Address) -> list[Record]:
         return await self.stored.read(shard_of(root), tree_id(root))
@@ -175,7 +176,7 @@ async def test_an_exit_waits_until_the_log_has_what_was_committed(node: Node) ->
     assert node.gate.waiting == 1
 
     node.log.is_reachable.set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, patience())
     assert node.gate.wait(database) is None
     assert node.gate.is_quiet(database)
     assert await node.restored(ONE) == node.images(ONE)
@@ -232,7 +233,7 @@ async def test_waiters_of_an_append_are_not_kept_up_by_what_came_later(node: Nod
     node.log.is_reachable.set()
     await early
     assert not late[0].done()
-    await asyncio.wait_for(late[0], 5)
+    await asyncio.wait_for(late[0], patience())
 
 
 async def test_each_message_follows_the_one_before(node: Node) -> None:
@@ -314,7 +315,7 @@ async def test_a_fenced_tree_fails_whoever_waits_and_the_others_are_stored(node:
 
     with pytest.raises(Unavailable, match="Another node"):
         await one
-    await asyncio.wait_for(two, 5)
+    await asyncio.wait_for(two, patience())
     assert node.lost == [shard_of(ONE)]
     assert len(await node.read(ONE)) == 1
     assert await node.restored(TWO) == node.images(TWO)

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.machine import patience
 
 from sapwood import Aborted, Agent, App, NotFound, Unavailable
 from sapwood.testing import World, running
@@ -165,7 +166,7 @@ class Tree(RuleBasedStateMachine):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
-            return await asyncio.wait_for(work, 20)
+            return await asyncio.wait_for(work, patience())
 
         return self.runner.run(bounded())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.machine import patience
 
 from sapwood.errors import Crashed, OverLimit, Unavailable
 from sapwood.kernel.crossing import crossing
@@ -217,7 +218,7 @@ async def test_an_error_that_cannot_be_copied_whole_still_arrives_and_holds_up_n
         else:
             waiting.append(exchange)
 
-    async with pair(tmp_path, answer) as both, asyncio.timeout(10):
+    async with pair(tmp_path, answer) as both, asyncio.timeout(patience()):
         beside = await both.one.open("2", "ask", b"wait")
         for message, error in errors.items():
             with pytest.raises(type(error) if message != b"noted" else Crashed, match=str(error)):
@@ -281,7 +282,7 @@ async def test_whoever_is_listened_to_no_more_is_not_held_up(tmp_path: Path) -> 
         exchange = await both.one.open("2", "ask", b"")
         exchange.drop()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             await ended.wait()
 
 
@@ -314,12 +315,12 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
         both.two.answer("ask", lambda message, exchange: exchange.end(message))
         await both.two.listen(both.listening.dup())
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             assert await (await asking).receive() == b"after"
 
 
 async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both, asyncio.timeout(10):
+    async with pair(tmp_path) as both, asyncio.timeout(patience()):
         assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
         under_way = await both.one.open("2", "ask", bytes(64 * 1024 * 1024))
         asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
@@ -350,7 +351,7 @@ class Unlucky(UnixTransport):
 
 
 async def test_a_worker_that_died_as_soon_as_it_was_reached_is_waited_for_too(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both, asyncio.timeout(10):
+    async with pair(tmp_path) as both, asyncio.timeout(patience()):
         both.one = Unlucky("1", {"2": tmp_path / "2"}, "s")
 
         assert await (await both.one.open("2", "ask", b"said")).receive() == b"said", "nothing was sent to the first"
@@ -409,7 +410,7 @@ def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
         await saying
 
     async def talk_at_once() -> None:
-        async with asyncio.timeout(30), pair(tmp_path, answer) as both:
+        async with asyncio.timeout(patience()), pair(tmp_path, answer) as both:
             await asyncio.gather(*(talk(both, number) for number in range(20)))
 
     tasks: set[asyncio.Task[None]] = set()
