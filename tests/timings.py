@@ -57,38 +57,41 @@ class Recorder:
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         now = Cost.now()
         cost, self._began = now - self._began, now
         fixtures, self._fixtures = self._fixtures, {}
         value = {"cpu": cost.cpu, "wall": cost.wall, "fixtures": {k: (c.cpu, c.wall) for k, c in fixtures.items()}}
-        report.user_properties = [*report.user_properties, (PROPERTY, json.dumps(value))]
+        item.user_properties.append((PROPERTY, json.dumps(value)))
+        report.user_properties = list(item.user_properties)
         return report
 
 
 class Collector:
-    """Runs where the reports arrive: adds up what they say, and writes it down at the end."""
+    """Runs where the reports arrive: writes down what each test cost as it ends, and the fixtures at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tests: defaultdict[str, Cost] = defaultdict(Cost)
         self._fixtures: defaultdict[str, Cost] = defaultdict(Cost)
-        self._seen: set[tuple[str, str]] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties:
-            # A report carries the properties of the phases before it as well.
-            if name == PROPERTY and (report.nodeid, str(value)) not in self._seen:
-                self._seen.add((report.nodeid, str(value)))
-                facts = json.loads(str(value))
-                self._tests[report.nodeid] += Cost(facts["cpu"], facts["wall"])
-                for fixture, (cpu, wall) in facts["fixtures"].items():
-                    self._fixtures[fixture] += Cost(cpu, wall)
+        if report.when != "teardown":  # the last report of a test carries what all of its phases cost
+            return
+        total = Cost()
+        for facts in (json.loads(str(value)) for name, value in report.user_properties if name == PROPERTY):
+            total += Cost(facts["cpu"], facts["wall"])
+            for fixture, (cpu, wall) in facts["fixtures"].items():
+                self._fixtures[fixture] += Cost(cpu, wall)
+        self._write("test", report.nodeid, total)
 
     def pytest_sessionfinish(self) -> None:
+        for name, cost in self._fixtures.items():
+            self._write("fixture", name, cost)
+
+    def _write(self, kind: str, name: str, cost: Cost) -> None:
         with self._path.open("a") as file:
-            for kind, costs in (("test", self._tests), ("fixture", self._fixtures)):
-                for name, cost in costs.items():
-                    line = {"kind": kind, "name": name, "cpu": round(cost.cpu, 3), "wall": round(cost.wall, 3)}
-                    print(json.dumps(line), file=file)
+            print(
+                json.dumps({"kind": kind, "name": name, "cpu": round(cost.cpu, 3), "wall": round(cost.wall, 3)}),
+                file=file,
+            )
