@@ -138,18 +138,23 @@ async def main(data: str) -> None:
         late = await office.order("ink", minutes=60)
         print("ink is", await office.status(late))
         await office.call_back(late)
+        before = len(await office.shelf())
         ordered = await office.order("paper", minutes=0.001)
         async for event in office.subscribe("children"):
             if event.kind == "finished" and event.run_id == ordered:
                 break
-        await asyncio.sleep(0.2)  # put_away is called in a moment
+        # put_away is called a moment later.
+        while len(await office.shelf()) == before:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
         print("on the shelf:", await office.shelf())
         print("stopped:", await office.stopped())
 
         name = f"secretary-{len(await office.shelf())}"
         secretary = await app.get_agent(Secretary, name)
         await secretary.send("Tea, please.")
-        await asyncio.sleep(0.5)
+        # The second turn begins when the tea is there.
+        while said((await secretary.transcript())[-1]) != "The tea is here.":  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
         for message in await secretary.transcript():
             print(f"  {message['role']}: {said(message)}")
 

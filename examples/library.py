@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sapwood import After, Agent, App, Cron, Lane, Settings
 
@@ -57,6 +57,11 @@ class Library(Agent):
         return [" ".join([call.method, *call.arguments.values()]) for call in calls]
 
     # --8<-- [end:look]
+    async def is_quiet(self) -> bool:
+        """Whether nothing is queued, and no schedule is due."""
+        due = [schedule.due_at for schedule in self.list_schedules()]
+        return not self.list_queue() and min(due) > datetime.now(UTC)
+
     # --8<-- [start:dead]
     async def given_up(self) -> list[str]:
         return [
@@ -105,10 +110,13 @@ async def main(data: str) -> None:
         print("it is open again, and nobody calls it")
         await asyncio.sleep(1)
         town = await app.get_agent(Library, "town")
+        while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
         print("given up:", await town.given_up())
         await town.join("bob", "High Street 2")
         await town.try_again()
-        await asyncio.sleep(0.5)
+        while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
         print("to come:", await town.to_come())
 
         print("taking stock")

@@ -77,7 +77,9 @@ async def main(data: str) -> None:
         editor = await app.get_agent(Editor, "botany")
         print("issue 1:", await editor.publish(1))
         print("the archive:", await editor.look_up())
-        await asyncio.sleep(0.2)  # the other archive is about to stop
+        # The other archive stops a moment later.
+        while len(await editor.losers()) < 2:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
         for line in await editor.losers():
             print("stopped:", line)
 

@@ -39,6 +39,9 @@ class Desk(ChatAgent):
     async def come_back(self) -> None:
         await self.sub_agent(Note, "note")
 
+    async def is_coming_back(self) -> bool:
+        return bool(self.list_schedules())
+
 
 class Note(Agent): ...
 
@@ -78,7 +81,8 @@ async def main(data: str) -> None:
     async with App(agents=[Desk], settings=Settings(data=data)) as app:
         desk = await app.get_agent(Desk, "d")
         await desk.send("What about water?")
-        await asyncio.sleep(0.5)
+        while await desk.is_coming_back():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
     shown(kept.get_finished_spans())
 
 

@@ -105,8 +105,10 @@ async def main(data: str) -> None:
         soon = datetime.now(UTC) + DAY + timedelta(seconds=0.5)
         print("planning")
         print("planned:", await ann.plan(Trip("Oslo", soon)))
+        before = len(await ann.done())
         await ann.ask("ann", "window or aisle?")
-        await asyncio.sleep(0.1)
+        while len(await ann.done()) == before:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
 
 
 if __name__ == "__main__":

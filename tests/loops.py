@@ -35,6 +35,14 @@ def is_virtual(item: pytest.Item) -> bool:
     )
 
 
+def check_reasons(items: list[pytest.Item]) -> None:
+    """Refuse a mark `realtime` that does not say why."""
+    for item in items:
+        for mark in item.iter_markers("realtime"):
+            if len(mark.args) != 1 or not isinstance(mark.args[0], str) or not mark.args[0].strip():
+                raise pytest.UsageError(f"{item.nodeid}: `realtime` takes one argument, the reason.")
+
+
 def play(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a loop of its own, in a test that is no coroutine itself."""
     with asyncio.Runner(loop_factory=factory) as runner:

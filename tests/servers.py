@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from tests.machine import patience
 from tests.ports import free_port
 
 
@@ -39,7 +40,7 @@ class Server:
             command = self.command()  # first: it says where the pages are
             told = {**os.environ, **self.environment, **self.told}
             self._process = subprocess.Popen(command, cwd=self._work, env=told, stdout=log, stderr=log)
-        end = time.monotonic() + 60
+        end = time.monotonic() + patience()
         while time.monotonic() < end and self._process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -18,14 +18,18 @@ from tests.browser.serving import Accident, Example
 from tests.browser.tabs import PATIENCE, Tabs, launch
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.needs("browser", "npm"))  # npm installs axe-core
+        if not item.get_closest_marker("core"):
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture(scope="package")  # not longer: Playwright's loop is in the way of other rooms' asynchronous tests
 def browser() -> Iterator[Browser]:
     """The Chromium of the system; the one without a window of its own, if there is one, takes half the time."""
     chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs Chromium")
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm, for axe-core")
+    assert chromium is not None
     axe()
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright, launch(playwright.chromium, chromium) as browser:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.request import urlopen
 
+from tests.machine import patience
 from tests.servers import Server
 
 from sapwood.cli.remote import ask
@@ -40,7 +41,7 @@ class Example(Server):
 
     def get(self, path: str) -> Any:
         """Return what is answered at a path."""
-        with urlopen(self.url + path, timeout=20) as answer:
+        with urlopen(self.url + path, timeout=patience()) as answer:
             return json.load(answer)
 
     def rows(self, address: str, sql: str) -> list[list[Any]]:
@@ -50,7 +51,7 @@ class Example(Server):
     def terminal(self, *words: str) -> str:
         """Return what the command line says to somebody at the same machine."""
         command = [sys.executable, "-m", "sapwood", *words, "--data", str(self._data)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
         return done.stdout + done.stderr
 
     def crash(self, **environment: str) -> None:

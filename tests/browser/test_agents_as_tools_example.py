@@ -57,6 +57,7 @@ def concluded(page: Page) -> str:
     return words(talk(page).locator(".is-assistant").last.locator("> .text").last.inner_text())
 
 
+@pytest.mark.core("pages")
 def test_whoever_asks_is_answered(tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
     connected(page)

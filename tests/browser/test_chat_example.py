@@ -105,6 +105,7 @@ def test_a_tool_waits_for_a_person_and_every_tab_shows_the_answer(
     assert written(messages(page, user)[-1]) == words(answer)
 
 
+@pytest.mark.core("pages")
 def test_a_story_is_told_to_its_end(tabs: Tabs, user: str, accident: Accident) -> None:
     page = tabs.open(f"/?chat={user}")
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.chatting import press, rests, say
 from tests.browser.helping import is_at, panels
@@ -66,6 +67,7 @@ def verdicts(example: Example, user: str) -> list[str]:
     return [verdict for (verdict,) in rows]
 
 
+@pytest.mark.core("pages")
 def test_nothing_changes_before_somebody_approves_and_then_it_does(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page
 from tests.browser.looking import flaws
 from tests.browser.serving import Example
@@ -43,6 +44,7 @@ def test_a_server_that_was_killed_excuses_requests_that_failed_and_nothing_else(
     tabs.forgive("broken")
 
 
+@pytest.mark.core("pages")
 def test_what_some_people_cannot_use_is_found(tabs: Tabs) -> None:
     page = tabs.open()
     assert flaws(page) == []

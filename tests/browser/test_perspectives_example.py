@@ -94,6 +94,7 @@ def photograph(page: Page, gallery: Gallery, accident: Accident, name: str) -> N
         gallery.pictures(page, name)
 
 
+@pytest.mark.core("pages")
 def test_all_three_are_heard_and_summed_up(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.chatting import press, rests, say, speaks, stored, written
 from tests.browser.looking import Gallery
@@ -113,6 +114,7 @@ def test_the_list_shows_at_a_glance_where_something_is_new(tabs: Tabs, gallery: 
     gallery.pictures(page, "rooms")
 
 
+@pytest.mark.core("pages")
 def test_a_wish_becomes_a_room_that_is_called_by_it(tabs: Tabs, user: str, accident: Accident) -> None:
     page = come_in(tabs, user)
 

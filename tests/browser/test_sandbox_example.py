@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.chatting import press, rests, say
 from tests.browser.looking import Gallery
@@ -50,6 +51,7 @@ def people(example: Example, user: str) -> int:
     return many
 
 
+@pytest.mark.core("pages")
 def test_code_waits_for_the_database_and_goes_on_from_there(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:

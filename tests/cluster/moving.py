@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.machine import patience
+
 from sapwood import App
 from sapwood.address import Address
 from sapwood.kernel.holding import Holding
@@ -48,7 +50,7 @@ class Client:
     async def hear(self) -> Any:
         """Return the next frame of the agent's own, or the close."""
         while True:
-            message = await asyncio.wait_for(self.down.get(), 10)
+            message = await asyncio.wait_for(self.down.get(), patience())
             if message["type"] == "websocket.close":
                 return message
             if message["type"] == "websocket.send" and not message.get("text", "").startswith("{"):
@@ -56,7 +58,7 @@ class Client:
 
     async def leave(self) -> None:
         self.up.put_nowait({"type": "websocket.disconnect", "code": 1000})
-        await asyncio.wait_for(self.task, 10)
+        await asyncio.wait_for(self.task, patience())
 
 
 class Owners:
@@ -162,7 +164,7 @@ class Cluster:
 
     async def until_followed(self, name: str, sockets: int) -> None:
         """Return when so many sockets have followed their trees to a node."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while self.node(name).sockets.count < sockets:  # noqa: ASYNC110 - a test's own
                 await asyncio.sleep(0.002)
 

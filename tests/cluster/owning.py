@@ -23,6 +23,7 @@ from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_owners import NatsOwners
 from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.timings import DEFAULTS, Timings
 
 
 class Notes:
@@ -54,7 +55,8 @@ class Notes:
 class Owning:
     """A node with a connection of its own."""
 
-    def __init__(self, node: str, lease: float, moves_per_minute: float = 24000) -> None:
+    def __init__(self, node: str, lease: float, moves_per_minute: float = 24000, timings: Timings = DEFAULTS) -> None:
+        self._timings = timings
         self.node = node
         self.notes = Notes()
         self._lease = lease
@@ -67,7 +69,7 @@ class Owning:
         self._connection = await connect(servers, self.node)
         names = await found(self._connection, cluster, Layout())
         self._names = names
-        self.ground = NatsOwners(self._connection, names, self.node)
+        self.ground = NatsOwners(self._connection, names, self.node, timings=self._timings)
         self.ownership = Ownership(
             self.ground,
             self.node,

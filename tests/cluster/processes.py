@@ -14,9 +14,10 @@ from typing import Self
 from uuid import uuid4
 
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 from tests.servers import Server
 
-PATIENCE = 60.0
+PATIENCE = patience()
 
 
 class NodeProcess(Server):

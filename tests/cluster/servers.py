@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.machine import patience
 from tests.ports import free_ports
 
-PATIENCE = 60.0
+PATIENCE = patience()
 CONFIGURATION = Path(__file__).parents[2] / "deploy/nats/server.conf"
 """What operators are given is what is tested with."""
 PASSWORDS = {user: f"{user}-secret" for user in ("route", "node", "watch", "admin")}

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.machine import patience
 from tests.ports import free_ports
 
 APP = """
@@ -38,7 +39,7 @@ def sapwood(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=False,
     )
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import nats.errors
 import pytest
 from tests.cluster.servers import Nats
+from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster import connecting, founding
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.transport import NatsTransport
+from sapwood.timings import DEFAULTS, Timings
 
 
 async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp
         still = cell.ports.index(connection.connected_url.port)
         cell.pause(still)
         transport = NatsTransport("n", connection, Names("c", Layout()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             await transport.listen()
         assert cell.ports.index(connection.connected_url.port) != still
         await transport.close()
@@ -81,7 +83,6 @@ async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp
 async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_node_from_starting(
     tmp_path: Path, one_nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(founding, "ANSWER", 0.5)
     monkeypatch.setattr("random.sample", lambda urls, count: urls)  # the mute one first
     port = free_port()
     mute = f"nats://node:node-secret@127.0.0.1:{port}"
@@ -94,8 +95,9 @@ async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_no
         await deaf.flush()
         connection = await connecting.connect(f"{mute},{one_nats.urls}", "test")
         assert connection.connected_url.port == port
-        async with asyncio.timeout(20):
-            await founding.found(connection, "mute", Layout(streams=1, replicas=1))
+        quick = Timings(nats_answer_timeout=0.5)
+        async with asyncio.timeout(patience()):
+            await founding.found(connection, "mute", Layout(streams=1, replicas=1), timings=quick)
         assert connection.connected_url.port != port
         await connection.close()
         await deaf.close()
@@ -129,12 +131,9 @@ async def _until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_who_cannot_connect_is_told_where_and_not_the_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connecting, "PATIENCE", 0.5)
+async def test_who_cannot_connect_is_told_where_and_not_the_password() -> None:
     with pytest.raises(Unavailable) as told:
-        await connecting.connect("nats://node:secret@127.0.0.1:1", "test")
+        await connecting.connect("nats://node:secret@127.0.0.1:1", "test", timings=Timings(nats_connect_timeout=0.5))
 
     assert str(told.value) == "No NATS server answers at nats://127.0.0.1:1: connection refused."
 
@@ -146,7 +145,7 @@ async def test_a_wrong_password_is_told_at_once_in_one_sentence(
     with pytest.raises(UsageError) as told:
         await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test")
 
-    assert time.monotonic() - began < connecting.HURRY
+    assert time.monotonic() - began < DEFAULTS.nats_interactive_timeout
     where = f"nats://127.0.0.1:{one_nats.ports[0]}"
     assert str(told.value) == f"The NATS servers at {where} refuse the user 'node': is the password right?"
     with pytest.raises(UsageError, match=r"want a user and a password\."):
@@ -155,24 +154,20 @@ async def test_a_wrong_password_is_told_at_once_in_one_sentence(
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
 
 
-async def test_a_node_that_may_only_look_is_told_which_user_it_needs(
-    one_nats: Nats, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(founding, "ANSWER", 1.0)
+async def test_a_node_that_may_only_look_is_told_which_user_it_needs(one_nats: Nats) -> None:
+    quick = Timings(nats_answer_timeout=1.0)
     connection = await connecting.connect(one_nats.urls.replace("node:node-", "watch:watch-"), "test")
     try:
         with pytest.raises(UsageError, match=r"does not let the user 'watch' do this: .*needs a user that may write"):
-            await founding.found(connection, "unfounded", Layout(streams=1, replicas=1))
+            await founding.found(connection, "unfounded", Layout(streams=1, replicas=1), timings=quick)
     finally:
         await connection.close()
 
 
-async def test_who_waits_is_told_soon_and_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(connecting, "HURRY", 0.5)
+async def test_who_waits_is_told_soon_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    quick = Timings(nats_interactive_timeout=0.5)
     with pytest.raises(Unavailable, match="connection refused"):
-        await connecting.connect("127.0.0.1:1,nats://127.0.0.1:2", "test", in_hurry=True)
+        await connecting.connect("127.0.0.1:1,nats://127.0.0.1:2", "test", in_hurry=True, timings=quick)
     # Who is refused may be cut off before the reason was read, and asks again.
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
 
@@ -183,14 +178,13 @@ async def test_what_is_no_nats_server_is_refused() -> None:
 
 
 async def test_servers_without_room_for_the_streams_are_told_of_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(founding, "NO_ROOM", 1.0)
     cell = Nats(tmp_path, room="2GB", stream_room="3GB").start().wait()
     try:
         connection = await connecting.connect(cell.urls, "test")
         with pytest.raises(UsageError, match=r"insufficient storage.*8 x NATS_STREAM_SIZE of NATS_STORE_SIZE"):
-            await founding.found(connection, "sapwood", Layout())
+            await founding.found(connection, "sapwood", Layout(), timings=Timings(nats_no_room_timeout=1.0))
         assert [text for text in caplog.messages if "has no room for the streams" in text] == caplog.messages
         assert len(caplog.messages) == 1
         await connection.close()

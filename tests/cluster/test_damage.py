@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 
 from sapwood import Agent, App
 from sapwood.address import Address
@@ -33,6 +34,7 @@ from sapwood.runtimes.cluster.s3_archive import ObjectArchive
 from sapwood.runtimes.cluster.shipping import EVERY, Shipper
 from sapwood.runtimes.cluster.verifying import LEADER, SERVER, Verified, verify
 from sapwood.settings import Settings
+from sapwood.timings import DEFAULTS, Timings
 
 QUICK = partial(Ownership, lease=6.0, renewal=1.0, margin=0.5)
 BUSY = 5.0
@@ -95,7 +97,7 @@ class Damaged:
         """Add the next number; go on until somebody says that it is there."""
         given = self.told.setdefault(name, [])
         number = len(given)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(patience(90)):
             while True:
                 try:
                     one = await self.apps[node].get_agent(DamagedList, name)
@@ -106,7 +108,7 @@ class Damaged:
         given.append((number, time.time()))
 
     async def items(self, node: str, name: str) -> list[int]:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(patience(90)):
             while True:
                 try:
                     return await (await self.apps[node].get_agent(DamagedList, name)).items()
@@ -118,11 +120,11 @@ class Damaged:
         for name, given in self.told.items():
             assert await self.items(node, name) == [number for number, _ in given], name
 
-    async def verify(self, *, repair: bool = False) -> Verified:
+    async def verify(self, *, repair: bool = False, timings: Timings = DEFAULTS) -> Verified:
         connection = await connect(self.cell.urls, "test")
         try:
             names = await names_of(connection, "sapwood")
-            return await verify(connection, names, ObjectArchive(self.archive), repair=repair)
+            return await verify(connection, names, ObjectArchive(self.archive), repair=repair, timings=timings)
         finally:
             await connection.close()
 
@@ -179,7 +181,7 @@ def rot(blocks: list[Path], randomly: random.Random) -> None:
 
 async def leader(connection: Any, cell: Nats, stream: str) -> int:
     """Return which server leads, once one does."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while True:
             info = await connection.jetstream(timeout=20).stream_info(stream)
             if info.cluster.leader:
@@ -231,8 +233,8 @@ async def test_a_server_that_rots_and_leads_loses_and_serves_nothing(
         await cluster.check("b")
 
         await have_lead(connection, cell, "sapwood-log-0", victim)
-        monkeypatch.setattr("sapwood.runtimes.cluster.verifying.ELECTED", 0)  # they have not elected anybody yet
-        found = await cluster.verify(repair=True)
+        too_early = Timings(election_delay=0.0)  # they have not elected anybody yet
+        found = await cluster.verify(repair=True, timings=too_early)
         print("\n".join(line.plain for line in told(found))[:600])
         assert found.is_whole, list(told(found))
         await asyncio.gather(*(cluster.add("b", name, 100) for name in names))
@@ -382,7 +384,7 @@ async def test_a_tree_that_was_snapshotted_and_destroyed_comes_back_as_it_was_be
         at = datetime.now(UTC).isoformat()
         await cluster.ship()
         await (await app.get_agent(DamagedList, "ended")).end()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while await app.node.exists(root):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.1)
         # It is another one, of the same name.

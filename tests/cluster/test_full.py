@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.servers import Nats, put
+from tests.machine import patience
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable
@@ -96,7 +97,7 @@ async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(ap
                 return str(error)
             stored[name].append(len(stored[name]))
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         said = await asyncio.gather(*map(fill, names))
 
     assert all("The log is full" in one and STREAM in one and "maximum bytes exceeded" in one for one in said), said
@@ -115,7 +116,7 @@ async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(ap
     assert any(f"Stream {STREAM} has taken" in one for one in troubles), troubles
 
     await give_room(connection, 4 * ROOM)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while any(app.node.unready for app in apps):  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.1)
     for name in names:
@@ -138,7 +139,7 @@ async def test_what_is_due_while_the_log_is_full_is_done_when_there_is_room(apps
     assert await chest.things() == []
 
     await give_room(connection, ROOM)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while await chest.things() != [7]:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.2)
 

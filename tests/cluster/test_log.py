@@ -23,6 +23,7 @@ from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.timings import Timings
 
 LAYOUT = Layout(streams=2)
 clusters = count()
@@ -43,6 +44,10 @@ class Cell:
         self.names = names
         self.log = NatsLog(connection, names)
         self._ids = count()
+
+    def use(self, timings: Timings) -> None:
+        """Have another log in the same streams, which nothing was asked yet."""
+        self.log = NatsLog(self.connection, self.names, timings=timings)
 
     async def take(self, shard: int) -> Epoch:
         """Become the owner of a shard."""
@@ -185,8 +190,8 @@ async def test_a_tree_is_dropped_up_to_a_place(cell: Cell) -> None:
         await cell.log.append([cell.entry(0, "a")], {0: Epoch(1, 0)})
 
 
-async def test_the_index_of_alarms_has_one_line_for_each_tree(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_log, "CLEAN_AFTER", 0.2)
+async def test_the_index_of_alarms_has_one_line_for_each_tree(cell: Cell) -> None:
+    cell.use(Timings(alarm_cleanup_delay=0.2))
     epochs = {shard: await cell.take(shard) for shard in (0, 1, 2)}
     for shard, tree, line in ((0, "a", b"old"), (0, "a", b"new"), (1, "b", b"b"), (2, "c", b"c"), (0, "d", b"d")):
         alarm = cell.entry(shard, tree, line, is_alarm=True)
@@ -207,8 +212,8 @@ async def test_the_index_of_alarms_has_one_line_for_each_tree(cell: Cell, monkey
     assert info.state.subjects == {cell.names.alarm(0, "a"): 1}, "an empty line goes"
 
 
-async def test_many_alarms_are_read_from_the_leader(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_log, "LINES_AT_ONCE", 10)
+async def test_many_alarms_are_read_from_the_leader(cell: Cell) -> None:
+    cell.use(Timings(alarm_page=10))
     epochs = {0: await cell.take(0)}
     for at in range(3):
         alarms = [cell.entry(0, f"t{at}-{n}", b"line", is_alarm=True) for n in range(20)]
@@ -244,9 +249,8 @@ async def test_a_closed_connection_is_said_at_once(cell: Cell) -> None:
         await asyncio.wait_for(cell.log.read(0, "a"), 2)
 
 
-async def test_after_its_patience_nobody_knows(cell: Cell, servers: Nats, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_log, "PATIENCE", 1.0)
-    monkeypatch.setattr(nats_log, "ATTEMPT", 0.3)
+async def test_after_its_patience_nobody_knows(cell: Cell, servers: Nats) -> None:
+    cell.use(Timings(log_append_timeout=1.0, log_attempt_timeout=0.3))
     epochs = {0: await cell.take(0)}
     two = [n for n in range(3) if servers.ports[n] != cell.connection.connected_url.port]
     for n in two:

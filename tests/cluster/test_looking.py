@@ -14,7 +14,6 @@ from tests.ports import free_port
 
 from sapwood.errors import UsageError
 from sapwood.kernel.shards import SHARDS
-from sapwood.runtimes.cluster import looking
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.founding import found
@@ -77,17 +76,13 @@ async def test_nodes_owners_and_streams_are_seen_by_who_may_only_look(cell: Nats
         assert {(copy.messages, copy.last) for copy in stream.copies} == {(stream.messages, stream.last)}
 
 
-async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(
-    cell: Nats, node: Any, watch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(cell: Nats, node: Any, watch: Any) -> None:
     names = await found(node, "sapwood", Layout())
     await own(node, names, [5], "carla")
     await put(node, names.lease("carla"), msgspec.msgpack.encode(NodeLease("carla", "life", 1)))
-    monkeypatch.setattr(looking, "LEASE", 0.5)
-    monkeypatch.setattr(looking, "MARGIN", 0.0)
     await asyncio.sleep(0.8)
 
-    seen = await look(watch, "sapwood")
+    seen = await look(watch, "sapwood", expiry=0.5)
 
     assert seen.orphaned >= 1
     assert any(one.startswith("Node carla was last heard of") for one in seen.troubles)

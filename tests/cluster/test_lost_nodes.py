@@ -13,6 +13,7 @@ from typing import Any
 from tests.cluster.lost_app import LostTalker, LostWorker
 from tests.cluster.processes import NodeProcess, Nodes
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.client import connect
@@ -89,7 +90,7 @@ async def test_what_a_killed_node_had_to_do_goes_on_elsewhere_and_nothing_else_i
         took = time.monotonic() - killed
         gate.touch()
         for name, (cls, _, wanted) in WORK.items():
-            async with asyncio.timeout(90), connect(rest[1].url, cls, names[name], timeout=60) as remote:
+            async with asyncio.timeout(patience(90)), connect(rest[1].url, cls, names[name], timeout=60) as remote:
                 while len(await remote.stub.lines()) < len(wanted):  # noqa: ASYNC110 - seen from outside
                     await asyncio.sleep(0.2)
                 assert await remote.stub.lines() == wanted

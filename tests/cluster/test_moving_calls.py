@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.moving import Cluster, cluster
 from tests.cluster.servers import Nats
+from tests.machine import patience
 
 from sapwood import Agent
 from sapwood.address import Address
@@ -183,7 +184,7 @@ async def test_what_may_have_begun_is_not_begun_again(two: Cluster) -> None:
     await asyncio.sleep(0.2)
     await two.die("a", "b")
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(call, 10)
+        await asyncio.wait_for(call, patience())
     assert await stub.say("after") == 5
     assert await stub.said() == ["after"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.cluster.moving import Client, Cluster, cluster
 from tests.cluster.servers import Nats
+from tests.machine import patience
 
 from sapwood import Agent, App, Connection
 from sapwood.address import Address
@@ -216,6 +217,6 @@ async def test_a_request_finds_its_agent_wherever_it_is(three: Cluster) -> None:
 
 @pytest.mark.parametrize("at", ["a", "b"])
 async def test_a_request_that_began_is_not_asked_again_because_of_what_it_asked_for(three: Cluster, at: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         assert (await request(three.apps[at], "ask another"))[0] == 503
     assert SEEN == ["asked"]

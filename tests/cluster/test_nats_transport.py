@@ -16,8 +16,8 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Exchange, NotBegun
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.pipe import ABSENCE
 from sapwood.runtimes.cluster.transport import NatsTransport
+from sapwood.timings import DEFAULTS
 
 NAMES = Names("speech", Layout())
 
@@ -106,7 +106,7 @@ async def test_what_is_asked_of_a_node_that_has_died_was_not_begun(three_nats: N
         with pytest.raises(Unavailable) as told:
             await hanging.receive()
         assert not isinstance(told.value, NotBegun), "it may have been begun"
-        assert time.monotonic() - began < ABSENCE + 2
+        assert time.monotonic() - began < DEFAULTS.pipe_absence_timeout + 2
 
 
 async def test_a_node_that_stands_still_is_noticed(three_nats: Nats, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from tests.cluster.moving import Client
 from tests.cluster.servers import Nats
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, expose
 from sapwood.errors import Quarantined, Unavailable
@@ -161,7 +162,7 @@ async def test_calls_of_a_client_that_end_while_their_tree_begins_to_move_are_an
 
         async def count(steps: int) -> Any:
             client.say(json.dumps({"type": "rpc", "id": f"{steps}", "method": "count", "args": [steps]}))
-            while '"rpc"' not in (message := await asyncio.wait_for(client.down.get(), 10)).get("text", ""):
+            while '"rpc"' not in (message := await asyncio.wait_for(client.down.get(), patience())).get("text", ""):
                 assert message["type"] != "websocket.close", message
             return json.loads(message["text"])["result"]
 
@@ -253,7 +254,7 @@ async def test_a_tree_goes_on_elsewhere_when_its_node_dies(nats: Nats, tmp_path:
 
         await nodes.kill(runner)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while True:
                 try:
                     assert await diary.write("two") == 2
@@ -286,7 +287,7 @@ async def test_a_tree_is_held_back_for_what_it_did_to_any_node_until_it_is_relea
 
 
 async def seen(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not condition():  # noqa: ASYNC110 - nodes tell each other
             await asyncio.sleep(0.02)
 
@@ -300,10 +301,10 @@ async def test_what_is_due_is_done_by_whoever_takes_over(nats: Nats, tmp_path: P
 
         await nodes.start("b")
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not nodes.apps["b"].node.trees:  # noqa: ASYNC110 - nobody asks for the tree
                 await asyncio.sleep(0.02)
         diary = await nodes.apps["b"].get_agent(NodesDiary, "d")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while await diary.lines() != ["by the clock"]:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.02)

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from tests.cluster.owning import Owning, OwningProcess
 from tests.cluster.servers import Nats
+from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.errors import Step, UsageError
-from sapwood.runtimes.cluster import nats_owners
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.nats_owners import Held
 from sapwood.runtimes.cluster.owners import Owner, wished
+from sapwood.timings import DEFAULTS, Timings
 
 LEASE = 3.0
 SHARDS = 4096
@@ -37,12 +38,14 @@ def cluster() -> str:
 
 
 @asynccontextmanager
-async def nodes(nats: Nats, cluster: str, *names: str, lease: float = LEASE) -> AsyncIterator[list[Owning]]:
+async def nodes(
+    nats: Nats, cluster: str, *names: str, lease: float = LEASE, timings: Timings = DEFAULTS
+) -> AsyncIterator[list[Owning]]:
     """Nodes in this process, one after the other; what is still there at the end leaves."""
     owning: list[Owning] = []
     try:
         for name in names:
-            one = await Owning(name, lease).join(nats.urls, cluster)
+            one = await Owning(name, lease, timings=timings).join(nats.urls, cluster)
             owning.append(one)
         yield owning
     finally:
@@ -306,15 +309,13 @@ async def test_a_stream_that_is_full_keeps_no_shards_of_the_others_from_moving(n
 
 
 async def test_more_leases_than_one_answer_has_are_all_seen_and_each_is_forgotten_in_time(
-    nats: Nats, cluster: str, monkeypatch: pytest.MonkeyPatch
+    nats: Nats, cluster: str
 ) -> None:
-    monkeypatch.setattr(nats_owners, "LEASES_AT_ONCE", 7)
-    monkeypatch.setattr(nats_owners, "REMEMBERED", "2s")
-    async with nodes(nats, cluster, "a") as (a,):
+    async with nodes(nats, cluster, "a", timings=Timings(lease_page=7, lease_retention=2)) as (a,):
         await asyncio.gather(*(a.ground.renew(NodeLease(f"n{n}", "1", 100 + n), 0) for n in range(50)))
 
         assert (await a.ground.leases()).keys() == {"a", *(f"n{n}" for n in range(50))}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while (await a.ground.leases()).keys() != {"a"}:  # noqa: ASYNC110 - the servers tell nobody
                 await asyncio.sleep(0.1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +16,7 @@ import pytest
 from tests.cluster.processes import NodeProcess, Nodes
 from tests.cluster.rolling_app import RollingList
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 from tests.npm.running import HERE, workspace
 from tests.packages import environment, install
 from websockets.asyncio.client import connect as dial
@@ -85,7 +85,7 @@ class Speaker:
             speaking = asyncio.create_task(speak())
             try:
                 while not (self.stop.is_set() and speaking.done() and self.echoed == sent):
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(patience()):
                         frame = await socket.recv()
                     if isinstance(frame, str) and frame.startswith("echo "):
                         if frame != f"echo {self.echoed + 1}":
@@ -179,7 +179,7 @@ async def test_a_rolling_restart_under_load_fails_no_call_and_loses_and_doubles_
         took = await roll(nodes, releases)
     for one in (*speakers, *callers):
         one.stop.set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         await asyncio.gather(*running)
 
     print()
@@ -205,11 +205,10 @@ async def test_a_rolling_restart_under_load_fails_no_call_and_loses_and_doubles_
     assert max(released for released, _ in took) < MOST
 
 
+@pytest.mark.needs("npm")
 async def test_npm_clients_come_back_and_only_what_was_in_flight_at_the_close_fails(
     nodes: Nodes, nats: Nats, tmp_path: Path
 ) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     home = await asyncio.to_thread(install, HERE)
     (tmp_path / "npm").mkdir()
     work = workspace(home, tmp_path / "npm")
@@ -225,7 +224,7 @@ async def test_npm_clients_come_back_and_only_what_was_in_flight_at_the_close_fa
     try:
         async with watching(nats, nodes.cluster) as releases:
             await roll(nodes, releases)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(patience(90)):
             said, _ = await client.communicate(b"stop\n")
     finally:
         if client.returncode is None:

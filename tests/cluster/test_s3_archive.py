@@ -9,8 +9,8 @@ import pytest
 from tests.cluster.servers import S3
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster import s3_archive
 from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+from sapwood.timings import Timings
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,8 @@ async def test_a_bucket_that_is_not_there_is_named() -> None:
 @pytest.mark.usefixtures("told")
 async def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(s3_archive, "TRIES", 1)
     with pytest.raises(Unavailable) as told:
-        await ObjectArchive("s3://trees/x").get("key")
+        await ObjectArchive("s3://trees/x", timings=Timings(archive_retries=1)).get("key")
     assert str(told.value).startswith("The archive s3://trees/x does not answer: GET http://127.0.0.1:9/trees/x/key: ")
     assert "retries" not in str(told.value)
 

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.lost_app import LostWorker
 from tests.cluster.processes import Nodes
 from tests.cluster.servers import S3, Nats
+from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood.client import connect
@@ -60,7 +61,7 @@ def test_a_node_that_waits_for_servers_that_are_not_there_can_be_interrupted(tmp
 
         began = time.monotonic()
         node.send_signal(signal.SIGINT)
-        _, said = node.communicate(timeout=60)
+        _, said = node.communicate(timeout=patience())
     assert time.monotonic() - began < BUSY
     assert "Traceback" not in said
 

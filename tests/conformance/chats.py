@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from tests.conformance.served import Client, Served, served, type_of
+from tests.machine import patience
 from typing_extensions import TypeVar
 
 from sapwood import App, ChatAgent, Turn
@@ -237,7 +238,7 @@ async def cancel(client: Client, id: str) -> None:
 
 async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
     """Wait until this many turns are over; return how each ended."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while len(ends := await agent.ends()) < turns:  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.01)
     return ends
@@ -246,7 +247,7 @@ async def over(agent: Talking, turns: int = 1) -> list[tuple[str, str]]:
 async def idle(one: Served, path: str = TALKER) -> Client:
     """Wait until nothing streams and nothing is about to; return the client who was told so, and heard what came."""
     client = await one.join(path)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while (await resume(client, uuid4().hex)).get("reason") != "idle":
             await one.world.clock.advance(1)
             await asyncio.sleep(0.01)

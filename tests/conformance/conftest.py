@@ -29,9 +29,29 @@ EXCLUSIONS = Path(__file__).with_name("exclusions.toml")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--driver", choices=("fiber", "temporal"), default="fiber", help="who drives turns and runs")
+    parser.addoption("--core", action="store_true", help="only the tests marked `core` for this runtime or driver")
+
+
+MOST_CORE = 250
+"""How many tests `.ci/run` has room for on each runtime and driver; `just nightly` runs all of them."""
+
+
+def choose_core(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests whose subject differs on this runtime or driver."""
+    family = config.getoption("driver") if runtimes.chosen == "local" else runtimes.chosen
+    chosen = [item for item in items if any(family in mark.args for mark in item.iter_markers("core"))]
+    if len(chosen) > MOST_CORE:
+        raise pytest.UsageError(f"{len(chosen)} tests are marked core({family!r}); there is room for {MOST_CORE}.")
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("disk") and not item.get_closest_marker("storage"):
+            item.add_marker(pytest.mark.nightly)
+    if config.getoption("core"):
+        choose_core(config, items)
     if config.getoption("driver") != "fiber":
         for item in items:
             for mark in item.iter_markers("fiber"):
@@ -58,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
         world.PATIENCE = 0.15  # nodes and the log are asked over the network, by programs that want the same cores
 
 
-@pytest.fixture(params=["process", "disk"])
+@pytest.fixture(params=["process", pytest.param("disk", marks=pytest.mark.disk)])
 def level(request: pytest.FixtureRequest) -> str:
     """What "kept" means in this run of the test."""
     return request.param

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import PlainTextResponse
 from tests.conformance.runtimes import running as running_by_itself
 from tests.conformance.serving import serving
+from tests.machine import patience
 from tests.servers import Server
 
 from sapwood import App, UsageError
@@ -125,7 +126,7 @@ class Temporal(Server):
     async def _client(self) -> Client:
         from temporalio.client import Client
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while self._connected is None:
                 try:
                     self._connected = await Client.connect(self.host)
@@ -153,7 +154,7 @@ class Place:
         from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
         asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=self._queue))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patience(120)):
             while not (await client.workflow_service.describe_task_queue(asked)).pollers:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

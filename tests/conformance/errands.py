@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from tests.conformance.chats import Talking, said
 from tests.conformance.served import Client, Served, served, type_of
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, expose
 
@@ -29,7 +30,7 @@ class Bench:
 
     async def seen(self, entry: str, times: int = 1) -> None:
         """Return when an agent has written this entry, so many times."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while self.log.count(entry) < times:  # noqa: ASYNC110 - agents write to it, and tell nobody
                 await asyncio.sleep(0.001)
 
@@ -135,7 +136,7 @@ def caller(model: Any, *helpers: Any, base: type = _Caller, **settings: Any) -> 
 async def working(cls: type, **settings: Any) -> AsyncGenerator[tuple[Served, Any, Any], None]:
     """Serve such a class; yield what serves it, the agent, and the bench of its workers."""
     bench = settings.pop("bench", None) or Bench()
-    async with asyncio.timeout(60), served(App(agents=[cls], deps=bench), **settings) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[cls], deps=bench), **settings) as one:
         yield one, await again(one, cls), bench
 
 
@@ -146,7 +147,7 @@ async def again(one: Served, cls: type) -> Any:
 
 async def status(agent: Any, id: str, *wanted: str) -> Run:
     """Wait until a run has one of these statuses; return it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while (run := await agent.one(id)) is None or run.status not in wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
     return run

@@ -15,6 +15,7 @@ from tests.conformance.runtimes import serve
 from tests.conformance.served import Served, served
 from tests.conformance.serving import serving
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import (
     Agent,
@@ -219,7 +220,7 @@ async def both(
     """Run two servers; the far one lets in who has the key."""
     bench, keys = Far(), ApiKeys({"near": ApiKeys.hash_of(KEY)})
     app = App(agents=[*FARS, *far], deps=bench, authenticate=keys)
-    async with asyncio.timeout(60), far_away(app, bench, durability=level) as there:
+    async with asyncio.timeout(patience()), far_away(app, bench, durability=level) as there:
         cls = desk(f"http://127.0.0.1:{there.site.port}", model or ScriptedModel(), [*FARS, *far])
         async with served(App(agents=[cls], deps=bench), durability=level, **settings) as near:
             yield Both(near, there, cls, bench)

@@ -27,6 +27,7 @@ from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
 from sapwood.testing.world import World, lived, running
+from sapwood.timings import DEFAULTS, Timings
 
 CLUSTER = {"durability": "replicated", "nats": "memory", "archive": "memory"}
 
@@ -82,8 +83,11 @@ _kept: dict[Path, Storage] = {}
 class MemoryRuntime:
     """One node that owns everything."""
 
-    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, storage: Storage) -> None:
+    def __init__(
+        self, settings: Settings, clock: FakeClock, points: CrashPoints, storage: Storage, timings: Timings
+    ) -> None:
         self._settings = settings
+        self._timings = timings
         self._clock = clock
         self._points = points
         self._storage = storage
@@ -105,6 +109,7 @@ class MemoryRuntime:
             ways=Ways(epochs.get, lambda: True, lambda shards: None),
             keeper_files=CountingFiles(Alive(self._points), Files()),
             around=lambda gate: StoringGate(self._points, gate),
+            timings=self._timings,
         )
         return self._member.node
 
@@ -139,7 +144,7 @@ class Replicated(World):
             authorize=given.authorize,
             pages=given.pages,
             settings=self.settings,
-            runtime=MemoryRuntime(self.settings, self.clock, self.points, storage),
+            runtime=MemoryRuntime(self.settings, self.clock, self.points, storage, self.timings),
             driver=given.driver,
         )
         await self.app.__aenter__()
@@ -173,13 +178,15 @@ def is_backup(settings: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def running_replicated(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+async def running_replicated(
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
+) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
     if is_backup(settings):
-        async with running(app, slow_slices=slow_slices, **settings) as world:
+        async with running(app, slow_slices=slow_slices, timings=timings, **settings) as world:
             yield world
         return
-    async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}) as world:
+    async with lived(Replicated, app, slow_slices, {**settings, **CLUSTER}, timings) as world:
         yield world
     if "data" not in settings:
         del _kept[world.data]

@@ -10,6 +10,7 @@ from typing import Any
 from tests.conformance.replicated import running_replicated
 from tests.conformance.three_nodes import running_on_three_nodes
 from tests.conformance.two_nodes import running_on_two_nodes, running_with_movable_trees
+from tests.machine import patience
 
 from sapwood import App
 from sapwood.errors import UsageError
@@ -36,7 +37,7 @@ def running(app: App, **options: Any) -> AbstractAsyncContextManager[World]:
 async def serve(world: World, scope: Any, receive: Any, send: Any) -> None:
     """Serve a connection. A cluster starts again in a while: until then it is not the app that ended that is asked."""
     if chosen in IN_A_LOG:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not _is_running(world.app):  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.005)
     await world.app(scope, receive, send)

@@ -12,6 +12,7 @@ import websockets
 from tests.conformance.drivers import running
 from tests.conformance.runtimes import serve
 from tests.conformance.serving import Site, serving
+from tests.machine import patience
 from websockets.asyncio.client import ClientConnection
 
 from sapwood import App
@@ -41,7 +42,7 @@ class Client:
 
     async def until(self, fits: Any) -> Any:
         """Return the first frame that fits, waiting for it."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while True:
                 for frame in self.frames:
                     if fits(frame):
@@ -57,7 +58,7 @@ class Client:
         return self
 
     async def ended(self) -> tuple[int, str]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             await self._reading
         assert self.closed is not None
         return self.closed

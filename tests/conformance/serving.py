@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import uvicorn
 from tests.conformance.runtimes import running, serve
+from tests.machine import patience
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -149,7 +150,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 async def closed(client: ClientConnection) -> int:
     """Read a socket to its end; return its close code."""
     with contextlib.suppress(ConnectionClosed):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while True:
                 await client.recv()
     assert client.close_code is not None
@@ -159,7 +160,7 @@ async def closed(client: ClientConnection) -> int:
 async def frames_until(client: ClientConnection, type: str) -> list[dict[str, Any]]:
     """Read frames up to the first of this type."""
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while not found or found[-1].get("type") != type:
             frame = await client.recv()
             with contextlib.suppress(ValueError):
@@ -191,7 +192,7 @@ async def serving(app: Any, world: World | None = None, *, port: int = 0, **conf
     server = _Server(uvicorn.Config(app, **{**options, "timeout_graceful_shutdown": 2, **config}))
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while not server.started:
                 if task.done():
                     await task  # it says why

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.conformance.errands import Bench, again, boss, over, working
+from tests.machine import patience
 
 from sapwood import Agent, Branch, Retry, Run, Unavailable
 
@@ -186,7 +187,7 @@ async def killed(policy: Plan, level: str, points: Iterable[int]) -> None:
 
 
 async def _dead_or_over(one: Any, bench: Bench) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while "over" not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
         for _ in range(50):

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
+from tests.machine import patience
 
 from sapwood import Aborted, Agent, NotFound
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 
 class Worker(Agent):
@@ -174,7 +177,7 @@ async def test_a_child_aborted_before_its_start_began_is_not_waited_for_for_ever
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             outcome = await root.make_and_stop_at_once("w")
 
         assert outcome == "Aborted: too late"

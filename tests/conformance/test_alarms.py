@@ -12,10 +12,13 @@ import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, address, found, planner, time_of
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, happens, until
+from tests.machine import patience
 
 from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
 from sapwood.testing import World
+
+pytestmark = pytest.mark.storage
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
@@ -431,6 +434,7 @@ async def test_an_index_that_was_half_made_when_the_process_died_is_made_again(r
         assert sorted(entry for entry in probe.log if "of" in entry) == ["a: of a", "b: of b", "root: of root"]
 
 
+@pytest.mark.slow
 async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tmp_path: Path) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
@@ -451,6 +455,7 @@ async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tm
         assert await (await found(world, 2)).notes() == ["kept"]
 
 
+@pytest.mark.slow
 async def test_a_backup_opened_elsewhere_does_what_is_due(run: Run, probe: Probe, tmp_path: Path) -> None:
     async with run(Planner, deps=probe) as world:
         await (await planner(world, 2)).after(10, "kept")
@@ -463,6 +468,7 @@ async def test_a_backup_opened_elsewhere_does_what_is_due(run: Run, probe: Probe
         assert probe.log == ["start grandchild", "grandchild: kept"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 3])
 async def test_a_crash_in_the_middle_of_scheduling_keeps_what_was_acknowledged(
     run: Run, probe: Probe, depth: int
@@ -559,6 +565,7 @@ async def test_a_sleeping_tree_stays_asleep_until_it_is_due_and_may_sleep_again(
         assert probe.log.count("great-grandchild: tick") == 3
 
 
+@pytest.mark.slow
 async def test_many_agents_of_one_tree_with_much_to_do_at_once_are_all_served(probe: Probe) -> None:
     async with running(App(agents=[Hive], deps=probe), slow_slices="allow") as world:
         hive = await world.get_agent(Hive, "h")
@@ -642,7 +649,7 @@ async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_repl
     assert "grandchild: later" not in probe.log, "the first app took so long to end that it rang there"
     probe.log.clear()
 
-    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):
+    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(patience()):
         await happens(lambda: "grandchild: later" in probe.log)
 
     assert probe.log == ["start grandchild", "grandchild: later"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, asleep, happens, until
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageError
 from sapwood.errors import Quarantined
@@ -19,6 +20,8 @@ from sapwood.kernel import backup
 from sapwood.kernel.node import RESTORED, roots_in, tree_folder
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
+
+pytestmark = [pytest.mark.storage, pytest.mark.core("workers", "cluster")]
 
 WAYS = ("copy_elsewhere", "write_elsewhere")
 """What copies a tree: from the folder of a node, or from the log of a cluster."""
@@ -60,6 +63,7 @@ class Library(Agent):
         await self.destroy()
 
 
+@pytest.mark.slow
 async def test_a_backup_under_load_is_the_tree_at_one_moment_and_opens_elsewhere(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
@@ -107,6 +111,7 @@ async def test_more_commits_than_a_checkpoint_waits_for_do_not_spoil_a_backup(ru
         assert await library.known() == list(range(1201))
 
 
+@pytest.mark.slow
 async def test_a_restored_tree_is_what_it_was_and_goes_on_from_there(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
@@ -125,6 +130,7 @@ async def test_a_restored_tree_is_what_it_was_and_goes_on_from_there(run: Run, t
         assert await library.shelved() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         names = ["a", "b", "../x", "ä/ö"]
@@ -140,6 +146,7 @@ async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_pat
             assert await (await world.get_agent(Library, name)).known() == [len(name)]
 
 
+@pytest.mark.slow
 async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_stays_there(
     run: Run, tmp_path: Path
 ) -> None:
@@ -161,6 +168,7 @@ async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_s
         assert await (await world.get_agent(Library, "a")).shelved() == [1]
 
 
+@pytest.mark.slow
 async def test_a_crash_between_the_two_renames_of_a_restore_is_finished_at_the_next_start(
     run: Run, tmp_path: Path
 ) -> None:
@@ -182,6 +190,7 @@ async def test_a_crash_between_the_two_renames_of_a_restore_is_finished_at_the_n
         assert {entry.name for entry in (world.data / "trees").iterdir()} == {folder.name}
 
 
+@pytest.mark.slow
 async def test_a_backup_never_overwrites_one_and_says_when_there_is_nothing(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
@@ -196,6 +205,7 @@ async def test_a_backup_never_overwrites_one_and_says_when_there_is_nothing(run:
             await world.app.back_up(tmp_path, Library, "l")
 
 
+@pytest.mark.slow
 async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_repeated(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +242,7 @@ async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_r
             await world.app.back_up(tmp_path / "copy")
 
 
+@pytest.mark.slow
 async def test_one_into_a_folder_that_another_is_written_to_is_refused(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +259,7 @@ async def test_one_into_a_folder_that_another_is_written_to_is_refused(
         assert await first == 1
 
 
+@pytest.mark.slow
 async def test_what_was_not_finished_but_is_served_meanwhile_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
@@ -303,10 +315,11 @@ def folders(world: World) -> set[str]:
     return {entry.name for entry in (world.data / "trees").iterdir()}
 
 
+@pytest.mark.slow
 async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_after_the_restore(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         copies = held(monkeypatch)
         restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
@@ -321,8 +334,9 @@ async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_af
         assert await (await world.get_agent(Library, "l")).known() == [1]
 
 
+@pytest.mark.slow
 async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run, tmp_path: Path) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
 
         restores = [world.app.restore(tmp_path, Library, "l") for _ in range(3)]
@@ -335,10 +349,11 @@ async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run,
         assert len(folders(world)) == 1
 
 
+@pytest.mark.slow
 async def test_a_tree_that_sleeps_and_wakes_while_its_copy_is_made_is_replaced_and_not_doubled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         copies = held(monkeypatch)
         restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
@@ -368,10 +383,11 @@ class Stubborn(Library):
             await self.deps.go.wait()
 
 
+@pytest.mark.slow
 async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
     run: Run, probe: Probe, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(60), run(Stubborn, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Stubborn, deps=probe) as world:
         agent = await world.get_agent(Stubborn, "l")
         await agent.put(1)
         await world.app.back_up(tmp_path, Stubborn, "l")
@@ -394,8 +410,9 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
         assert len(folders(world)) == 1
 
 
+@pytest.mark.slow
 async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
         tree = world.node.tree(next(roots_in(world.data)))
         with tree.kept_still():  # as by a backup: the restore has to wait
@@ -410,10 +427,11 @@ async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run
         assert await (await world.get_agent(Library, "l")).known() == []
 
 
+@pytest.mark.slow
 async def test_a_backup_can_be_made_where_one_was_cancelled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Library) as world:
+    async with asyncio.timeout(patience()), run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
         copies = held(monkeypatch)
         cancelled = asyncio.create_task(world.app.back_up(tmp_path, Library, "l"))
@@ -443,11 +461,12 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     disk.set()
 
 
+@pytest.mark.slow
 async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end_up_in_the_old_one(
     tmp_path: Path, slow_disk: threading.Event
 ) -> None:
     app = App(agents=[Library])
-    async with asyncio.timeout(60), running(app, slow_slices="allow", durability="disk") as world:
+    async with asyncio.timeout(patience()), running(app, slow_slices="allow", durability="disk") as world:
         library = await world.get_agent(Library, "l")
         await library.build("new")  # it has no file yet, and may have one only when its name is on the disk
         await one_book(world, tmp_path)

@@ -12,8 +12,11 @@ from uuid import UUID
 
 import pytest
 from tests.conformance.worlds import Probe, Run, until
+from tests.machine import patience
 
 from sapwood import Aborted, Agent, Callback, Crashed, Refused, UsageError, current_agent
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 color: ContextVar[str] = ContextVar("callback_color", default="none")
 
@@ -346,7 +349,7 @@ async def test_a_callback_runs_in_the_context_of_the_one_who_passed_it(run: Run)
 
 
 async def test_a_callback_may_call_the_agent_that_called_it(run: Run) -> None:
-    async with run(Streamer) as world, asyncio.timeout(60):
+    async with run(Streamer) as world, asyncio.timeout(patience()):
         streamer = await world.get_agent(Streamer, "s")
 
         async def question() -> str:

@@ -8,9 +8,12 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
+from tests.machine import patience
 
 from sapwood import Agent, Crashed, Refused, current_agent
 from sapwood.errors import CallTooDeep, NoSuchMethod
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its plain method is meant
@@ -230,7 +233,7 @@ async def test_calls_into_one_agent_interleave_at_awaits_and_only_there(run: Run
 
 
 async def test_a_child_may_call_the_parent_that_waits_for_it(run: Run, probe: Probe) -> None:
-    async with run(Meeting, deps=probe) as world, asyncio.timeout(60):
+    async with run(Meeting, deps=probe) as world, asyncio.timeout(patience()):
         root = await world.get_agent(Meeting, "r")
 
         assert await root.ask_child_that_calls_back() == "hello from r"
@@ -238,7 +241,7 @@ async def test_a_child_may_call_the_parent_that_waits_for_it(run: Run, probe: Pr
 
 
 async def test_an_agent_may_call_itself_through_a_stub(run: Run, probe: Probe) -> None:
-    async with run(Meeting, deps=probe) as world, asyncio.timeout(60):
+    async with run(Meeting, deps=probe) as world, asyncio.timeout(patience()):
         root = await world.get_agent(Meeting, "r")
 
         assert await root.call_self() == "hello from r"
@@ -301,7 +304,7 @@ async def test_a_method_that_ends_with_no_ordinary_exception_leaves_no_caller_wa
         async def fine(self) -> str:
             return "fine"
 
-    async with run(Oddity) as world, asyncio.timeout(60):
+    async with run(Oddity) as world, asyncio.timeout(patience()):
         oddity = await world.get_agent(Oddity, "o")
 
         with pytest.raises(Crashed, match="not an Exception"):

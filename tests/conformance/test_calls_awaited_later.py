@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.conformance.runtimes import running
+from tests.machine import patience
 
 from sapwood import Agent, App, TimedOut, current_agent, deadline
 from sapwood.kernel.context import current
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 
 class Echo(Agent):
@@ -91,7 +94,7 @@ async def test_a_deadline_holds_for_calls_and_streams_made_before_it() -> None:
 
 
 async def test_the_deadline_of_a_call_made_in_its_block_and_awaited_behind_it_holds_while_the_agent_wakes() -> None:
-    async with asyncio.timeout(60), running(App(agents=[Sleepy])) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[Sleepy])) as world:
         sleepy = await world.get_agent(Sleepy, "s")
         world.sleep()
         with deadline(0.05):

@@ -10,6 +10,8 @@ from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 class Task(Agent):
     deps: Probe

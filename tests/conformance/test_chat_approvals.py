@@ -31,6 +31,7 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, asleep, until
+from tests.machine import patience
 
 from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
 from sapwood.errors import InvalidArguments
@@ -389,7 +390,7 @@ async def test_a_turn_that_somebody_else_runs_for_cannot_be_waited_for_by_way_of
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience()):
             turn = await agent.send("ask")
 
         assert turn.text == "nobody knows"

@@ -37,6 +37,8 @@ from tests.conformance.worlds import Run, until
 from sapwood import TimedOut, Turn, deadline, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
+pytestmark = pytest.mark.core("temporal")
+
 BEEP = [{"name": "beep"}]
 
 

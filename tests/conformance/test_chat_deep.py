@@ -13,6 +13,8 @@ from tests.conformance.worlds import until
 from sapwood import Agent, App, Approval, ChatAgent, tool
 from sapwood.testing import ScriptedModel, call, text
 
+pytestmark = pytest.mark.core("temporal")
+
 CHILD = "/agents/deep-root/r/sub/deep-middle/m/sub/deep-teller/d"
 
 

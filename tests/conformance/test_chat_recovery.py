@@ -41,10 +41,13 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import Served, type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.testing.faults import Dead
+
+pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
 
 
 class Working(Talking):
@@ -237,7 +240,7 @@ async def killed_until_hopeless(one: Served, model: Any) -> None:
     await streamed(client, "r1", "never")
     for time in range(2, 7):
         await one.world.crash()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while len(model.asked) < time:
                 await one.world.clock.advance(400)
                 await asyncio.sleep(0.01)
@@ -265,6 +268,7 @@ async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_a
         assert (await done(client, "r2"))["outcome"] == "completed"
 
 
+@pytest.mark.slow
 async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -> None:
     expect_deaths()
     nth, passed = 0, True
@@ -288,6 +292,7 @@ async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -
             assert len(model.asked) == 6, nth
 
 
+@pytest.mark.slow
 async def test_progress_gives_a_turn_new_attempts() -> None:
     gates = [asyncio.Event() for _ in range(8)]
     lines = [
@@ -301,7 +306,7 @@ async def test_progress_gives_a_turn_new_attempts() -> None:
         for number in range(8):
             await until(lambda: len(model.asked) == 2 * number + 1)  # noqa: B023
             await one.world.crash()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience()):
                 while len(model.asked) < 2 * number + 3:
                     await one.world.clock.advance(5)
                     await asyncio.sleep(0.01)
@@ -332,6 +337,7 @@ async def test_many_restarts_in_a_row_are_one_attempt_each_and_lose_nothing() ->
         assert text_of((await agent.transcript())[-1]) == "once upon a time"
 
 
+@pytest.mark.slow
 async def test_an_ordered_restart_is_no_error_either() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -357,6 +363,7 @@ STEPS = [call("once", id="o1"), call("once", id="o2"), text("two steps")]
 WAITS = [calls(call("once", id="o"), call("beep", id="b")), text("it beeped")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "whole"),
     [(PLAIN, "hello there world"), (TOOLS, "all of it"), (STEPS, "two steps"), (WAITS, "it beeped")],
@@ -440,7 +447,7 @@ def follows(model: Any) -> Any:
 
 async def until_over(one: Any, client: Any, passed: int) -> None:
     """Wait until the turn is over, or the process is dead; answer what it asks."""
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patience()):
         while one.world.points.passed["committed"] < passed:
             ends = dones(client)
             waits = bool(ends) and "tool-beep" in str(client.of_type(MESSAGES)[-1])
@@ -462,6 +469,7 @@ async def answer_beep(agent: Any, client: Any, transcript: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_crash_while_an_approval_is_asked_for_asks_for_it_again() -> None:
     class Paying(Talking):
         log: list[int]

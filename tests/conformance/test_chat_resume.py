@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import loops
@@ -36,9 +37,12 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
+
+pytestmark = pytest.mark.core("temporal")
 
 BEEP = [{"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}]
 
@@ -190,6 +194,7 @@ async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_th
         assert not (await one.join(TALKER)).of_type(RESUMING)
 
 
+@pytest.mark.slow
 async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() -> None:
     cls = talker(ScriptedModel(fails(RuntimeError("down"))))
     async with talking(cls) as one:
@@ -352,7 +357,7 @@ async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_an
         assert (await resume(owner, "p2"))["type"] == RESUMING
 
         await owner.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             probe = 0
             while (await resume(other, f"q{probe}"))["type"] != RESUMING:
                 probe += 1
@@ -362,6 +367,7 @@ async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_an
         await done(other, "r1-1")
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     words=st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=8),

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from tests.conformance.chats import (
     MESSAGES,
     RECOVERING,
@@ -31,9 +32,12 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import Served, type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import Turn, tool
 from sapwood.testing import ScriptedModel, call, text
+
+pytestmark = pytest.mark.core("temporal")
 
 
 def silent(*before: Any, says: str = "once upon a time", times: int = 1, gate: asyncio.Event | None = None) -> Any:
@@ -44,7 +48,7 @@ def silent(*before: Any, says: str = "once upon a time", times: int = 1, gate: a
 async def stall(one: Served, model: Any, asked: int) -> None:
     """Let a model be silent for too long that was asked so many times; return when it is asked again."""
     await until(lambda: len(model.asked) == asked)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while len(model.asked) == asked:
             await one.world.clock.advance(61)
             await asyncio.sleep(0.01)
@@ -126,7 +130,7 @@ async def test_one_that_stays_silent_is_given_up_with_a_text_and_the_next_turn_r
         for asked in range(1, 5):
             await stall(one, model, asked)
         agent = await one.world.get_agent(cls, "t")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not await agent.ends():
                 await one.world.clock.advance(61)
 

@@ -32,6 +32,7 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import type_of
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import Turn, tool
 from sapwood.testing import ScriptedModel, call, fails, text
@@ -248,13 +249,13 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         await until(lambda: len(model.asked) == 1)
         body = json.dumps({"messages": [user("two", "u2")]}).encode()
         skipped = asyncio.create_task(one.site.http(f"{TALKER}/chat", method="POST", body=body))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while len(await agent.transcript()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
                 await asyncio.sleep(0.01)
 
         last = asyncio.create_task(agent.send("three"))
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             assert "[DONE]" in (await skipped).text
         gate.set()
         await first
@@ -371,6 +372,7 @@ async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
 
 
+@pytest.mark.slow
 async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_lost() -> None:
     counting, counted = asyncio.Event(), asyncio.Event()
 
@@ -400,6 +402,7 @@ async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_l
         assert text_of((await agent.transcript())[-1]) == "one two"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meanwhile", ["much is said", "a tool returns", "it is over", "it fails", "it answers itself"])
 async def test_a_turn_goes_on_whatever_happens_in_it_while_the_database_is_busy_elsewhere(meanwhile: str) -> None:
     counting, counted = asyncio.Event(), asyncio.Event()

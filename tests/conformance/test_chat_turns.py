@@ -29,9 +29,12 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import served
 from tests.conformance.worlds import Run, until
+from tests.machine import patience
 
 from sapwood import Agent, App, Refused, Turn, UsageError, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
+
+pytestmark = pytest.mark.core("temporal")
 
 
 async def test_an_answer_is_returned_to_python_and_kept(run: Run) -> None:
@@ -361,7 +364,7 @@ async def test_the_last_answer_is_gone_on_with_and_not_a_turn_that_was_cancelled
         await say(client, "r1", "tell")
         waits = ["more"] if trigger == "submit-message" else []
         await say(client, "r2", "tell", *waits, trigger=trigger)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not await agent.cancel_turn("r2"):  # noqa: ASYNC110 - it comes by another way
                 await asyncio.sleep(0.001)
         gate.set()

@@ -9,6 +9,8 @@ from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, ChildFailed, TimedOut, deadline
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 @pytest.fixture
 def level() -> str:

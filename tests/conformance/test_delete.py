@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run, a_while, below, crash_everywhere, until
+from tests.machine import patience
 
 from sapwood import Agent, Limits, NotFound
 from sapwood.testing import POINTS, World
+
+pytestmark = pytest.mark.storage
 
 
 def databases(world: World) -> int:
@@ -255,7 +258,7 @@ async def test_an_agent_may_be_deleted_at_its_own_request_or_in_its_own_start(ru
         async def children(self) -> int:
             return len(self.list_sub_agents())
 
-    async with run(Merciful) as world, asyncio.timeout(60):
+    async with run(Merciful) as world, asyncio.timeout(patience()):
         merciful = await world.get_agent(Merciful, "m")
 
         for name in ("weary", "stillborn"):

@@ -12,10 +12,13 @@ import pytest
 pytest.importorskip("temporalio")
 
 import httpx2
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, NotFound, UsageError, agent_tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.testing import ScriptedModel, World, call, running, text
+
+pytestmark = pytest.mark.core("workers")
 
 NOWHERE = "127.0.0.1:1"
 TOKEN = "only-for-tests"
@@ -79,7 +82,7 @@ async def asking(patience: float = 10.0) -> AsyncGenerator[Worker, None]:
 
 
 async def until(look: Callable[[], Awaitable[Any]], wanted: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while await look() != wanted:  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.005)
 
@@ -158,7 +161,7 @@ async def test_a_turn_can_be_stopped_that_was_a_run_once() -> None:
 
         await worker.last("stop", child, run, reason="enough")
 
-        assert (await asyncio.wait_for(more, 30)).status == "aborted"
+        assert (await asyncio.wait_for(more, patience())).status == "aborted"
         await worker.last("stop", "DoorBoss:b", turn)
         await answer
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.machine import patience
 
 from sapwood import App, ChatAgent, Turn
 from sapwood.kernel.node import Node
@@ -74,7 +75,7 @@ class HandDriver:
 
     async def paced(self, n: int) -> HandPace:
         """Return the nth that was paced, once it is."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(self.paces) < n:
                 self.changed.clear()
                 await self.changed.wait()
@@ -98,7 +99,7 @@ async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_fo
         answer.cancel()
         agent = await world.get_agent(HandTalker, "t")
 
-        turn = await asyncio.wait_for(agent.turn(pace.part.id), 10)
+        turn = await asyncio.wait_for(agent.turn(pace.part.id), patience())
 
     assert turn.status == "aborted"
     assert driver.ended == [(pace.part.id, "aborted")]
@@ -122,7 +123,7 @@ async def test_an_agent_may_be_busy_with_its_database_when_its_turn_is_over(
         agent = await world.get_agent(HandBusy, "t")
         assert (await agent.send("hi")).text == "hello"
         (tree,) = world.node.trees.values()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while any(actor.calls for actor in tree.actors.values()):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
     assert not caplog.records

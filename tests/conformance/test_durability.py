@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.runtimes import running
+from tests.machine import patience
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable
 from sapwood.storage.database import Database
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
+
+pytestmark = [pytest.mark.storage, pytest.mark.core("cluster")]
 
 SYNC, COMMIT = CountingFiles.sync_descriptor, Database.commit
 
@@ -138,7 +141,10 @@ async def test_what_cannot_be_synced_for_want_of_descriptors_is_told_and_shown_t
         return opens(self, path)
 
     monkeypatch.setattr(CountingFiles, "open", open_)
-    async with asyncio.timeout(60), running(App(agents=[Tally]), slow_slices="allow", durability="disk") as world:
+    async with (
+        asyncio.timeout(patience()),
+        running(App(agents=[Tally]), slow_slices="allow", durability="disk") as world,
+    ):
         tally = await world.get_agent(Tally, "t")
 
         with pytest.raises(Unavailable, match="Too many open files"):
@@ -176,7 +182,7 @@ async def test_a_child_is_made_and_deleted_while_its_parent_is_written_to_all_th
         writers = [asyncio.create_task(write(number * 0.0007)) for number in range(8)]
         try:
             await asyncio.sleep(0.1)
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(patience()):
                 assert await parent.make("new") == 1
                 await parent.remove("old")
         finally:

@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run, below, happens, until
+from tests.machine import patience
 
 from sapwood import (
     Aborted,
@@ -120,7 +121,7 @@ def at(*names: str) -> list[tuple[type[Worker], str]]:
 
 
 async def test_a_child_whose_destroy_fails_lives_on_in_one_incarnation_only(run: Run, probe: Probe) -> None:
-    async with asyncio.timeout(60), run(Worker, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
         await root.make("a")
         child = await world.get_agent(Worker, "r", sub=at("a"))
@@ -141,7 +142,7 @@ async def test_a_child_whose_destroy_fails_lives_on_in_one_incarnation_only(run:
 
 
 async def test_a_child_that_computes_can_be_deleted_and_leaves_no_file(run: Run, probe: Probe) -> None:
-    async with asyncio.timeout(60), run(Worker, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
         await root.make("a")
         child = await world.get_agent(Worker, "r", sub=at("a"))
@@ -159,7 +160,7 @@ async def test_a_child_that_computes_can_be_deleted_and_leaves_no_file(run: Run,
 async def test_a_child_that_destroys_itself_while_its_parent_computes_is_gone_with_its_file(
     run: Run, probe: Probe
 ) -> None:
-    async with asyncio.timeout(60), run(Worker, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
         await root.make("a")
         child = await world.get_agent(Worker, "r", sub=at("a"))
@@ -179,7 +180,7 @@ async def test_a_child_that_destroys_itself_while_its_parent_computes_is_gone_wi
 
 
 async def test_a_destroy_whose_caller_is_cancelled_is_finished_all_the_same(run: Run) -> None:
-    async with asyncio.timeout(60), run(Branch) as world:
+    async with asyncio.timeout(patience()), run(Branch) as world:
         root = await world.get_agent(Branch, "r")
         await root.note("old")
         tree = only_tree(world)
@@ -195,7 +196,7 @@ async def test_a_destroy_whose_caller_is_cancelled_is_finished_all_the_same(run:
 
 
 async def test_a_destroy_that_the_disk_refuses_has_not_happened(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asyncio.timeout(60), run(Branch) as world:
+    async with asyncio.timeout(patience()), run(Branch) as world:
         root = await world.get_agent(Branch, "r")
         await root.note("kept")
 
@@ -218,7 +219,7 @@ async def test_a_destroy_that_the_disk_refuses_has_not_happened(run: Run, monkey
 
 
 async def test_a_computing_child_that_is_cancelled_and_then_aborted_works_again(run: Run, probe: Probe) -> None:
-    async with asyncio.timeout(60), run(Worker, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
         await root.make("a")
         await (await world.get_agent(Worker, "r", sub=at("a"))).note("kept")
@@ -235,7 +236,7 @@ async def test_a_computing_child_that_is_cancelled_and_then_aborted_works_again(
 async def test_a_long_sql_that_still_waits_for_a_thread_is_cancelled_at_once(run: Run, probe: Probe) -> None:
     RELEASE.clear()
     try:
-        async with asyncio.timeout(60), run(Worker, deps=probe, threads=1) as world:
+        async with asyncio.timeout(patience()), run(Worker, deps=probe, threads=1) as world:
             blocking = asyncio.create_task((await world.get_agent(Worker, "a")).block())
             await probe.seen("blocks")
             other = await world.get_agent(Worker, "b")
@@ -260,7 +261,7 @@ async def test_a_long_sql_that_still_waits_for_a_thread_is_cancelled_at_once(run
 async def test_a_start_that_the_system_refuses_fails_for_its_caller_and_the_next_one_is_tried_anew(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Branch) as world:
+    async with asyncio.timeout(patience()), run(Branch) as world:
         root = await world.get_agent(Branch, "r")
         await root.note("kept")
         await world.restart()
@@ -301,7 +302,7 @@ class NeverStarts(Agent):
 
 
 async def test_an_exception_that_cannot_be_handed_over_reaches_the_caller_as_crashed(run: Run) -> None:
-    async with asyncio.timeout(60), run(Raises, NeverStarts) as world:
+    async with asyncio.timeout(patience()), run(Raises, NeverStarts) as world:
         agent = await world.get_agent(Raises, "r")
 
         with pytest.raises(Crashed, match="Sealed: no"):
@@ -345,7 +346,7 @@ TASKS: list[asyncio.Task[object]] = []
 
 
 async def test_tasks_that_an_aborted_agent_leaves_behind_are_answered_too(run: Run, probe: Probe) -> None:
-    async with asyncio.timeout(60), run(Forgetful, deps=probe) as world:
+    async with asyncio.timeout(patience()), run(Forgetful, deps=probe) as world:
         root = await world.get_agent(Forgetful, "r")
 
         await root.stop_middle()
@@ -363,7 +364,7 @@ async def test_tasks_that_an_aborted_agent_leaves_behind_are_answered_too(run: R
 async def test_a_step_before_the_commit_that_fails_is_told_to_the_caller_and_swallows_no_later_write(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Branch) as world:
+    async with asyncio.timeout(patience()), run(Branch) as world:
         root = await world.get_agent(Branch, "r")
         await root.grow("a", "b")
         middle = await world.get_agent(Branch, "r", sub=below("a"))
@@ -386,7 +387,7 @@ async def test_a_step_before_the_commit_that_fails_is_told_to_the_caller_and_swa
 
 
 async def test_a_root_that_loses_a_commit_still_counts_its_descendants_right(run: Run) -> None:
-    async with asyncio.timeout(60), run(Branch, limits=Limits(descendants=3)) as world:
+    async with asyncio.timeout(patience()), run(Branch, limits=Limits(descendants=3)) as world:
         root = await world.get_agent(Branch, "r")
         await root.grow("a", "b")
         tree = only_tree(world)
@@ -420,7 +421,7 @@ class Stubborn(Branch):
 async def test_an_app_whose_stop_is_cancelled_lets_go_of_its_files_and_writes_no_more(
     tmp_path: Path, level: Any, probe: Probe
 ) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         settings = Settings(data=tmp_path, durability=level)
         first = App(agents=[Stubborn], deps=probe, settings=settings)
         await first.__aenter__()
@@ -446,7 +447,7 @@ async def test_an_app_whose_stop_is_cancelled_lets_go_of_its_files_and_writes_no
 async def test_an_agent_that_cannot_be_put_to_sleep_keeps_no_other_awake(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asyncio.timeout(60), run(Branch, sleep_after=0.05) as world:
+    async with asyncio.timeout(patience()), run(Branch, sleep_after=0.05) as world:
         agent = await world.get_agent(Branch, "a")
         await agent.note("x")
         damaged: list[Database] = []
@@ -469,7 +470,7 @@ async def test_the_log_says_in_plain_text_in_which_tree_a_deletion_or_its_end_fa
     def refuse(*_: object) -> bool:
         raise StoredDataError("The database is damaged.")
 
-    async with asyncio.timeout(60), run(Branch) as world:
+    async with asyncio.timeout(patience()), run(Branch) as world:
         root = await world.get_agent(Branch, "r")
         await root.note_below("a", "x")
 
@@ -489,7 +490,7 @@ async def test_an_app_that_fails_to_start_lets_go_of_its_folder(tmp_path: Path) 
     class Needy(Agent):
         deps: dict[str, int]
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         with pytest.raises(UsageError, match="deps"):
             await App(agents=[Needy], deps="text", settings=Settings(data=tmp_path)).__aenter__()
 

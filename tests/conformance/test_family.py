@@ -9,6 +9,8 @@ from tests.conformance.worlds import Run
 
 from sapwood import Agent, Step, UsageError
 
+pytestmark = pytest.mark.core("workers", "cluster")
+
 
 class Member(Agent):
     """What all agents here can do."""

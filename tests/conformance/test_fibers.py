@@ -11,8 +11,11 @@ from typing import Any, cast
 import pytest
 from tests.conformance.works import Bench, Reading, Worker, stored, worker
 from tests.conformance.worlds import Run, until
+from tests.machine import patience
 
 from sapwood import Agent, FiberFailed, SapwoodError, UsageError, agent
+
+pytestmark = pytest.mark.storage
 
 DAY = timedelta(days=1)
 
@@ -203,7 +206,7 @@ async def test_run_fiber_goes_on_when_its_fiber_is_cancelled_or_resolved(run: Ru
 
         assert await bench.within(here, end)
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             assert await call == {"cancel": "The fiber 'waiting' was cancelled.", "resolve": "returned 7"}[how]
         assert await bench.within(here, lambda me: me.list_fibers()) == []
 
@@ -358,7 +361,7 @@ async def test_a_fiber_cancelled_before_it_begins_never_runs(run: Run, bench: Be
         here = await worker(world)
 
         await bench.within(here, both)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             with pytest.raises(FiberFailed, match="cancelled"):
                 await bench.within(here, lambda me: me.fiber_result("key"))
 
@@ -377,7 +380,7 @@ async def test_whoever_waits_for_a_fiber_that_is_cancelled_before_it_begins_is_t
         return await asyncio.gather(waiting, return_exceptions=True)
 
     async with run(Worker, deps=bench) as world:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             (error,) = await bench.within(await worker(world), both)
 
         assert isinstance(error, FiberFailed)
@@ -548,6 +551,7 @@ async def test_an_agent_with_a_running_fiber_does_not_sleep(run: Run, bench: Ben
         assert bench.recovered == []
 
 
+@pytest.mark.slow
 async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_and_nothing_is_lost(
     run: Run, bench: Bench
 ) -> None:

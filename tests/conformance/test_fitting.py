@@ -217,6 +217,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
     before, counts = contents(copy), Counter[str]()
 
@@ -376,7 +377,7 @@ def test_a_tree_whose_class_is_no_root_any_more_is_named(copy: Path) -> None:
     assert [one.why for one in found] == ["Lonely is not a root of the app, so nobody can reach the tree."]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+@pytest.mark.needs("ordinary user")
 def test_a_folder_that_may_only_be_read_is_read(copy: Path) -> None:
     for path in [*copy.rglob("*"), copy]:
         path.chmod(0o555 if path.is_dir() else 0o444)

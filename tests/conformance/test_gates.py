@@ -13,10 +13,13 @@ import pytest
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from tests.conformance.serving import Site, call, closed, door, greeted
+from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 
 from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
-from sapwood.web import door as door_module
+from sapwood.timings import Timings
+
+pytestmark = pytest.mark.storage
 
 
 @dataclass
@@ -478,7 +481,7 @@ async def test_sockets_of_an_agent_and_of_the_app_are_limited(plan: Plan) -> Non
             async with site.socket("/agents/gate-root/other") as three:
                 await greeted(three)
                 assert await site.refused("/agents/gate-root/third") == 1013
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while True:
                 with contextlib.suppress(ConnectionClosed):  # whoever counts them may not have heard yet that they left
                     async with site.socket(ROOT) as again:
@@ -519,13 +522,13 @@ class GateFlood(Agent):
         return len(self.connections())
 
 
-async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "FAREWELL", 0.3)
-    async with door(GateFlood, deps=plan, outgoing_bytes=500_000) as site:
+async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan) -> None:
+    quick = Timings(socket_close_timeout=0.3)
+    async with door(GateFlood, deps=plan, outgoing_bytes=500_000, timings=quick) as site:
         async with site.socket("/agents/gate-flood/f", max_queue=1, close_timeout=0.2) as slow:
             await greeted(slow)
             await slow.send("go")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience()):
                 while not plan.log:  # noqa: ASYNC110 - seen from outside
                     await asyncio.sleep(0.01)
         async with site.socket("/agents/gate-flood/f") as other:
@@ -602,6 +605,6 @@ async def test_what_was_sent_before_a_close_arrives_before_it() -> None:
 
 async def _frames(client: Any) -> AsyncIterator[Any]:
     with contextlib.suppress(ConnectionClosed):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while True:
                 yield await client.recv()

@@ -8,9 +8,12 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
+from tests.machine import patience
 
 from sapwood import Agent, NotFound, SapwoodError, Unavailable, UsageError
 from sapwood.errors import StartCycle
+
+pytestmark = pytest.mark.core("cluster")
 
 
 class Starter(Agent):
@@ -64,7 +67,7 @@ async def test_a_call_that_comes_from_an_agent_s_own_start_is_delivered_without_
         seen.append(("from parent", await parent.is_ready()))
 
     async with run(Starter, deps={"root": with_child, "child": ask_back}) as world:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             root = await world.get_agent(Starter, "root")
 
         assert seen == [("from parent", False), ("from child", True)]
@@ -75,7 +78,7 @@ async def test_an_agent_may_call_itself_in_its_start(run: Run) -> None:
     async def ask_self(agent: Starter) -> None:
         assert await (await agent.get_agent(Starter, agent.name)).is_ready() is False
 
-    async with run(Starter, deps={"s": ask_self}) as world, asyncio.timeout(60):
+    async with run(Starter, deps={"s": ask_self}) as world, asyncio.timeout(patience()):
         assert await (await world.get_agent(Starter, "s")).is_ready()
 
 
@@ -86,7 +89,7 @@ async def test_roots_that_start_each_other_in_one_chain_are_served(run: Run) -> 
     async def ask_a(agent: Starter) -> None:
         await agent.ask_root("a")
 
-    async with run(Starter, deps={"a": ask_b, "b": ask_a}) as world, asyncio.timeout(60):
+    async with run(Starter, deps={"a": ask_b, "b": ask_a}) as world, asyncio.timeout(patience()):
         assert await (await world.get_agent(Starter, "a")).is_ready()
         assert await (await world.get_agent(Starter, "b")).is_ready()
 
@@ -103,7 +106,7 @@ async def test_agents_that_wait_for_each_other_s_start_are_refused_naming_the_ch
         return begin
 
     async with run(Starter, deps={"a": asks("b"), "b": asks("c"), "c": asks("a")}) as world:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             outcomes = await asyncio.gather(*(world.get_agent(Starter, name) for name in "abc"), return_exceptions=True)
 
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -126,7 +129,7 @@ async def test_a_start_may_wait_for_another_start_where_there_is_no_circle(run: 
         await agent.ask_root("root")
 
     async with run(Starter, deps={"root": wait_for_child, "other": wait_for_root}) as world:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             root, other = await asyncio.gather(world.get_agent(Starter, "root"), world.get_agent(Starter, "other"))
 
         assert await root.is_ready()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.conformance.worlds import Branch, Run, below, crash_everywhere
+from tests.machine import patience
 
 from sapwood import Agent, Limits, OverLimit
 from sapwood.testing import POINTS, World
@@ -325,7 +326,7 @@ async def test_zero_bytes_means_that_nothing_can_be_written(run: Run, limit: str
 
 async def test_a_full_tree_with_few_open_files_says_that_it_is_full_and_nothing_else(run: Run) -> None:
     limits = Limits(tree_bytes=300 * KIB)
-    async with asyncio.timeout(60), run(Filler, limits=limits, open_databases=1) as world:
+    async with asyncio.timeout(patience()), run(Filler, limits=limits, open_databases=1) as world:
         root = await world.get_agent(Filler, "f")
         refused = 0
 

@@ -12,6 +12,8 @@ from sapwood import Agent, UsageError, agent
 from sapwood.errors import MigrationFailed
 from sapwood.testing import World
 
+pytestmark = pytest.mark.storage
+
 FIRST = "CREATE TABLE notes (text TEXT NOT NULL) STRICT"
 SECOND = "ALTER TABLE notes ADD COLUMN stars INTEGER NOT NULL DEFAULT 0"
 THIRD = "UPDATE notes SET stars = stars + 1; CREATE TABLE extra (x INTEGER)"

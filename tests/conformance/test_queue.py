@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner
 from tests.conformance.worlds import Probe, Run, happens
+from tests.machine import patience
 
 from sapwood import Agent, App, Lane, Retry, Settings, Unavailable, UsageError
 from sapwood.errors import InvalidArguments
+
+pytestmark = pytest.mark.storage
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
@@ -191,12 +194,13 @@ async def test_a_method_without_awaits_happens_exactly_once_however_often_the_pr
         assert await (await found(world)).notes() == [str(number) for number in range(10)]
 
 
+@pytest.mark.slow
 async def test_a_thousand_queued_calls_keep_their_order(run: Run, probe: Probe) -> None:
     async with run(Line, deps=probe) as world:
         line = await world.get_agent(Line, "l")
         await line.fill(1000)
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             await happens(lambda: len(probe.log) >= 1000)
         await world.settled()
 
@@ -288,7 +292,7 @@ async def test_how_often_to_try_is_stored_with_the_call(run: Run, probe: Probe) 
 
 async def test_in_real_time_the_queue_is_done_at_once(tmp_path: Any, probe: Probe) -> None:
     settings = Settings(data=tmp_path, durability="disk")
-    async with App(agents=[Planner], deps=probe, settings=settings) as app, asyncio.timeout(60):
+    async with App(agents=[Planner], deps=probe, settings=settings) as app, asyncio.timeout(patience()):
         owner = await app.get_agent(Planner, "root")
         for number in range(5):
             await owner.enqueue(str(number))

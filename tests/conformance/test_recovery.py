@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 import pytest
 from tests.conformance.works import Bench, Worker, worker
 from tests.conformance.worlds import Run, until
+from tests.machine import patience
 
 from sapwood import Address, Agent, Fiber, FiberFailed, NotFound, SapwoodError
 from sapwood.testing import World
+
+pytestmark = pytest.mark.storage
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
@@ -306,7 +309,7 @@ async def test_the_steps_of_a_hook_are_not_those_of_the_fiber(run: Run, bench: B
 
         await world.crash()
         bench.go.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             result = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
 
         assert result == "the fiber's"
@@ -743,12 +746,12 @@ async def test_after_a_crash_state_schedules_queue_and_fibers_are_there_again(ru
 
 async def test_a_stop_is_not_held_up_by_hooks_that_hang(run: Run, bench: Bench) -> None:
     bench.hook = lambda me, fiber: me.hang()
-    async with run(Worker, deps=bench) as world:
+    async with run(Worker, deps=bench, recovery_timeout=3600) as world:
         await waiting(world, bench, 1)
         await world.crash()
         await until(lambda: len(bench.recovered) == 1)
 
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(patience()):
             await world.restart()
         await until(lambda: len(bench.recovered) == 1)
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 from tests.conformance.serving import call, door, greeted, serving
+from tests.machine import patience
 
 from sapwood import Agent, App, Connection, Settings, UsageError, agent, expose
 from sapwood.address import Address, kebab
@@ -301,7 +303,7 @@ async def test_a_large_body_arrives_byte_for_byte_and_before_the_upload_ends(hop
     async def upload() -> AsyncIterator[bytes]:
         first, *rest = parts_of(body)
         yield first
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while not seen:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         for part in rest:
@@ -330,6 +332,7 @@ async def test_a_response_is_streamed() -> None:
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: "\0" not in name and name.isprintable())
 
 
+@pytest.mark.slow
 @given(
     root=st.text(alphabet="abcXYZ019-._~%!$&'()*+,;=:@", min_size=1, max_size=20),
     below=st.lists(NAMES, max_size=4),
@@ -377,6 +380,7 @@ def test_names_no_agent_can_have_have_no_path() -> None:
 
 
 # A mount point is told without the slash at its end, so none can be named with one.
+@pytest.mark.slow
 @given(head=NAMES.filter(lambda name: not name.endswith("/")), tail=NAMES)
 def test_a_decoded_part_of_a_path_is_found_in_the_raw_one(head: str, tail: str) -> None:
     raw = f"/{quote(head, safe='')}/{quote(tail, safe='')}"
@@ -593,7 +597,9 @@ async def test_of_two_classes_with_one_segment_the_child_s_own_is_meant() -> Non
 
 async def test_a_path_with_thousands_of_subs_costs_no_more_than_it_is_long() -> None:
     async with door(RouteRoot) as site:
-        async with asyncio.timeout(2):
-            answer = await site.http("/agents/route-root/r" + "/sub/x" * 8000)
+        began = time.process_time()
+        answer = await site.http("/agents/route-root/r" + "/sub/x" * 8000)
+        took = time.process_time() - began
 
         assert answer.json()["who"] == "RouteRoot:r"
+        assert took < 2

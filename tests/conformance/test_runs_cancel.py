@@ -28,9 +28,13 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import served
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.timings import Timings
+
+pytestmark = pytest.mark.core("temporal")
 
 
 async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
@@ -214,8 +218,7 @@ async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_th
         assert (run.status, run.reason, run.output) == ("aborted", "enough", None)
 
 
-async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
+async def test_a_worker_that_does_not_stop_is_stopped_hard() -> None:
     gate = asyncio.Event()
 
     class DeafDigger(Digger):
@@ -227,7 +230,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
                 except asyncio.CancelledError:
                     self.deps.log.append("deaf")
 
-    async with working(boss(DeafDigger)) as (_, agent, bench):
+    async with working(boss(DeafDigger), timings=Timings(run_cancel_timeout=0.05)) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
@@ -239,8 +242,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard(monkeypatch: pytest.M
         assert "deaf" in bench.log
 
 
-async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
+async def test_one_that_was_stopped_hard_can_be_opened_again() -> None:
     gate = asyncio.Event()
 
     class Mute(Digger):
@@ -253,7 +255,7 @@ async def test_one_that_was_stopped_hard_can_be_opened_again(monkeypatch: pytest
         async def says(self) -> str:
             return "here"
 
-    async with working(cls := boss(Mute)) as (one, agent, bench):
+    async with working(cls := boss(Mute), timings=Timings(run_cancel_timeout=0.05)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
@@ -301,7 +303,7 @@ async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
     async with working(caller(ScriptedModel(two, text("never")), middle)) as (one, agent, _):
         client = await one.join(CALLER)
         await say(client, "r1", "go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(leaf.model.asked) < 4:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
         await running(agent, "agent-tool:m1")
@@ -401,7 +403,7 @@ async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> 
         await one.world.crash()
         await asyncio.gather(sending, return_exceptions=True)
         agent = await again(one, cls)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(theirs.asked) < 2:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
 

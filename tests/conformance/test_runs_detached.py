@@ -29,6 +29,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import Served
+from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, DeadLetter, Detached, Limits, Run, agent_tool, tool
 from sapwood.errors import InvalidArguments, Unavailable, UsageError
@@ -93,7 +94,7 @@ def sender(worker: type = Digger, **settings: Any) -> Any:
 
 async def news(agent: Any, *wanted: tuple[str, str]) -> None:
     """Wait until an agent was called with just this news; nothing more of it comes."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while len(await agent.news()) < len(wanted):  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.02)
@@ -142,7 +143,7 @@ async def killed(one: Served, nth: int, sent: Any, is_over: Any) -> bool:
     one.world.crash_at("committed", nth)
     with contextlib.suppress(Unavailable):
         await sent
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not one.world.points.ended and not await is_over():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.002)
         await one.world.settled()
@@ -151,6 +152,7 @@ async def killed(one: Served, nth: int, sent: Any, is_over: Any) -> bool:
     return was_killed
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_a_detached_run_is_told_exactly_once() -> None:
     """The one who sends it off asks for it again under its id, as a fiber or a tool would."""
     for nth in range(1, 40):
@@ -260,7 +262,7 @@ async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_s
         assert (await agent.one("r1")).reason == "no-progress"
         assert (await agent.one("r2")).status == "running"
         bench.go.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while len(await agent.news()) < 3:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         assert sorted(await agent.news()) == [("r1", "completed"), ("r1", "interrupted"), ("r2", "completed")]
@@ -338,7 +340,7 @@ async def test_a_run_that_waits_for_a_person_is_not_silent_but_its_budget_counts
 
 async def asked(agent: Any) -> None:
     """Wait until a helper waits for somebody."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not await agent.asked_below():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
@@ -403,7 +405,7 @@ async def test_a_class_that_has_lost_the_method_finds_the_news_among_the_dead_le
 
 async def dead(agent: Any) -> list[DeadLetter]:
     """Wait until something is given up; return it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not (letters := await agent.dead()):  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
     return letters
@@ -545,6 +547,7 @@ async def test_a_detached_run_that_is_refused_for_being_one_too_many_is_told_too
         await news(agent, ("r2", "error"), ("r1", "completed"))
 
 
+@pytest.mark.slow
 async def test_more_than_fifty_detached_runs_at_once_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async with working(sender()) as (_, agent, bench):
         for at in range(53):
@@ -582,7 +585,7 @@ async def test_a_detached_run_of_a_fiber_is_the_same_run_when_the_fiber_is_begun
 
     async with working(cls := type("Boss", (FibrousSender,), {})) as (one, agent, bench):
         await agent.launch()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while not any(entry.startswith("sent") for entry in bench.log):  # noqa: ASYNC110 - agents write it
                 await asyncio.sleep(0.002)
         await one.world.crash()
@@ -693,7 +696,7 @@ async def test_news_that_come_during_a_turn_wait_for_their_own_whatever_the_poli
 
 
 async def asked_so_often(model: Any, times: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while len(model.asked) < times:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.002)
 
@@ -733,6 +736,7 @@ async def test_what_is_said_instead_of_an_answer_is_heard_although_news_are_wait
         assert len(await told_of(agent)) == 6
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once() -> None:
     for nth in range(1, 60):
         ours = ScriptedModel(text("good news"), each=True)
@@ -827,7 +831,7 @@ async def test_a_helper_may_send_off_helpers_of_its_own_and_is_told_after_its_ru
         assert (await agent.one("agent-tool:c1")).output == "sent somebody"
         gate.set()
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while (said := await agent.ask("agent-tool:c1"))[-1] != "heard of it":  # noqa: ASYNC110 - from outside
                 await asyncio.sleep(0.005)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.conformance.chats import CLEAR, done, resume, say, text_of, user
 from tests.conformance.errands import (
     CALLER,
@@ -23,6 +24,8 @@ from tests.conformance.served import type_of
 from sapwood import ChatAgent
 from sapwood import agent as agent_type
 from sapwood.testing import ScriptedModel, call, fails, text
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 INSIDE = f"{CALLER}/sub/helper/agent-tool%3Ac1"
 

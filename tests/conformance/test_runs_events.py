@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
+from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Detached, Event, agent_tool
 from sapwood.errors import InvalidArguments
 from sapwood.runs import events as events_module
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.timings import Timings
 
 gates: dict[str, asyncio.Event] = {}
 
@@ -95,7 +97,7 @@ class Reader:
                 self._news.set()
 
     async def until(self, fits: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while True:
                 for event in self.events:
                     if fits(event):
@@ -144,7 +146,7 @@ async def stored(agent: Any, depth: Any = "tree", *, after: str | None = None, c
     found: list[Event] = []
     async with aclosing(agent.subscribe(depth, after=after)) as events:
         while len(found) < count:
-            found.append(await asyncio.wait_for(anext(events), 10))
+            found.append(await asyncio.wait_for(anext(events), patience()))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(events), 0.01)
     return found
@@ -288,11 +290,8 @@ async def test_a_cursor_does_not_grow_with_what_is_over(run: Run) -> None:
         assert all(event.cursor is not None and len(event.cursor) < 80 for event in events)
 
 
-async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setattr("sapwood.runs.watching.PER_EVENT", 50)
-    async with run(WatchedRoot) as world:
+async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(run: Run) -> None:
+    async with run(WatchedRoot, timings=Timings(event_cursor_chars=50)) as world:
         root = await world.get_agent(WatchedRoot, "r")
         for number in range(12):
             await root.begin(f"run-{number}", "a", "gate:go", "b")
@@ -324,11 +323,8 @@ async def test_a_cursor_of_another_agent_or_none_at_all_is_refused(run: Run) -> 
             await anext(root.subscribe("deep"))  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(
-    monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setattr(events_module, "MOST", 8)
-    async with run(WatchedRoot) as world:
+async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(run: Run) -> None:
+    async with run(WatchedRoot, timings=Timings(event_queue=8)) as world:
         root = await world.get_agent(WatchedRoot, "r")
         await root.begin("open", "a", "gate:never")
         await root.give("over", "b")
@@ -342,7 +338,7 @@ async def test_a_reader_that_is_slow_misses_nothing_and_holds_up_nobody(
         await quick.until_over("one")
 
         while not (is_end(found[-1]) and found[-1].run_id == "one"):
-            found.append(await asyncio.wait_for(anext(slow), 10))
+            found.append(await asyncio.wait_for(anext(slow), patience()))
 
         assert by_run(found) == by_run(await quick.stop())
         assert said(found, "one") == "".join(["first", *words])

@@ -218,6 +218,7 @@ async def test_a_client_that_leaves_disturbs_no_other() -> None:
         assert text_of(staying, "r1") == "".join(f"{at} " for at in range(50))
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_while_it_is_told_of_old_runs_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     class TellingMuch(Agent):
         async def on_run(self, input: str) -> AsyncIterator[str]:

@@ -393,6 +393,7 @@ async def test_an_aborted_run_does_not_go_on_when_its_sub_agent_is_woken() -> No
         assert (await (await again(one, cls)).one("r1")).status == "aborted"
 
 
+@pytest.mark.slow
 async def test_a_deleted_sub_agent_fails_its_run_and_is_not_made_again() -> None:
     async with working(boss(TellingWorker)) as (one, agent, bench):
         client = await one.join(BOSS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.conformance.chats import say
 from tests.conformance.errands import (
     CALLER,
@@ -21,9 +22,12 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.errands import text as told_so_far
+from tests.machine import patience
 
 from sapwood import ChatAgent, Run, agent_tool
 from sapwood.testing import ScriptedModel, call, calls, text
+
+pytestmark = pytest.mark.core("temporal")
 
 MIDDLE = f"{CALLER}/sub/middle-level/agent-tool%3Am1"
 LOWEST = f"{MIDDLE}/sub/lowest-level/agent-tool%3Al1"
@@ -101,7 +105,7 @@ async def test_three_levels_go_on_after_a_crash_and_no_turn_runs_twice(level: st
     async with working(top, durability=level) as (one, agent, _):
         client = await one.join(CALLER)
         await say(client, "r1", "go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not low.model.asked:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
 

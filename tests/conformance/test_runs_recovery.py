@@ -34,15 +34,18 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import served
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
-from sapwood.chat import stream
 from sapwood.chat.record import Record
 from sapwood.kernel.node import Node
 from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, fails, text
+from sapwood.timings import Timings
+
+pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
 
 SILENCE = 120.0
 
@@ -120,6 +123,7 @@ async def test_a_run_that_code_gave_goes_on_also_if_others_have_a_class_of_that_
     assert other.__name__ == mine.__name__  # and both are still there
 
 
+@pytest.mark.slow
 async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> None:
     """Below a root that names none of them; also while both are used at once, and after a crash."""
     gate = asyncio.Event()
@@ -164,14 +168,14 @@ async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> 
 
 async def until(found: Callable[[], Sized], number: int) -> None:
     """Wait until there are so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while len(found()) < number:  # noqa: ASYNC110 - agents wake, and tell nobody
             await asyncio.sleep(0.001)
 
 
 async def status_of_turn(agent: Any, wanted: str) -> None:
     """Wait until the last turn of a caller has ended so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while (ends := await agent.ends()) == [] or ends[-1][1] != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
@@ -192,7 +196,8 @@ class Waiting(Giving, Talking):
 
 async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], then: asyncio.Event) -> dict[str, Any]:
     """Crash as soon as the calls of a turn stand so; return the parts of its message when it is over."""
-    async with working(cls) as (one, agent, _):
+    only_when_flushed = Timings(chunk_flush_delay=3600.0)  # nothing is stored because it is time to
+    async with working(cls, timings=only_when_flushed) as (one, agent, _):
         sending = asyncio.create_task(agent.send("go"))
         while not (await agent.calls()).items() >= when.items():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0)
@@ -202,10 +207,7 @@ async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], t
         return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
 
 
-async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stream, "GATHERED", 3600.0)  # nothing is stored because it is time to
+async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message() -> None:
     gate = asyncio.Event()
     asked = calls(call("helper", id="c1", message="look"), call("weigh", id="c2"))
     theirs = helper(ScriptedModel(text("it is there", gate=gate), text("it is there")))
@@ -217,8 +219,7 @@ async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_mess
     assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
 
 
-async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "GATHERED", 3600.0)
+async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message() -> None:
     gate = asyncio.Event()
     asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
     loser = helper(ScriptedModel(fails(ValueError("it cannot be done"))), "Loser")
@@ -257,7 +258,7 @@ class RefusingPace(OwnPace):
 async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> None:
     theirs = ScriptedModel(text("it is there", gate=asyncio.Event()))
     cls = caller(ScriptedModel(call("helper", id="c1", message="look"), text("thanks")), helper(theirs))
-    async with asyncio.timeout(60), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[cls], deps=Bench(), driver=RefusingDriver())) as one:
         client = await one.join(CALLER)
         sending = asyncio.create_task((await again(one, cls)).send("go"))
         await told_text(client, "agent-tool:c1", "it")
@@ -268,6 +269,7 @@ async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> No
         assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
+@pytest.mark.slow
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
     gates = [asyncio.Event() for _ in range(4)]
     theirs = ScriptedModel(call("look", id="k1"), *(text("it is there", gate=gate) for gate in gates))
@@ -275,7 +277,7 @@ async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
     async with working(cls := caller(ours, helper(theirs, base=Stepping))) as (one, agent, bench):
         sending = asyncio.create_task(agent.send("go"))
         for at in range(3):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience()):
                 while len(theirs.asked) < at + 2:
                     await one.world.clock.advance(1)
             agent = await crashed(one, cls, sending)
@@ -287,6 +289,7 @@ async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
         await status_of_turn(agent, "completed")
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(level: str) -> None:
     class OnceDigger(Agent):
         deps: Bench
@@ -331,13 +334,14 @@ async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(
 
 
 async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while entry not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
         for _ in range(50):
             await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_nothing_had_happened() -> None:
     nth, passed = 0, True
     while passed:
@@ -514,13 +518,14 @@ class SlowDriver:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("helps", ["method", "turn"])
 async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_silent(helps: str) -> None:
     driver, bench = SlowDriver(), Words()
     worker = CountingAgent if helps == "method" else helper(ScriptedModel(text("hello", gate=asyncio.Event())))
     cls = boss(worker)
     app = App(agents=[cls], deps=bench, driver=cast("Any", driver))
-    async with asyncio.timeout(60), served(app) as one:
+    async with asyncio.timeout(patience()), served(app) as one:
         giving = asyncio.create_task((await again(one, cls)).give("x", run_id="r1"))
         await told_text(await one.join(BOSS), "r1", "hel")
         driver.go = asyncio.get_running_loop().create_future()
@@ -570,6 +575,7 @@ async def test_a_run_that_was_asked_for_again_and_stays_silent_is_given_up_again
         assert ((await again_).status, (await again_).reason) == ("interrupted", "no-progress")
 
 
+@pytest.mark.slow
 async def test_a_run_that_says_something_now_and_then_is_followed_for_any_time() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
@@ -622,6 +628,7 @@ async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
 
+@pytest.mark.slow
 async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event() -> None:
     broken: list[bool] = []
 
@@ -643,7 +650,7 @@ async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event
         run = await status(agent, "r1", "interrupted")
         assert (run.reason, run.still_running) == ("inspect-failed", True)
         await told(client, "r1", "interrupted")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while ("finish", "r1", "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         broken.clear()
@@ -685,7 +692,7 @@ async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_fo
         assert await agent.wake() == "awake"
         for id in ("r1", "r2"):
             assert (await over(agent, id)).ok
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while len(order) < 4:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
@@ -856,7 +863,7 @@ async def test_a_run_given_up_for_its_silence_that_turns_out_never_to_have_begun
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
         gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while (await agent.one("r1")).reason != "not-started":
                 await one.world.clock.advance(6)
 
@@ -885,11 +892,8 @@ async def test_whoever_comes_later_hears_that_a_run_was_given_up_after_all_it_ha
         await over(agent, "r1")
 
 
-async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sapwood.runs.following.GRACE", 0.05)
-
+@pytest.mark.slow
+async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_is_stopped_now() -> None:
     class HeldDigger(Digger):
         hold: asyncio.Event | None = None
 
@@ -903,7 +907,7 @@ async def test_a_run_that_had_ended_when_the_process_did_has_ended_so_though_it_
     nth = 0
     while True:
         nth += 1
-        async with working(cls := boss(HeldDigger)) as (one, agent, bench):
+        async with working(cls := boss(HeldDigger), timings=Timings(run_cancel_timeout=0.05)) as (one, agent, bench):
             giving = asyncio.create_task(agent.give("wait", run_id="r1"))
             await bench.seen("begun wait")
             await running(agent, "r1")

@@ -8,13 +8,18 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from starlette.responses import PlainTextResponse
 from tests.conformance.served import Served, served
 from tests.conformance.serving import Site
+from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Detached, agent_tool
 from sapwood.runs.events import Feed
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.timings import DEFAULTS, Timings
+
+pytestmark = pytest.mark.core("workers")
 
 ROOT = "/agents/stream-root/r"
 SSE = {"accept": "text/event-stream"}
@@ -68,7 +73,7 @@ class Lines:
         self.headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in head[1:-2])}
 
     async def line(self) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while b"\n" not in self._rest:
                 size = int(await self._reader.readline() or b"0", 16)
                 if size == 0:
@@ -111,9 +116,9 @@ async def reading(site: Site, target: str, **headers: str) -> AsyncGenerator[Lin
 
 
 @asynccontextmanager
-async def streamed(**settings: Any) -> AsyncGenerator[Served, None]:
+async def streamed(timings: Timings = DEFAULTS, **options: Any) -> AsyncGenerator[Served, None]:
     gates.clear()
-    async with served(App(agents=[StreamRoot], **settings)) as one:
+    async with served(App(agents=[StreamRoot], **options), timings=timings) as one:
         yield one
 
 
@@ -122,7 +127,7 @@ async def root_of(one: Served) -> StreamRoot:
 
 
 async def no_listeners(root: StreamRoot, count: int = 0) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while await root.listeners() != count:  # noqa: ASYNC110 - the other end of a connection, nobody tells
             await asyncio.sleep(0.005)
 
@@ -234,6 +239,7 @@ async def test_a_reader_that_leaves_ends_nothing_but_its_reading() -> None:
         await no_listeners(root)
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -> None:
     async with streamed() as one:
         root = await root_of(one)
@@ -252,9 +258,8 @@ async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -
         assert [text[:6] for text in heard if text] == [f"{number:06}" for number in range(1500)]
 
 
-async def test_silence_is_told_now_and_then(monkeypatch: Any) -> None:
-    monkeypatch.setattr("sapwood.runs.streaming.QUIET", 0.01)
-    async with streamed() as one:
+async def test_silence_is_told_now_and_then() -> None:
+    async with streamed(timings=Timings(event_keepalive_interval=0.01)) as one:
         async with reading(one.site, f"{ROOT}/events", **SSE) as lines:
             assert (await lines.line()).startswith(":")
         async with reading(one.site, f"{ROOT}/events") as lines:

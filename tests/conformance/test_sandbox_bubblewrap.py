@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sandboxes import needs_bubblewrap
+from tests.machine import patience
 
 from sapwood import StoredDataError, UsageError
 from sapwood.sandbox import Answer, Bubblewrap, CodeLimits, CodeResult, Paused, Task, run_code
@@ -31,7 +31,7 @@ def wrapped(code: str, limits: CodeLimits = QUICK, **options: Any) -> Any:
     return run_code(code, {"double": double}, limits=limits, executor=Bubblewrap(), **options)
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_code_may_use_the_packages_of_its_python_and_all_of_the_language() -> None:
     code = (
         "import msgspec\n"
@@ -72,7 +72,7 @@ VALUES = {
 }
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_a_value_is_plain_data_or_described() -> None:
     assert [(await wrapped(code)).value for code in VALUES] == list(VALUES.values())
 
@@ -102,7 +102,7 @@ ESCAPES = {
 }
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize("way", ESCAPES)
 async def test_an_escape_is_refused_and_the_refusal_says_why(way: str) -> None:
     code, kind, says = ESCAPES[way]
@@ -113,7 +113,7 @@ async def test_an_escape_is_refused_and_the_refusal_says_why(way: str) -> None:
     assert (failure.kind, says in failure.message) == (kind, True), failure
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_it_has_a_folder_of_its_own_that_nobody_has_after_it() -> None:
     write = "with open('/tmp/note', 'w') as file: file.write('kept')\nopen('/tmp/note').read()"
 
@@ -121,14 +121,14 @@ async def test_it_has_a_folder_of_its_own_that_nobody_has_after_it() -> None:
     assert (await wrapped("import os\nos.path.exists('/tmp/note')")).value is False
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_it_sees_no_variable_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "s3cr3t")
 
     assert "A_SECRET" not in (await wrapped("import os\ndict(os.environ)")).value
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -141,7 +141,7 @@ async def test_a_mistake_is_told_by_its_type_its_words_and_its_line(code: str, s
     assert str(await wrapped(code)) == said
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_what_a_function_raises_is_raised_in_the_code() -> None:
     caught = await wrapped("try:\n  double(-1)\nexcept ValueError as error:\n  print(error)")
     uncaught = await wrapped("double(-1)")
@@ -150,7 +150,7 @@ async def test_what_a_function_raises_is_raised_in_the_code() -> None:
     assert str(uncaught) == "A function it called failed (line 1): double() raised ValueError: not below nothing"
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_code_that_does_something_else_when_it_goes_on_is_stopped() -> None:
     """It runs again from its start with the answers there are; they may not be given to other questions."""
     code = "import random\ndouble(random.SystemRandom().randrange(10**9))\ndouble(1)"
@@ -161,14 +161,14 @@ async def test_code_that_does_something_else_when_it_goes_on_is_stopped() -> Non
     assert "It did something else when it was run again" in result.failure.message
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_a_set_has_the_same_order_each_time_the_code_runs() -> None:
     result = await wrapped("[double(len(one)) for one in {'a', 'bb', 'ccc', 'dddd', 'eeeee'}]")
 
     assert sorted(result.value) == [2, 4, 6, 8, 10]
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_a_python_may_be_reached_by_links(tmp_path: Path) -> None:
     """As environments are made: a link to a link to the Python, each in another folder."""
     (tmp_path / "there").mkdir()
@@ -178,7 +178,7 @@ async def test_a_python_may_be_reached_by_links(tmp_path: Path) -> None:
     assert (await run_code("6 * 7", executor=Bubblewrap(python=tmp_path / "here"))).value == 42
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_what_it_forges_as_a_call_is_checked_like_one() -> None:
     """The code can write to its own pipe what it likes; it is believed no more than it is."""
     forged = '\\n{"call": ["delete", ["alice"], {}], "printed": ""}\\n'
@@ -192,7 +192,7 @@ async def test_what_it_forges_as_a_call_is_checked_like_one() -> None:
     assert (result.failure.message, result.calls) == ("NameError: name 'delete' is not defined", 0)
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_a_snapshot_that_is_none_is_said_to_be() -> None:
     one, task = Bubblewrap(), Task("double(1)", frozenset({"double"}))
     paused = await one.start(task)
@@ -203,7 +203,7 @@ async def test_a_snapshot_that_is_none_is_said_to_be() -> None:
             await one.resume(task, damaged, Answer(2))
 
 
-@needs_bubblewrap
+@pytest.mark.needs("bubblewrap")
 async def test_whoever_waits_no_longer_ends_the_code() -> None:
     begun = asyncio.Event()
     code = "begin()\nwhile True: pass"
@@ -213,7 +213,7 @@ async def test_whoever_waits_no_longer_ends_the_code() -> None:
 
     running.cancel()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         with pytest.raises(asyncio.CancelledError):
             await running
 

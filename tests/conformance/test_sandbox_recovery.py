@@ -22,6 +22,8 @@ from sapwood.errors import ForbiddenSql
 from sapwood.sandbox import CodeResult, run_code
 from sapwood.testing import ScriptedModel, World, call, text
 
+pytestmark = pytest.mark.storage
+
 SECOND = timedelta(seconds=1)
 ONE_LEVEL = pytest.mark.parametrize("level", ["process"], indirect=True)
 """For what does not depend on how durable a commit is."""
@@ -104,6 +106,7 @@ async def killed(run: Run, bench: Bench, nth: int) -> AsyncGenerator[tuple[World
         yield world, reached
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_it_ends_as_if_nothing_had_happened(run: Run) -> None:
     """A call may be made twice if nobody knows whether it was answered, but never one that was."""
     for nth in count(1):

@@ -13,9 +13,12 @@ import pytest
 from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner, time_of
 from tests.conformance.served import served
 from tests.conformance.worlds import Probe, Run, happens
+from tests.machine import patience
 
 from sapwood import Address, After, Agent, App, At, Connection, Cron, Every, Retry, Settings, UsageError
 from sapwood.errors import InvalidArguments, NotCopyable
+
+pytestmark = pytest.mark.storage
 
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
@@ -904,7 +907,7 @@ async def test_a_message_of_a_client_may_schedule_a_call_that_answers_later(prob
     async with served(App(agents=[Listening], deps=probe)) as one:
         client = await one.join("/agents/listening/l")
         await client.send("hello")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             await happens(lambda: one.world.node.alarms.stored(Address.root_of("Listening", "l")) is not None)
 
         await one.world.clock.advance(timedelta(seconds=1))
@@ -938,7 +941,7 @@ async def test_in_real_time_a_call_happens_soon_after_it_is_due_and_never_before
 
         await owner.after(0.2, "later")
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             await happens(lambda: "root: later" in probe.log)
         assert asyncio.get_running_loop().time() - begun >= 0.19
 
@@ -955,7 +958,7 @@ async def test_in_real_time_a_call_that_came_due_while_nobody_ran_happens_at_the
     assert "root: later" not in probe.log, "the first app took so long to end that it happened there"
     await asyncio.sleep(1.1)
 
-    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(60):
+    async with App(agents=[Planner], deps=probe, settings=settings), asyncio.timeout(patience()):
         await happens(lambda: probe.log.count("root: tick") >= 2)
 
     assert probe.log.count("root: later") == 1

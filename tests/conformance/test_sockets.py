@@ -18,8 +18,11 @@ from starlette.websockets import WebSocket
 from tests.conformance.served import Served, served, type_of
 from tests.conformance.serving import serving
 from tests.conformance.worlds import until
+from tests.machine import patience
 
 from sapwood import Agent, App, Connection, Step, current_connection, expose
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ async def test_a_stream_stops_when_its_client_leaves() -> None:
 
         await client.close()
 
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(ended.wait(), patience())
 
 
 async def test_calls_of_one_client_are_answered_independently() -> None:
@@ -584,7 +587,7 @@ async def test_on_close_hears_code_and_reason_also_if_the_agent_slept() -> None:
 
         await client.close()
 
-        await asyncio.wait_for(told.wait(), 30)
+        await asyncio.wait_for(told.wait(), patience())
         assert heard == [("x", 1000)]
 
 

@@ -14,6 +14,8 @@ from tests.conformance.worlds import Run
 
 from sapwood import Agent, StoredDataError, UsageError, agent
 
+pytestmark = pytest.mark.storage
+
 T = TypeVar("T")
 
 

@@ -10,6 +10,8 @@ from tests.conformance.worlds import Branch, Probe, Run
 from sapwood import Agent, NotFound
 from sapwood.agent import SubAgentStatus, Subtree
 
+pytestmark = pytest.mark.core("workers")
+
 
 class Child(Agent):
     deps: Probe

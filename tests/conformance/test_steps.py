@@ -17,6 +17,8 @@ from tests.conformance.worlds import Run, until
 from sapwood import After, FiberFailed, Limits, OverLimit, Retry, SapwoodError, StepOptions, UsageError
 from sapwood.testing import World
 
+pytestmark = pytest.mark.storage
+
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 

@@ -12,9 +12,12 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.worlds import Probe, Run, until
+from tests.machine import patience
 
 from sapwood import Aborted, Agent, Crashed, Limits, NotFound, OverLimit, Refused, TimedOut, UsageError, deadline
 from sapwood.errors import InvalidResult
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 color: ContextVar[str] = ContextVar("color", default="none")
 
@@ -419,7 +422,7 @@ async def test_an_error_in_a_stream_is_the_agent_s_last_error(run: Run, probe: P
 
 
 async def test_a_stream_is_read_by_one_task_at_a_time(run: Run, probe: Probe) -> None:
-    async with run(Spring, deps=probe) as world, asyncio.timeout(60):
+    async with run(Spring, deps=probe) as world, asyncio.timeout(patience()):
         spring = await world.get_agent(Spring, "s")
         stream = spring.forever()
         await anext(stream)

@@ -13,6 +13,8 @@ from tests.conformance.worlds import Branch, Probe, Run
 
 from sapwood import Agent, NotFound, UsageError
 
+pytestmark = pytest.mark.core("workers")
+
 
 @pytest.fixture
 def level() -> str:

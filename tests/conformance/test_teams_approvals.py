@@ -17,6 +17,7 @@ from tests.conformance.drivers import running
 from tests.conformance.served import Client, Served, served, type_of
 from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import asleep, until
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, Approval, ChatAgent, Run, Step, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
@@ -128,7 +129,7 @@ def told() -> list[str]:
 
 @asynccontextmanager
 async def quiz(**settings: Any) -> AsyncGenerator[Served, None]:
-    async with asyncio.timeout(30), served(App(agents=[QuizTop]), **settings) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[QuizTop]), **settings) as one:
         yield one
 
 
@@ -172,7 +173,7 @@ async def begun(one: Served) -> None:
 
 async def ended(one: Served, id: str = "r1") -> Any:
     """Return how the turn of the top ended, once it has."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while True:
             try:
                 return await (await top(one)).turn(id)
@@ -224,6 +225,7 @@ async def test_a_question_is_shown_to_the_clients_of_every_agent_above_also_to_t
         assert own == {"questions": [{"path": [], **question}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "approved"),
     [
@@ -264,6 +266,7 @@ async def test_it_is_answered_anywhere_above_and_the_whole_chain_goes_on(where: 
         await check_ended(one, approved=approved)
 
 
+@pytest.mark.slow
 async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
     async with quiz() as one:
         await begun(one)
@@ -369,7 +372,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         turn = await ended(one)
         assert turn.status == ("completed" if how == "the run" else "aborted")
         for depth in range(1, 5):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience()):
                 while (one_turn := await (await below(one, depth)).turn(RUN)).status != "aborted":
                     assert one_turn.status in ("running", "waiting"), depth
                     await asyncio.sleep(0.005)
@@ -381,7 +384,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
 
 async def until_gone(agent: Any) -> None:
     """Wait until nothing is asked, and nothing goes on."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while await agent.pending_approvals() or await agent.runs() or await agent.how() == "running":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -522,7 +525,7 @@ class QuizBoth(QuizTop):
 
 
 async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
-    async with asyncio.timeout(30), served(App(agents=[QuizBoth])) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[QuizBoth])) as one:
         client = await one.join("/agents/quiz-both/t")
         await say(client, "r1", user("go", "u1"))
         await client.until(lambda _: len(client.of_type(QUESTIONS)) == 2)
@@ -533,7 +536,7 @@ async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
         assert {first.path[0].name, second.path[0].name} == {RUN, "agent-tool:c2"}
 
         assert await agent.answer_approval(second, approved=True)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while [run.status for run in await agent.runs()] != ["running", "completed"]:  # noqa: ASYNC110 - alike
                 await asyncio.sleep(0.005)
         assert await agent.pending_approvals() == [first]
@@ -574,13 +577,13 @@ class QuizWorker(Agent):
 
 async def asks(boss: Any) -> None:
     """Wait until somebody below is asking."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while not await boss.pending_approvals():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
 
 async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart() -> None:
-    async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[QuizBoss])) as one:
         boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin()
         await asks(boss)
@@ -612,7 +615,7 @@ async def test_who_goes_on_after_an_answer_may_be_silent_for_any_time(monkeypatc
 
 
 async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
-    async with asyncio.timeout(30), served(App(agents=[QuizBoss])) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[QuizBoss])) as one:
         boss: Any = await one.world.get_agent(QuizBoss, "b")
         await boss.begin(3600)
         await asks(boss)
@@ -624,7 +627,7 @@ async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
 
 async def until_asked(world: World, cls: type[Any], name: str) -> Any:
     """Wait until somebody below this agent asks, and all of it rests; return it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while True:
             agent = await world.get_agent(cls, name)
             if await agent.pending_approvals():
@@ -665,7 +668,7 @@ async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
             was_killed = world.points.passed["committed"] >= passed + nth
             await world.crash()
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience()):
                 while (turn := await (await world.get_agent(cls, name)).how()) == "running":
                     await answer(await world.get_agent(cls, name))
                     await world.clock.advance(1)
@@ -679,11 +682,13 @@ async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
             nth += every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])
 async def test_killed_at_any_commit_it_is_asked_once_answered_once_and_goes_on(when: str) -> None:
     assert await check_killed(QuizPair, when) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])
 async def test_killed_anywhere_the_whole_chain_goes_on(when: str) -> None:
     assert await check_killed(QuizTop, when, every=8) > 20

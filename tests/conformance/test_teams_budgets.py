@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.drivers import running
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
 from sapwood.chat.estimating import OVERHEAD
@@ -50,7 +51,7 @@ class Root(ChatAgent):
 
 @asynccontextmanager
 async def growing(cls: Any, **settings: Any) -> AsyncGenerator[tuple[World, Any], None]:
-    async with asyncio.timeout(60), running(App(agents=[cls]), **settings) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[cls]), **settings) as world:
         yield world, await world.get_agent(cls, "b")
 
 
@@ -113,6 +114,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         assert [run.reason for run in runs if not run.ok] == ["over_limit"] * (4 - most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [Limits(tokens=1000), Limits(dollars=0.001)], ids=["tokens", "dollars"])
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_budget(limits: Limits) -> None:
     model = ScriptedModel(calls(call("breed", message="more"), call("breed", message="more")))
@@ -213,7 +215,7 @@ def crew(model: Any, **settings: Any) -> Any:
 
 async def until(what: Any, wanted: Any) -> None:
     """Return when something that is seen from outside is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while await what() != wanted:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.002)
 
@@ -267,6 +269,7 @@ async def asked(model: Any) -> int:
     return len(model.asked)
 
 
+@pytest.mark.slow
 async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps_that_ran() -> None:
     nth, passed = 0, True
     while passed:
@@ -487,7 +490,7 @@ async def begun(*inputs: str) -> None:
 async def test_those_given_together_begin_when_the_limit_is_freed_elsewhere_in_the_tree(how: str) -> None:
     gates = {name: asyncio.Event() for name in ("held", "first", "second")}
     cls = gang(runs_at_once=2)
-    async with asyncio.timeout(60), running(App(agents=[cls], deps=gates)) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[cls], deps=gates)) as world:
         agent: Any = await world.get_agent(cls, "b")
         held = asyncio.create_task(agent.carry_below(["held"]))
         await begun("held")
@@ -508,7 +511,7 @@ async def test_those_given_together_begin_when_the_limit_is_freed_elsewhere_in_t
 
 async def test_those_given_together_wait_for_the_minute_in_which_they_may_begin() -> None:
     cls = gang(runs_per_minute=2)
-    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[cls], deps={})) as world:
         agent: Any = await world.get_agent(cls, "b")
         giving = asyncio.create_task(agent.carry(["a", "b", "c", "d", "e"]))
         await begun("a", "b")
@@ -525,7 +528,7 @@ async def test_those_given_together_wait_for_the_minute_in_which_they_may_begin(
 
 async def test_where_no_run_may_ever_begin_nobody_waits() -> None:
     cls = gang(runs_per_minute=0)
-    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[cls], deps={})) as world:
         agent: Any = await world.get_agent(cls, "b")
 
         assert await agent.carry(["a", "b"]) == ["error", "error"]
@@ -534,7 +537,7 @@ async def test_where_no_run_may_ever_begin_nobody_waits() -> None:
 @pytest.mark.parametrize("how", ["cleared", "deleted with who gave them"])
 async def test_runs_count_for_their_minute_after_a_restart_even_if_they_are_no_more(how: str) -> None:
     cls = gang(runs_per_minute=2)
-    async with asyncio.timeout(60), running(App(agents=[cls], deps={})) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[cls], deps={})) as world:
         agent: Any = await world.get_agent(cls, "b")
         if how == "cleared":
             assert await agent.carry(["a", "b"]) == ["completed"] * 2
@@ -550,6 +553,7 @@ async def test_runs_count_for_their_minute_after_a_restart_even_if_they_are_no_m
         assert (await agent.carry_one("y")).ok
 
 
+@pytest.mark.slow
 async def test_without_limits_nobody_is_refused_and_agents_without_models_keep_no_account() -> None:
     async with growing(together(ScriptedModel(text("one two")))) as (world, agent):
         assert "sapwood_spending" not in await agent.tables()

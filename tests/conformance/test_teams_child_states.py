@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.conformance.worlds import Probe, Run, until
+from tests.machine import patience
 
 from sapwood import Agent, Step, Unavailable, UsageError, on_child_state
 from sapwood.testing import World
@@ -96,7 +97,7 @@ class DeafStation(Agent):
 async def heard(world: World, *wanted: tuple[str, int]) -> None:
     """Wait until the station has heard just this."""
     station = await world.get_agent(WeatherStation, "s")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while len(await station.heard()) < len(wanted):  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
     assert await station.heard() == list(wanted)

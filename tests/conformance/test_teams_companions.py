@@ -27,6 +27,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import Served
+from tests.machine import patience
 
 from sapwood import ChatAgent, Limits, Run, Unavailable, agent_tool, persistent_agent, tool
 from sapwood.errors import UsageError
@@ -223,7 +224,7 @@ async def test_the_end_of_a_non_blocking_child_joins_the_conversation_if_that_is
         await agent.send("go")
         bench.go.set()
         await bench.seen("heard of ann: completed A poem.")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(await agent.ends()) < 2:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
@@ -286,6 +287,7 @@ async def _history(agent: Any) -> str:
     return json.dumps(exported["model_messages"])
 
 
+@pytest.mark.slow
 async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> None:
     gate = asyncio.Event()
     child = scribe(text("A poem.", gate=gate), text("A rhyming poem."))
@@ -341,7 +343,7 @@ async def test_clients_of_the_parent_see_a_child_like_any_run_with_its_name() ->
 async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_and_later() -> None:
     async def watched(agent: Any) -> list[tuple[str, str, int]]:
         seen: list[tuple[str, str, int]] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             async for event in agent.subscribe("children"):
                 if event.run_id is not None:
                     assert event.path[-1].name == "ann"
@@ -398,7 +400,7 @@ async def test_a_child_that_waits_for_a_person_says_so() -> None:
     async with working(cls := keeper(ours, child, "non-blocking")) as (one, agent, bench):
         await agent.send("go")
         scribing = await child_of(one, cls, child)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not await scribing.approvals():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         await agent.send("how is it?")
@@ -414,7 +416,7 @@ async def test_a_child_that_waits_for_a_person_hears_what_it_was_told_once_it_go
     async with working(cls := keeper(ours, child, "non-blocking")) as (one, agent, bench):
         await agent.send("go")
         scribing = await child_of(one, cls, child)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not await scribing.approvals():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         await agent.send("in red, please")
@@ -468,7 +470,7 @@ async def test_terminating_a_child_stops_what_it_has_others_do_in_the_background
     ours = ScriptedModel(spawn(), text("Good."), call("terminate_child", id="t1", name="ann"), text("Over."))
     async with working(cls := keeper(ours, middle)) as (one, agent, _):
         await agent.send("go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not theirs.asked:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
@@ -607,7 +609,7 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
         assert (await agent.send("go")).text == "It works."
         await told_text(client, "agent-tool:m1", "A")  # the turn is over, and the child works on
         sending = asyncio.create_task(agent.send("wait"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while not await agent.waits_for("agent-tool:m1"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         assert not sending.done()
@@ -659,7 +661,7 @@ async def killed(one: Served, cls: Any, nth: int, is_over: Any) -> bool:
     one.world.crash_at("committed", nth)
     with contextlib.suppress(Unavailable):
         await agent.send("go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not one.world.points.ended and not await is_over(agent):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.002)
         await one.world.settled()
@@ -668,7 +670,7 @@ async def killed(one: Served, cls: Any, nth: int, is_over: Any) -> bool:
     agent = await again(one, cls)
     if not await agent.transcript():
         await agent.send("go")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while not (await agent.ends() and await is_over(agent)):  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
     return was_killed
@@ -678,6 +680,7 @@ async def ended(agent: Any) -> bool:
     return bool(await agent.ends())
 
 
+@pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_once_and_the_model_hears_of_each(
     level: str,
 ) -> None:
@@ -702,6 +705,7 @@ async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_o
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_work", [True, False])
 async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once(
     level: str, at_work: bool
@@ -747,7 +751,7 @@ async def test_a_child_that_ends_after_a_crash_wakes_its_parent_which_nobody_ask
 
         await bench.seen("heard of ann: completed A poem.")  # by itself: the test has not asked for the agent
         agent = await again(one, cls)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while len(await agent.ends()) < 2:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         assert await agent.news() == [("agent-tool:c1", "completed")]

@@ -20,6 +20,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, ends, killed, team
+from tests.machine import patience
 
 from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
 from sapwood.runs.registry import Registry
@@ -32,7 +33,7 @@ SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
 async def passing_time(one: Any, until: Callable[[], bool]) -> None:
     """Let time pass until this is so. Nobody is waited for: some wait for the test."""
     one.world.clock.settled = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while not until():
             await one.world.clock.advance(0.5)
             await asyncio.sleep(0.02)
@@ -43,7 +44,7 @@ async def given_up(one: Any, agent: Any, run: str) -> None:
     """Let so much time pass that a run is given up of which nothing was heard since a crash."""
     one.world.clock.settled = None
     await one.world.clock.advance(121)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while ("finish", run, "interrupted") not in await agent.hooks():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
     one.world.clock.settled = one.world.settled
@@ -303,6 +304,7 @@ async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> No
         assert [run.id for run in await agent.runs()] == ["x"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_it_was_given_up() -> None:
     async def plan(agent: Any) -> None:
         await agent.run_agent(TeamDigger, "wait", run_id="x")
@@ -516,6 +518,7 @@ async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathere
         assert len({run.id for run in await agent.runs()}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.__name__)
 async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and_comes_to_the_same(
     policy: Plan, level: str
@@ -524,6 +527,7 @@ async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and
     await killed(policy, level, range(1 + POLICIES.index(policy), 500, apart))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["map", "run_agent"])
 async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does(how: str) -> None:
     inputs = [f"g{number} x" for number in range(7)]
@@ -578,6 +582,7 @@ async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_
         assert bench.logged("won") == ["won y", "won y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gather", "run_agent"])
 async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops_all_branches_too(how: str) -> None:
     slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
@@ -649,6 +654,7 @@ async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
         assert await agent.runs() == []
 
 
+@pytest.mark.slow
 async def test_the_work_for_each_branch_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 0
     find = Registry.find

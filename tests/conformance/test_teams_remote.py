@@ -14,6 +14,7 @@ from tests.conformance.chats import check_history
 from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
 from tests.conformance.far import KEY, NEAR, Both, Far, FarDigger, FarThinker, at, both, desk
 from tests.conformance.served import Client, served
+from tests.machine import patience
 
 from sapwood import (
     Agent,
@@ -116,7 +117,7 @@ async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_
         two.bench.go.set()
 
         desk = await two.desk()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             while not await desk.ends():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
 
@@ -199,6 +200,7 @@ async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
         assert (await two.ask(run)).json()["reason"] == "enough"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["near", "far"])
 async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(who: str) -> None:
     async with both() as two:
@@ -231,7 +233,7 @@ async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(w
 
 
 async def _dead_or(world: World, giving: asyncio.Task[Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while not giving.done() and not world.points.ended:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
 
@@ -292,13 +294,13 @@ async def test_a_stop_that_the_other_server_could_not_hear_reaches_it_when_it_is
 
 async def _is_away(desk: Any) -> None:
     """Wait until the near server knows that the far one cannot be reached."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while not await desk.is_away("r1"):  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
 
 async def _remotely(two: Both, run: Run, wanted: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while (await two.ask(run)).json().get("status") != wanted:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
 

@@ -21,10 +21,11 @@ from tests.conformance.errands import (
     told_end,
     working,
 )
+from tests.machine import patience
 
 from sapwood import Agent, Detached, Retention, Run, UsageError, tool
-from sapwood.runs import sweeping
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.timings import Timings
 
 MINUTE = timedelta(minutes=1)
 
@@ -392,11 +393,7 @@ async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() 
         assert await kept(agent) == []
 
 
-async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sweeping, "TOGETHER", 3)
-
+async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed() -> None:
     class SomeBusyDigger(Digger):
         async def on_run(self, input: Any) -> Any:
             if input == "busy":
@@ -406,7 +403,7 @@ async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_need
             self.deps.log.append("more")
             await self.deps.go.wait()
 
-    async with working(keeping(SomeBusyDigger, count=3)) as (one, agent, bench):
+    async with working(keeping(SomeBusyDigger, count=3), timings=Timings(run_cleanup_batch=3)) as (one, agent, bench):
         for at in range(12):
             await agent.give("busy" if at in (0, 4, 5, 10) else "dig", run_id=f"r{at}")
         await bench.seen("more", 4)
@@ -427,7 +424,7 @@ async def test_whoever_talks_to_the_sub_agent_of_a_run_that_goes_is_told_so() ->
 
 
 async def told_over(agent: Any, id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not (run := await agent.one(id)) or not run.is_over:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.002)
 
@@ -463,6 +460,7 @@ async def test_an_id_that_was_swept_can_be_used_again() -> None:
         assert bench.log == ["begun dig", "begun dig"]
 
 
+@pytest.mark.slow
 async def test_killed_at_any_commit_of_a_sweep_what_has_to_go_goes_and_nothing_else() -> None:
     nth, passed = 0, True
     while passed:

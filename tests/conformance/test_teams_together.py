@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conformance.drivers import running
 from tests.conformance.worlds import asleep
+from tests.machine import patience
 
 from sapwood import (
     Agent,
@@ -120,7 +121,7 @@ def signed() -> list[str]:
 @asynccontextmanager
 async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[World, None]:
     """Have a question wait two levels down, and everybody rest or sleep."""
-    async with asyncio.timeout(20), running(App(agents=[PactTop]), **settings) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[PactTop]), **settings) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
         while not await top.pending_approvals():  # noqa: ASYNC110
@@ -137,7 +138,7 @@ async def below(world: World, depth: int) -> Any:
 
 
 async def ended(world: World) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while True:
             try:
                 return await (await world.get_agent(PactTop, "t")).turn("r1")
@@ -189,6 +190,7 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
         assert PactDeep.signed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth: int) -> None:
     async with resting(sleeps=False) as world:
@@ -202,11 +204,12 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth:
         assert PactDeep.signed == []
 
 
+@pytest.mark.slow
 async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rests_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     PactDeep.may_ask.clear()
-    async with asyncio.timeout(20), running(App(agents=[PactTop])) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[PactTop])) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
         while not await top.runs():  # noqa: ASYNC110
@@ -255,7 +258,7 @@ PactKeeper.tools = (agent_tool(PactTalker),)
 
 
 async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_agent() -> None:
-    async with asyncio.timeout(20), running(App(agents=[PactKeeper])) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[PactKeeper])) as world:
         keeper = await world.get_agent(PactKeeper, "t")
         await keeper.begin()
         assert (await keeper.turn("r1")).status == "completed"
@@ -307,7 +310,7 @@ class PactReader(Agent):
 
 async def test_a_run_is_kept_until_its_sub_agent_has_told_its_state() -> None:
     PactReader.may_read, PactReader.read = asyncio.Event(), []
-    async with asyncio.timeout(20), running(App(agents=[PactReader])) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[PactReader])) as world:
         reader = await world.get_agent(PactReader, "t")
         assert (await reader.measure(7)).ok
         await world.clock.advance(61)
@@ -365,10 +368,11 @@ STOPPED = [("aborted", "caller-cancelled")] * 2
 LOST = [("aborted", "lost-to fast"), ("completed", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
 async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(how: str, end: Any) -> None:
     PactRunner.may_arrive = asyncio.Event()
-    async with asyncio.timeout(20), running(App(agents=[PactCounter])) as world:
+    async with asyncio.timeout(patience()), running(App(agents=[PactCounter])) as world:
         root = await world.get_agent(PactCounter, "t")
         await root.make()
         racer = await world.get_agent(PactCounter, "t", sub=((PactRacer, "r"),))
@@ -382,7 +386,7 @@ async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(h
             assert await racer.stop()
         await counting
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
 from tests.conformance.worlds import Run
+from tests.machine import patience
 
 from sapwood import Agent, Retry
 from sapwood.errors import Unavailable
 from sapwood.testing import World
 from sapwood.when import After
+
+pytestmark = pytest.mark.core("cluster")
 
 SOON = timedelta(seconds=1)
 SLOW = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 300000) SELECT count(*) FROM n"
@@ -58,7 +62,7 @@ async def troubled(world: World) -> Troubled:
 
 async def does(agent: Troubled, what: list[str]) -> None:
     """Return once the agent did this; long_sql takes real time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while sorted(await agent.did()) != what:  # noqa: ASYNC110 - nobody can tell us
             await asyncio.sleep(0.01)
 

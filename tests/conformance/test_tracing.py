@@ -14,9 +14,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.conformance.runtimes import running
 from tests.conformance.serving import door
+from tests.machine import patience
 
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
 from sapwood.testing import ScriptedModel, call, text
+
+pytestmark = pytest.mark.core("workers", "cluster")
 
 EXPORTER = InMemorySpanExporter()
 
@@ -168,14 +171,14 @@ async def test_after_a_restart_a_run_goes_on_in_the_trace_it_was_given_in() -> N
     async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
         caller = await world.get_agent(TracedCaller, "c")
         begun = asyncio.ensure_future(caller.begin())
-        await asyncio.wait_for(GATE.wait(), 10)
+        await asyncio.wait_for(GATE.wait(), patience())
         await world.crash()
         await asyncio.wait({begun})
         begun.exception()
         outer = trace_id(one("outer"))
         EXPORTER.clear()
         caller = await world.get_agent(TracedCaller, "c")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             while await caller.status() != "completed":
                 await world.clock.advance(5)
         assert f"{outer:032x}" in await caller.output()

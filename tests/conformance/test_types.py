@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REFUSED = Path(__file__).parent.parent / "typing" / "refused.py"
 
 
+@pytest.mark.slow
 def test_both_type_checkers_refuse_wrong_calls_through_a_stub_at_the_very_line() -> None:
     checked = subprocess.run([sys.executable, REFUSED], capture_output=True, text=True, check=False)
 

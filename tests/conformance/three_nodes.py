@@ -29,6 +29,7 @@ from typing import Any, cast
 import msgspec
 from tests.cluster.servers import Nats
 from tests.conformance.replicated import Alive, StoringGate, is_backup
+from tests.machine import patience
 
 from sapwood import App
 from sapwood.address import Address
@@ -37,7 +38,6 @@ from sapwood.errors import Unavailable
 from sapwood.kernel import shards
 from sapwood.kernel.node import TREES, Node
 from sapwood.kernel.tree import Tree
-from sapwood.runtimes.cluster import nats_log
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.memory import MemoryArchive
@@ -49,6 +49,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
 from sapwood.testing.world import World, lived, running
+from sapwood.timings import DEFAULTS, Timings
 
 NODES = ("hazel", "elm", "lime")
 """The last is the one that tests meet. With these names and so many shards each has its part of what tests call their
@@ -78,7 +79,6 @@ def few_shards() -> None:
         if name.startswith(("sapwood.", "tests.")) and hasattr(module, "SHARDS"):
             setattr(module, "SHARDS", FEW)  # noqa: B010 - of several modules
     shards._shard.cache_clear()
-    nats_log.MANY_SHARDS = 1  # of a node's shards the log is asked together, as where there are many
 
 
 class Mortal(Ownership):
@@ -114,7 +114,9 @@ class Mortal(Ownership):
 class NodeRuntime(ClusterRuntime):
     """A node of the test's cluster."""
 
-    def __init__(self, settings: Settings, *, clock: Any, cluster: Cluster, points: CrashPoints) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Any, cluster: Cluster, points: CrashPoints, timings: Timings
+    ) -> None:
         super().__init__(
             settings,
             clock=clock,
@@ -124,6 +126,7 @@ class NodeRuntime(ClusterRuntime):
             around=partial(StoringGate, points),
             make_owners=partial(Mortal, cluster=cluster, lease=30.0, patience=60.0),
             keeper_files=CountingFiles(Alive(points), Files()),
+            timings=timings,
         )
 
 
@@ -299,7 +302,9 @@ class ThreeNodes(World):
                 deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,
                 settings=settings,
-                runtime=NodeRuntime(settings, clock=self.clock, cluster=cluster, points=self.points),
+                runtime=NodeRuntime(
+                    settings, clock=self.clock, cluster=cluster, points=self.points, timings=self.timings
+                ),
             )
             apps.append(app)
         first, *others = apps
@@ -310,7 +315,7 @@ class ThreeNodes(World):
         front.cluster, front.others = cluster, tuple(reversed(apps))
         self.app = front
         self._nodes = [front.node, *(app.node for app in apps)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while not all(any(_has(node, shard) for node in self._nodes) for shard in range(FEW)):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         if self._slow_slices == "fail":
@@ -355,17 +360,18 @@ def _as_it_is(app: App) -> AbstractAsyncContextManager[Any]:
 
 @asynccontextmanager
 async def running_on_three_nodes(
-    app: App, *, slow_slices: str = "fail", **settings: Any
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
 ) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
     if is_backup(settings):
-        async with running(app, slow_slices=slow_slices, **settings) as world:
+        async with running(app, slow_slices=slow_slices, timings=timings, **settings) as world:
             yield world
         return
+    timings = replace(timings, whole_stream_shards=1)  # shards are asked for together, as where there are many
     cluster = {"durability": "replicated", "nats": servers().urls, "archive": "memory://"}
     worlds: list[ThreeNodes] = []
     try:
-        async with lived(ThreeNodes, app, slow_slices, {**settings, **cluster}) as world:
+        async with lived(ThreeNodes, app, slow_slices, {**settings, **cluster}, timings) as world:
             worlds.append(world)
             yield world
     finally:

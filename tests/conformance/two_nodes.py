@@ -30,6 +30,7 @@ from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
 from sapwood.testing.world import World, lived
+from sapwood.timings import DEFAULTS, Timings
 
 FRONT, BACK = "front", "back"
 
@@ -95,8 +96,8 @@ class Side:
 
 
 class _Runtime(LocalRuntime):
-    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, side: Side) -> None:
-        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()), share=side)
+    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, side: Side, timings: Timings) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()), share=side, timings=timings)
         self._points = points
 
     def make_gate(self) -> Gate:
@@ -139,7 +140,7 @@ class TwoNodes(World):
             deps=given.deps,
             driver=given.driver,
             settings=self.settings,
-            runtime=_Runtime(self.settings, self.clock, self.points, back),
+            runtime=_Runtime(self.settings, self.clock, self.points, back, self.timings),
         )
         try:
             await behind.__aenter__()
@@ -155,7 +156,7 @@ class TwoNodes(World):
             deps=given.deps if not callable(given.deps) else lambda: contextlib.nullcontext(deps),
             driver=driver,
             settings=settings,
-            runtime=LocalRuntime(settings, clock=self.clock, share=front),
+            runtime=LocalRuntime(settings, clock=self.clock, share=front, timings=self.timings),
         )
         app.back, app.folder = behind, folder
         await app.__aenter__()
@@ -177,15 +178,17 @@ class MovableTrees(TwoNodes):
 
 @asynccontextmanager
 async def running_with_movable_trees(
-    app: App, *, slow_slices: str = "fail", **settings: Any
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
 ) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
-    async with lived(MovableTrees, app, slow_slices, settings) as world:
+    async with lived(MovableTrees, app, slow_slices, settings, timings) as world:
         yield world
 
 
 @asynccontextmanager
-async def running_on_two_nodes(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+async def running_on_two_nodes(
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
+) -> AsyncGenerator[World, None]:
     """Run an app for a test, as `sapwood.testing.running` does."""
-    async with lived(TwoNodes, app, slow_slices, settings) as world:
+    async with lived(TwoNodes, app, slow_slices, settings, timings) as world:
         yield world

@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
+from tests.machine import patience
+
 from sapwood import Agent, NotFound, Step, Unavailable
 from sapwood.testing import World
-from sapwood.testing.loop import VirtualLoop, until
+from sapwood.testing.loop import VirtualLoop
+from sapwood.testing.loop import until as loop_until
 
 Run = Callable[..., AbstractAsyncContextManager[World]]
 """Runs an app: ``async with run(Root, deps=…, **settings) as world``."""
@@ -28,6 +31,11 @@ class Probe:
         await until(lambda: entry in self.log)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; fail if it does not come to hold."""
+    await loop_until(condition, patience())
+
+
 async def happens(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; for what takes real time. The caller bounds it."""
     while not condition():  # noqa: ASYNC110 - nobody can tell us: it is seen from outside
@@ -41,7 +49,7 @@ async def asleep(world: World) -> None:
         world.sleep()
         return not world.node.trees
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         await happens(sleeps)
 
 

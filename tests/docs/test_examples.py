@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -224,7 +225,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
 def run(*arguments: str | Path, cwd: Path) -> str:
     """Run Python with warnings as errors; return what it printed."""
     command = [sys.executable, "-W", "error", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=patience(300), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -240,6 +241,7 @@ def test_every_example_is_run_here() -> None:
     assert programs == {*SAID, "endless.py", "importing.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
     first, again = SAID[name]
@@ -268,6 +270,7 @@ SHOWN = {
 """The programs a page has its reader run, one after the other, and whose output it shows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN)
 def test_a_page_shows_what_its_programs_print(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text()
@@ -278,6 +281,7 @@ def test_a_page_shows_what_its_programs_print(page: str, tmp_path: Path) -> None
     assert [output for output in printed if output not in shown] == []
 
 
+@pytest.mark.slow
 def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     counts: list[int] = []
     for _ in range(2):
@@ -293,6 +297,7 @@ def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None
     assert counts[3] >= 4
 
 
+@pytest.mark.slow
 def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_path: Path) -> None:
     lines = 200_000
     command = [sys.executable, "-W", "error", EXAMPLES / "importing.py", tmp_path / "data", str(lines)]
@@ -311,12 +316,12 @@ def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.alone  # what holds up the loop fails these tests, as it does a user's
+@pytest.mark.slow
 def test_the_tests_among_the_examples_pass() -> None:
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", cwd=ROOT)
 
 
-@pytest.mark.alone  # the same
+@pytest.mark.slow
 def test_the_tests_among_the_examples_can_be_collected_and_run_beside_others() -> None:
     one_of_each = "test_notes_survive_a_crash or test_an_address_knows_its_root"
     others = "tests/unit/test_address.py"

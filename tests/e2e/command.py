@@ -10,26 +10,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.machine import patience
 from websockets.sync.client import ClientConnection, connect
 
 COMMAND = [sys.executable, "-m", "sapwood"]
-PATIENCE = 60.0
+PATIENCE = patience()
 P = TypeVar("P", bound="Process")
+SERVE_BY_TWO = """
+import sys
+
+from sapwood.cli.serving import Options, serve
+from sapwood.timings import Timings
+
+timings = Timings(worker_silence_timeout=float(sys.argv[1]))
+serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=2, timings=timings))
+"""
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
 
 
 class Process:
     """A command that goes on until it is stopped, and what it says."""
 
+    command: Sequence[str] = COMMAND
+
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*self.command, *arguments],
             cwd=folder,
             env={**os.environ, "SAPWOOD_PORT": "0", **variables},
             stderr=subprocess.PIPE,
@@ -86,9 +98,22 @@ class Server(Process):
         return answer.status, text
 
 
+class TwoWorkers(Server):
+    """As `sapwood serve app:app --workers 2`, with a timeout of its own for silent workers."""
+
+    command = (sys.executable, "-c", SERVE_BY_TWO)
+
+
 @contextmanager
 def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
     with _ended(Server(folder, *(arguments or ("serve", "app:app", "--access-log")), **variables)) as server:
+        yield server
+
+
+@contextmanager
+def serving_by_two(folder: Path, *, silence: float) -> Iterator[Server]:
+    """Serve by two workers; one that is silent for so many seconds beyond `fatal_slice` is killed."""
+    with _ended(TwoWorkers(folder, str(silence))) as server:
         yield server
 
 

@@ -19,6 +19,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from tests.machine import patience
 
 Call = tuple[str, dict[str, Any], str]
 """A tool's name, its arguments, and the call's id."""
@@ -76,7 +77,7 @@ class Provider:
 
     async def asked(self, times: int = 1) -> Request:
         """Wait until this many requests have arrived; return the last of them."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while len(self.requests) < times:
                 self._news.clear()
                 await self._news.wait()

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.command import COMMAND, PATIENCE, RUNNING, said_by, sapwood, serving
+from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
@@ -109,7 +110,12 @@ def add(socket: ClientConnection, by: int, id_: str = "1") -> None:
 
 def test_a_new_project_passes_its_own_tests(project: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=project, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout
@@ -138,7 +144,7 @@ def test_two_clients_of_a_new_project_share_its_counter(project: Path) -> None:
 def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledged(project: Path) -> None:
     acknowledged, codes = 0, list[int | None]()
     with (
-        serving(project, SAPWOOD_DURABILITY="disk") as server,
+        serving(project, "serve", "app:app", "--grace", "3600", SAPWOOD_DURABILITY="disk") as server,
         server.connect(COUNTER) as idle,
         server.connect(COUNTER) as busy,
     ):
@@ -151,7 +157,6 @@ def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledge
                 acknowledged = receive(busy, "rpc")["result"]
         except ConnectionClosed as closed:
             codes.append(closed.rcvd and closed.rcvd.code)
-        began = time.monotonic()
         try:
             while True:
                 idle.recv(PATIENCE)
@@ -159,7 +164,6 @@ def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledge
             codes.append(closed.rcvd and closed.rcvd.code)
         server.process.wait(PATIENCE)
 
-        assert time.monotonic() - began < 5
         assert codes == [1012, 1012]
         assert not (project / "sapwood-data/operator.json").exists()
     assert acknowledged > 0
@@ -333,7 +337,7 @@ def test_the_shell_awaits(project: Path) -> None:
         input=typed,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=patience(),
         check=False,
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.serving import serving
+from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood import (
@@ -31,9 +32,11 @@ from sapwood import (
     deadline,
     expose,
 )
-from sapwood.client import RemoteAgent, connect, link
-from sapwood.client.link import backoff
+from sapwood.address import Address
+from sapwood.client import RemoteAgent, connect
+from sapwood.client.link import Link, backoff
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
+from sapwood.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ happened: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 async def has_happened(what: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         await happened[what].wait()
 
 
@@ -301,7 +304,7 @@ async def test_the_state_is_known_once_connected_and_follows(url: str) -> None:
 
 
 async def first(remote: RemoteAgent[Player], fits: Callable[[Score], bool]) -> Score:
-    async with asyncio.timeout(30), aclosing(remote.states()) as states:
+    async with asyncio.timeout(patience()), aclosing(remote.states()) as states:
         async for state in states:
             if fits(state):
                 return state
@@ -328,7 +331,7 @@ async def test_messages_go_both_ways_and_none_is_missed(url: str) -> None:
         await ann.send(b"bytes")
         await ann.send({"type": "mine", "n": 1})
 
-        async with asyncio.timeout(5), aclosing(ann.messages()) as messages:
+        async with asyncio.timeout(patience()), aclosing(ann.messages()) as messages:
             got = [await anext(messages) for _ in range(4)]
 
     assert got == ["welcome", "text", b"bytes", '{"type":"mine","n":1}']
@@ -347,7 +350,7 @@ async def test_reading_ends_with_the_connection(url: str) -> None:
 
 @pytest.mark.parametrize("cls", [Quiet, Anonymous])
 async def test_an_agent_that_says_nothing_of_itself_can_be_called(url: str, cls: type[Quiet | Anonymous]) -> None:
-    async with connect(url, cls, "q", timeout=5) as quiet:
+    async with connect(url, cls, "q", timeout=patience()) as quiet:
         assert await quiet.stub.add(1, 2) == 3
         assert quiet.name == "q"
 
@@ -461,7 +464,8 @@ async def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 async def test_a_call_that_takes_too_long_times_out_and_ends_there(url: str) -> None:
-    async with connect(url, Player, "ann", timeout=0.2) as ann:
+    async with connect(url, Player, "ann") as ann:
+        ann._talk._timeout = 0.2  # pyright: ignore[reportPrivateUsage] - not for connecting, which may take longer
         with pytest.raises(TimedOut, match=r"Player:ann did not answer sleep\(\) in time"):
             await ann.stub.sleep("slow")
         await has_happened("slow woke")
@@ -477,7 +481,8 @@ async def test_a_call_that_takes_too_long_times_out_and_ends_there(url: str) -> 
 
 
 async def test_a_stream_may_take_longer_than_a_call(url: str) -> None:
-    async with connect(url, Player, "ann", timeout=0.1) as ann:
+    async with connect(url, Player, "ann") as ann:
+        ann._talk._timeout = 0.1  # pyright: ignore[reportPrivateUsage] - not for connecting, which may take longer
         async for number in ann.stub.drip("long"):
             if number == 15:
                 break
@@ -561,7 +566,7 @@ async def test_messages_that_nobody_reads_do_not_pile_up(url: str, caplog: pytes
         for number in range(1100):
             await ann.send(str(number))
         await ann.stub.add(1)
-        async with asyncio.timeout(30), aclosing(ann.messages()) as messages:
+        async with asyncio.timeout(patience()), aclosing(ann.messages()) as messages:
             while (last := await anext(messages)) != "1099":
                 pass
 
@@ -580,9 +585,7 @@ async def test_without_the_library_the_client_says_what_to_install(monkeypatch: 
             pass
 
 
-async def test_attempts_are_counted_until_a_connection_has_lasted(
-    make_app: Callable[..., App], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_attempts_are_counted_while_connections_do_not_last(make_app: Callable[..., App]) -> None:
     asked: list[int] = []
 
     def delay(attempt: int) -> float:
@@ -590,13 +593,65 @@ async def test_attempts_are_counted_until_a_connection_has_lasted(
         return 0.001
 
     async with serving(make_app()) as url, connect(url, Player, "ann", delay=delay) as ann:
-        for uptime in (5.0, 5.0, 0.0):
-            monkeypatch.setattr(link, "ENOUGH_UPTIME", uptime)
+        for _ in range(2):
             with pytest.raises(Unavailable):
                 await ann.stub.close_all(1001)
             await ann.ready()
 
-    assert asked == [1, 2, 1]
+    assert asked == [1, 2]
+
+
+class LostSocket:
+    """A socket that is lost before it has said anything, and a listener that does not mind."""
+
+    is_open = False
+    closed = (1006, "")
+
+    async def send(self, message: str | bytes) -> None:
+        raise OSError
+
+    async def receive(self) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+    def opened(self) -> None:
+        pass
+
+    def heard(self, message: str | bytes) -> None:
+        pass
+
+    def lost(self, error: Exception) -> None:
+        pass
+
+    def ended(self, error: Exception | None) -> None:
+        pass
+
+
+async def test_attempts_are_counted_anew_once_a_connection_has_lasted() -> None:
+    asked: list[int] = []
+    enough = asyncio.Event()
+
+    def delay(attempt: int) -> float:
+        asked.append(attempt)
+        if len(asked) == 4:
+            enough.set()
+        return 0.0
+
+    async def dial() -> LostSocket:
+        if len(asked) == 2:
+            return LostSocket()
+        raise OSError("The server does not answer.")
+
+    any_uptime = Timings(client_steady_after=1e-9)
+    link = Link(Address.root_of("Player", "ann"), dial, LostSocket(), delay, any_uptime)
+    link.start()
+    async with asyncio.timeout(30):
+        await enough.wait()
+    await link.close()
+
+    assert asked[:4] == [1, 2, 1, 2]
 
 
 def test_the_delays_are_those_of_the_npm_clients() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import patience
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks/load.py"
-PATIENCE = 600.0
+PATIENCE = patience(600)
 OUTGOING_MIB = 4
 GRACE = 10.0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.serving import serving
+from tests.machine import patience
 
 from sapwood import Agent, App, Settings, Unavailable, expose
 from sapwood.client import connect
@@ -82,7 +83,7 @@ async def test_work_that_is_under_way_waits_until_its_node_may_answer_again_and_
         go_on.set()
         await asyncio.sleep(0.3)
         del gate.wait  # type: ignore[attr-defined]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while (dug := await ann.stub.dug()) == ["running"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

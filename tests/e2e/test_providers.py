@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,11 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import Client, Served
 from tests.e2e.provider import DIALECTS, Anthropic, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
+from tests.machine import patience
 
 from sapwood import Turn, UsageError, tool
 from sapwood.testing import ScriptedModel, fails, recorded, text
 
-SOON = 0.2
 """Seconds within which a provider knows that nobody listens any more."""
 GREETING = ["Grüße ", "aus ", "🌲 Wörth", "!"]
 TEXT = "".join(GREETING)
@@ -100,7 +99,7 @@ async def waits(client: Client, id: str, times: int = 1) -> list[Any]:
 
 async def passes(one: Served, provider: Provider, requests: int) -> None:
     """Let time pass until this many requests have arrived."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while len(provider.requests) < requests:
             await one.world.clock.advance(GO_ON_AT)
             await asyncio.sleep(0.01)
@@ -315,13 +314,10 @@ async def test_only_a_provider_that_is_busy_makes_others_wait(dialect: Dialect, 
             await done(client, "r1")
 
 
-async def left(provider: Provider, since: float) -> float:
-    """Wait until our side has closed the connection; return how long that took."""
-    request = provider.requests[-1]
-    async with asyncio.timeout(2):
-        await request.left.wait()
-    assert request.left_at is not None
-    return request.left_at - since
+async def left(provider: Provider) -> None:
+    """Wait until our side has closed the connection. It never does after the answer: none of them comes to an end."""
+    async with asyncio.timeout(patience()):
+        await provider.requests[-1].left.wait()
 
 
 async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dialect: Dialect) -> None:
@@ -333,23 +329,21 @@ async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dial
             await say(client, "r1", user("hi"))
             await streamed(client, "r1", "Grüße aus ")
             agent = await one.world.get_agent(cls, "t")
-            since = time.monotonic()
             assert await agent.cancel_turn()
-            assert await left(provider, since) < SOON
+            await left(provider)
             assert (await done(client, "r1"))["outcome"] == "aborted"
             assert text_of((await agent.transcript())[-1]) == "Grüße aus "
 
 
 async def test_a_turn_cancelled_while_words_pour_in_closes_the_connection_at_once(dialect: Dialect) -> None:
-    async with providing(Reply(dialect.events(["word "] * 2000), delay=0.001)) as provider:
+    async with providing(Reply(dialect.events(["word "] * 2000), holds_after=1000, delay=0.001)) as provider:
         cls = adding(dialect.model(provider.port))
         async with talking(cls) as one:
             client = await one.join(TALKER)
             await say(client, "r1", user("hi"))
             await streamed(client, "r1", "word word")
-            since = time.monotonic()
             await cancel(client, "r1")
-            assert await left(provider, since) < SOON
+            await left(provider)
             await done(client, "r1")
 
 
@@ -361,9 +355,8 @@ async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at
             await say(client, "r1", user("hi"))
             await provider.asked()
             agent = await one.world.get_agent(cls, "t")
-            since = time.monotonic()
             assert await agent.cancel_turn()
-            assert await left(provider, since) < SOON
+            await left(provider)
             assert (await done(client, "r1"))["outcome"] == "aborted"
 
 
@@ -393,12 +386,11 @@ async def test_a_turn_cancelled_at_any_moment_leaves_no_connection_behind(dialec
             sending = asyncio.create_task(agent.send("hi"))
             for _ in range(loops):
                 await asyncio.sleep(0)
-            since = time.monotonic()
             while not sending.done() and not await agent.cancel_turn():  # noqa: ASYNC110 - it is seen from outside
                 await asyncio.sleep(0)
             assert (await sending).status == "aborted"
             if provider.requests:
-                assert await left(provider, since) < SOON
+                await left(provider)
 
 
 @pytest.mark.parametrize("when", ["silent", "middle"])
@@ -412,9 +404,8 @@ async def test_who_stops_waiting_for_send_closes_the_connection_at_once(dialect:
             sending = asyncio.create_task(agent.send("hi"))
             await (await provider.asked()).sent.wait()
             await asyncio.sleep(0.05)
-            since = time.monotonic()
             sending.cancel()
-            assert await left(provider, since) < SOON
+            await left(provider)
             with contextlib.suppress(asyncio.CancelledError):
                 await sending
             assert [status for _, status in await over(agent)] == ["aborted"]

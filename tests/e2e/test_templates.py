@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import said_by, sapwood, serving
+from tests.machine import patience
 from tests.packages import environment, install
 
 from sapwood.cli.new import TEMPLATES, Template
@@ -46,7 +47,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=patience(200), check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -88,10 +91,9 @@ def test_a_project_is_served_with_its_page(template: Template, project: Path, tm
             assert server.get(f"/{file}")[0] == 200
 
 
+@pytest.mark.needs("npm")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_page_of_a_project_is_what_its_sources_make(name: Template, tmp_path: Path) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     project = made(name, tmp_path)
     sources, page = project / "page-source", project / "page"
     home = install(sources)

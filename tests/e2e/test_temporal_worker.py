@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,10 +90,8 @@ def test_a_worker_waits_for_temporal_and_ends_when_told_to(project: Path, tempor
 def test_a_worker_that_waits_for_temporal_can_be_stopped(project: Path) -> None:
     with going_on(project, *WORKER, NOWHERE) as worker:
         worker.wait_for(WAITING)
-        began = time.monotonic()
 
         assert worker.stop() == 0
-        assert time.monotonic() - began < 5
     assert sum(bool(WAITING.search(line)) for line in worker.said) == 1
     assert "Traceback" not in "".join(worker.said)
 

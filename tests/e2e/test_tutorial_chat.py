@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.machine import patience
+
 BAKERY = Path(__file__).parents[2] / "examples/bakery.py"
 SHOP = "/agents/bakery/corner"
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
-PATIENCE = 30.0
+PATIENCE = patience()
 RYE = {"messages": [{"role": "user", "parts": [{"type": "text", "text": "Any rye?"}]}]}
 
 

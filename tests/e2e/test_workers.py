@@ -18,15 +18,17 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.e2e.command import COMMAND, PATIENCE, Server, said_by, sapwood, serving
+from tests.e2e.command import COMMAND, PATIENCE, Server, said_by, sapwood, serving, serving_by_two
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 APP = """
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 from sapwood import Agent, App, expose
 from starlette.requests import Request
@@ -68,13 +70,17 @@ class Counter(Agent[int]):
             pass
 
     async def on_request(self, request: Request) -> Response:
-        await asyncio.sleep(float(request.query_params.get("wait", "0")))
+        if until := request.query_params.get("until"):
+            Path(f"begun-{time.monotonic_ns()}").touch()
+            while not Path(until).exists():
+                await asyncio.sleep(0.02)
         return PlainTextResponse(f"{self.name} in {os.getpid()} got {len(await request.body())}")
 
 
 app = App(agents=[Counter])
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
+PATIENT = ("serve", "app:app", "--workers", "2", "--grace", "3600")
 
 
 @pytest.fixture
@@ -201,9 +207,7 @@ def test_nobody_notices_the_end_of_the_process_that_workers_are_forked_from(two:
 
 
 def test_a_server_that_was_paused_as_a_whole_goes_on_with_the_workers_it_had(folder: Path) -> None:
-    with (folder / "app.py").open("a") as app:
-        app.write("\nfrom sapwood.cli import serving\nserving.SILENCE = -58.0  # of 60: two seconds\n")
-    with serving(folder, *TWO) as two:
+    with serving_by_two(folder, silence=-58.0) as two:  # of 60: two seconds
         workers = [call(two, name, "process") for name in apart(two)]
         for process in (two.process.pid, *workers):
             os.kill(process, signal.SIGSTOP)
@@ -232,48 +236,53 @@ def test_a_worker_that_computes_for_ever_holds_up_only_its_own_trees_and_is_name
         assert f"Counter:{other}" in (folder / "sapwood-data" / "strikes.jsonl").read_text()
 
 
-def test_sigterm_lets_requests_end_whichever_worker_answers_them(two: Server) -> None:
-    one, other = apart(two)
-    processes = [call(two, name, "process") for name in (one, other)]
-    answers: list[tuple[int, str]] = []
-    asking = [
-        threading.Thread(target=lambda name=name: answers.append(two.get(f"/agents/counter/{name}?wait=1")))
-        for name in (one, other) * 4
-    ]
-    for thread in asking:
-        thread.start()
-    time.sleep(0.3)
+def test_sigterm_lets_requests_end_whichever_worker_answers_them(folder: Path) -> None:
+    with serving(folder, *PATIENT) as two:
+        one, other = apart(two)
+        processes = [call(two, name, "process") for name in (one, other)]
+        answers: list[tuple[int, str]] = []
+        asking = [
+            threading.Thread(target=lambda name=name: answers.append(two.get(f"/agents/counter/{name}?until=enough")))
+            for name in (one, other) * 4
+        ]
+        for thread in asking:
+            thread.start()
+        until(lambda: len([*folder.glob("begun-*")]) == 8)
 
-    assert two.stop() == 0
-    for thread in asking:
-        thread.join()
-    assert [status for status, _ in answers] == [200] * 8
-    assert not any(map(alive, processes))
+        two.process.terminate()
+        until(lambda: is_refused(two))
+        (folder / "enough").touch()
+        assert two.process.wait(PATIENCE) == 0
+        for thread in asking:
+            thread.join()
+        assert [status for status, _ in answers] == [200] * 8
+        assert not any(map(alive, processes))
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])
-def test_whoever_comes_after_sigterm_is_refused_while_requests_end(two: Server, is_stuck: bool) -> None:
-    one, other = apart(two)
-    stuck = call(two, other, "process")
-    if is_stuck:
-        os.kill(stuck, signal.SIGSTOP)
-    answers: list[tuple[int, str]] = []
-    asking = threading.Thread(target=lambda: answers.append(two.get(f"/agents/counter/{one}?wait=3")))
-    if not is_stuck:  # otherwise chance may have the one that is stuck hold it
-        asking.start()
-        time.sleep(0.3)
+def test_whoever_comes_after_sigterm_is_refused_while_requests_end(folder: Path, is_stuck: bool) -> None:
+    with serving(folder, *PATIENT) as two:
+        one, other = apart(two)
+        stuck = call(two, other, "process")
+        if is_stuck:
+            os.kill(stuck, signal.SIGSTOP)
+        answers: list[tuple[int, str]] = []
+        asking = threading.Thread(target=lambda: answers.append(two.get(f"/agents/counter/{one}?until=enough")))
+        if not is_stuck:  # otherwise chance may have the one that is stuck hold it
+            asking.start()
+            until(lambda: any(folder.glob("begun-*")))
 
-    two.process.terminate()
-    until(lambda: is_refused(two))
-    assert alive(stuck)
-    assert not answers
-    if is_stuck:
-        os.kill(stuck, signal.SIGCONT)
-    else:
-        asking.join()
-        assert [status for status, _ in answers] == [200]
-    assert two.process.wait(PATIENCE) == 0
-    assert "Traceback" not in "".join(two.said)
+        two.process.terminate()
+        until(lambda: is_refused(two))
+        assert alive(stuck)
+        assert not answers
+        if is_stuck:
+            os.kill(stuck, signal.SIGCONT)
+        else:
+            (folder / "enough").touch()
+            asking.join()
+            assert [status for status, _ in answers] == [200]
+        assert two.process.wait(PATIENCE) == 0
 
 
 def is_refused(server: Server) -> bool:

@@ -10,6 +10,7 @@ import itertools
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,8 +35,8 @@ from tests.faults.lives import (
 from tests.faults.time_workload import WallClock
 
 from sapwood import Agent, App, Settings
-from sapwood.chat import ending, stream
 from sapwood.runtimes.local import LocalRuntime
+from sapwood.timings import DEFAULTS, Timings
 
 BEGINNING = 1_800_000_000.0
 MINUTE = 60.0
@@ -48,10 +49,11 @@ CALM = 10_000_000
 """The number of a calm life in the journals."""
 
 
-def hurry(random: Random) -> None:
-    """Have what waits for a moment wait for a shorter one: more happens in a life."""
-    stream.GATHERED = random.choice((0.001, 0.005, 0.03))
-    ending.SETTLED = random.choice((0.002, 0.03))
+def shortened(timings: Timings, random: Random) -> Timings:
+    """Return timings with shorter delays in a turn: more happens in a life."""
+    return replace(
+        timings, chunk_flush_delay=random.choice((0.001, 0.005, 0.03)), turn_end_delay=random.choice((0.002, 0.03))
+    )
 
 
 class Watched(Journal):
@@ -149,7 +151,7 @@ class CalmRunner(Runner):
         world, path = self.world, place.journal(life)
         how = mortal(place, life, image, death, random, first_reply)
         settings = self.settings(place, image, random)
-        hurry(random)
+        how = replace(how, timings=shortened(how.timings, random))
         complain(world.note)
         watched = death.point == "committed" and random.random() < self.watched
         world.journal = Watched(path, how, random, self.kinds) if watched else Journal(path, how.replied)
@@ -158,7 +160,7 @@ class CalmRunner(Runner):
         world.random = Random(random.random())
 
         async def run() -> None:
-            runtime = Runtime(settings, how.points, how.below, world.clock)
+            runtime = Runtime(settings, how, world.clock)
             async with App(agents=[self.root], settings=settings, runtime=runtime) as app:
                 await self.work(app, random, self._places)
 
@@ -181,13 +183,13 @@ class CalmRunner(Runner):
 
         async def run_out() -> list[str]:
             settings = self.calm_settings(place, image)
-            runtime = LocalRuntime(settings, clock=world.clock)
+            timings = shortened(DEFAULTS, Random(place.home.name))
+            runtime = LocalRuntime(settings, clock=world.clock, timings=timings)
             async with App(agents=[self.root], settings=settings, runtime=runtime) as app:
                 return await self.run_out(app, where)
 
         def run() -> None:
             complain(world.note)
-            hurry(Random(place.home.name))
             world.calm = True
             world.journal = Journal(place.journal(CALM), lambda: None)
             world.numbers = itertools.count(CALM * NUMBERS_PER_LIFE)

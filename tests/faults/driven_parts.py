@@ -26,11 +26,12 @@ from tests.faults.running import TEMPORAL
 from tests.ports import free_port
 
 from sapwood import App, Settings
-from sapwood.chat import ending
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.worker import work
 from sapwood.drivers.temporal.workflow import Driven
 from sapwood.runs.pacing import Part
+from sapwood.runtimes.local import LocalRuntime
+from sapwood.timings import Timings
 
 TOKEN = "a token of these lives"
 PATIENCE = 1.0
@@ -197,10 +198,10 @@ class Server(Fork):
                 file.write(f"{record.getMessage()} {record.exc_info[1] if record.exc_info else ''}\n")
 
         complaints.emit = note
-        ending.SETTLED = 0.02
         WORLD.journals = self._place.journals
         settings = Settings(data=self._place.data, durability="process", slow_slice=10.0)
-        app = App(agents=ROOTS, settings=settings, driver=self._place.driver())
+        runtime = LocalRuntime(settings, timings=Timings(turn_end_delay=0.02))
+        app = App(agents=ROOTS, settings=settings, runtime=runtime, driver=self._place.driver())
         listening = socket.create_server(("127.0.0.1", self._place.server))
         config = uvicorn.Config(app, lifespan="on", ws="websockets-sansio", log_level="warning")
         await uvicorn.Server(config).serve(sockets=[listening])

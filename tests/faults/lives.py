@@ -44,9 +44,10 @@ from sapwood import App, Settings
 from sapwood.clock import Clock
 from sapwood.kernel.ports import Gate
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.storage import database
 from sapwood.storage.files import Files
+from sapwood.storage.image import empty_image
 from sapwood.testing.faults import POINTS, CountingFiles, CountingGate, CrashPoints
+from sapwood.timings import DEFAULTS, Timings
 
 LIVES_PER_FOLDER = 5
 LONGEST = 0.06
@@ -87,9 +88,9 @@ def points_of(level: str) -> list[str]:
 class Runtime(LocalRuntime):
     """A node that dies on command."""
 
-    def __init__(self, settings: Settings, points: CrashPoints, below: Files, clock: Clock | None = None) -> None:
-        super().__init__(settings, clock=clock, files=CountingFiles(points, below))
-        self._points = points
+    def __init__(self, settings: Settings, how: Mortal, clock: Clock | None = None) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(how.points, how.below), timings=how.timings)
+        self._points = how.points
 
     def make_gate(self) -> Gate:
         return CountingGate(self._points, super().make_gate())
@@ -129,6 +130,7 @@ class Mortal:
     """To be called at the first reply."""
     die: Callable[[], None]
     """Dies at once, as if at a crash point."""
+    timings: Timings = DEFAULTS
 
 
 def mortal(place: Place, life: int, image: int, death: Death, random: Random, first_reply: int) -> Mortal:
@@ -167,9 +169,8 @@ def mortal(place: Place, life: int, image: int, death: Death, random: Random, fi
     if death.point is not None:
         points.arm(death.point, death.nth, lambda: die("point"))
         signal.setitimer(signal.ITIMER_REAL, death.after)
-    if random.random() < 0.3:
-        database.CHECKPOINT_FRAMES = random.randint(12, 60)
-    return Mortal(points, below, replied, lambda: die("point"))
+    timings = Timings(checkpoint_frames=random.randint(12, 60)) if random.random() < 0.3 else DEFAULTS
+    return Mortal(points, below, replied, lambda: die("point"), timings)
 
 
 def settings_of(place: Place, image: int, random: Random) -> Settings:
@@ -199,7 +200,7 @@ def live(place: Place, life: int, image: int, death: Death, random: Random, firs
     WORLD.numbers = itertools.count(life * NUMBERS_PER_LIFE + 1)
 
     async def main() -> None:
-        app = App(agents=[Root], settings=settings, runtime=Runtime(settings, how.points, how.below))
+        app = App(agents=[Root], settings=settings, runtime=Runtime(settings, how))
         async with app:
             await work(app, random, death.favour)
 
@@ -388,7 +389,7 @@ def main(kind: type[Runner], about: str | None) -> int:
     parser.add_argument("--folder", help="where the data folders are made")
     parser.add_argument("--forget", action="store_true", help="keep no folder, whatever was found")
     options = parser.parse_args()
-    database.empty_image()
+    empty_image()
     began = time.monotonic()
     memory = Path("/dev/shm")  # nothing here needs a real disk: a killed process leaves its pages, a lost disk is ours
     parent = options.folder or (memory if memory.is_dir() else None)

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 PROGRAM = textwrap.dedent(
     """
@@ -67,7 +68,7 @@ PROGRAM = textwrap.dedent(
                 await (await app.get_agent(Root, "r")).begin()
                 await asyncio.sleep(3600)
             elif life == "second":
-                await asyncio.wait_for(done.wait(), 60)
+                await done.wait()
                 leaf = await app.get_agent(Root, "r", sub=[(Branch, "branch"), (Leaf, "leaf")])
                 await asyncio.sleep(0.1)
                 say(f"left: {await leaf.fibers()}")
@@ -83,7 +84,7 @@ PROGRAM = textwrap.dedent(
 def lived(folder: Path, life: str, kind: str) -> list[str]:
     """Run a life of the program to its end, and return what it said."""
     arguments = [sys.executable, "-c", PROGRAM, str(folder), life, kind]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=patience(120), check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.e2e.command import PATIENCE, Server, said_by, serving
+from tests.e2e.command import PATIENCE, Server, said_by, serving, serving_by_two
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
@@ -29,9 +29,6 @@ import re
 from datetime import timedelta
 
 from sapwood import Agent, App, Settings, expose
-from sapwood.cli import serving
-
-serving.SILENCE = float(os.environ.get("FAULTS_SILENCE", "60"))
 
 
 class Oven(Agent[int]):
@@ -217,7 +214,7 @@ def test_a_fire_that_a_schedule_lights_again_ends_in_quarantine_too(folder: Path
 
 @pytest.mark.parametrize("method", ["match", "hold_on"])
 def test_a_call_into_c_that_never_ends_is_killed_by_the_supervisor_and_named(folder: Path, method: str) -> None:
-    with serving(folder, *TWO, FAULTS_SILENCE="2") as two:
+    with serving_by_two(folder, silence=2.0) as two:
         calm, hot = apart(two)
         with held_by(two, calm) as watched, oven(two, hot) as connection:
             witness = Witness(watched)

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.serving import call, door, greeted
 from tests.faults.line import Line
+from tests.machine import patience
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sapwood import Agent, App, Connection, expose
@@ -268,7 +269,7 @@ async def converse(app: App, chance: random.Random, name: str, frames: int) -> N
         if chance.random() < 0.05:
             await asyncio.sleep(0)
     line.say(json.dumps({"type": "rpc", "id": f"{name}-last", "method": "who", "args": []}))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not any(f"{name}-last" in str(one.get("text")) for one in line.heard):
             assert not served.done(), (line.heard[-3:], served)
             await asyncio.sleep(0)
@@ -303,7 +304,7 @@ async def many(count: int, work: Callable[[random.Random, int], Any]) -> None:
     for n in range(count):
         chance = random.Random(SEED * 1_000_003 + n)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience()):
                 await work(chance, n)
         except BaseException as error:
             error.add_note(f"input {n} of SAPWOOD_FUZZ_SEED={SEED}")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.sandboxes import needs_bubblewrap
+from tests.machine import patience
 
 PROGRAM = textwrap.dedent(
     """
@@ -70,7 +70,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("executor", ["Monty", pytest.param("Bubblewrap", marks=needs_bubblewrap)])
+@pytest.mark.parametrize("executor", ["Monty", pytest.param("Bubblewrap", marks=pytest.mark.needs("bubblewrap"))])
 def test_code_that_waits_for_a_function_goes_on_in_the_next_process(tmp_path: Path, executor: str) -> None:
     arguments = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     with subprocess.Popen([*arguments, "first", executor], stdout=subprocess.PIPE, text=True) as first:
@@ -79,7 +79,9 @@ def test_code_that_waits_for_a_function_goes_on_in_the_next_process(tmp_path: Pa
         os.kill(first.pid, signal.SIGKILL)
         assert first.wait(30) == -signal.SIGKILL
 
-    second = subprocess.run([*arguments, "second", executor], capture_output=True, text=True, timeout=120, check=False)
+    second = subprocess.run(
+        [*arguments, "second", executor], capture_output=True, text=True, timeout=patience(120), check=False
+    )
 
     assert said == ["asked 0", "asked 1", "asked 2", "asked 3"]
     assert second.returncode == 0, second.stderr
@@ -100,7 +102,7 @@ BUSY = textwrap.dedent(
 
 
 @pytest.mark.parametrize(
-    ("executor", "seconds"), [("Monty", 2), pytest.param("Bubblewrap", 600, marks=needs_bubblewrap)]
+    ("executor", "seconds"), [("Monty", 2), pytest.param("Bubblewrap", 600, marks=pytest.mark.needs("bubblewrap"))]
 )
 def test_no_process_of_the_sandbox_outlives_its_server_by_more_than_its_seconds(executor: str, seconds: int) -> None:
     """Monty's notices when it has something to say, at the latest when its time is up; Bubblewrap's dies at once."""

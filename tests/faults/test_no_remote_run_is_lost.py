@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.errands import bodies, check_sequence, frames, over, told_end
 from tests.conformance.far import NEAR, Both, both
 from tests.faults.running import LIVES
+from tests.machine import patience
 
 from sapwood import Run, Unavailable
 
@@ -108,7 +109,7 @@ async def _check(two: Both, client: Any, run: Run, count: int, seed: str, *, was
 
 async def _there(two: Both, run: Run) -> str:
     """Return how a run ended on the far server, once it has."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while (state := (await two.ask(run)).json()).get("status") == "running":  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
     return state.get("status") or state["code"]

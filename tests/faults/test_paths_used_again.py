@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 from tests.faults.machine import Machine
+from tests.machine import patience
 
 from sapwood import Agent, App, Unavailable
 from sapwood.kernel.ledger import Ledger
@@ -36,7 +37,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 async def settled(app: App) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while app.node._background:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
 

@@ -70,7 +70,7 @@ def live(place: Place, life: int, image: int, death: Death, random: Random, firs
     WORLD.random = Random(random.random())
 
     async def run() -> None:
-        app = App(agents=[Trunk], settings=settings, runtime=Runtime(settings, how.points, how.below, clock))
+        app = App(agents=[Trunk], settings=settings, runtime=Runtime(settings, how, clock))
         async with app:
             await work(app, random, death.favour)
 

@@ -26,8 +26,8 @@ from tests.faults import worker_mutants
 
 from sapwood.address import Address
 from sapwood.cli import serving
-from sapwood.runtimes.workers import supervisor
 from sapwood.runtimes.workers.placement import Sharing
+from sapwood.timings import Timings
 
 APP = "tests.faults.worker_workload:app"
 GRACE = 5.0
@@ -105,10 +105,12 @@ def _start(asked: socket.socket, count: int, port: int, data: str, level: str, l
         asked.close()
         os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644), 2)
         os.environ["SAPWOOD_DURABILITY"] = level
-        serving.SILENCE = SILENCE - FATAL
-        supervisor.STEADY = 0.0
+        timings = Timings(worker_silence_timeout=SILENCE - FATAL, worker_steady_after=0.0)
         util.spawnv_passfds = _forked
-        serving.serve(serving.Options(APP, "127.0.0.1", port, data=data, grace=GRACE, workers=count or None))
+        options = serving.Options(
+            APP, "127.0.0.1", port, data=data, grace=GRACE, workers=count or None, timings=timings
+        )
+        serving.serve(options)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,14 @@ from tests.servers import Server
 SCRIPTS = ("drive.mjs", "react.mjs")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "home" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.needs("npm"))
+
+
 @pytest.fixture(scope="session")
 def home() -> Path:
     """The folder the packages are installed in."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm")
     return install(HERE)
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.machine import patience
 from tests.packages import environment, key
 from tests.servers import Server
 
@@ -32,7 +33,7 @@ def bundle(home: Path, work: Path) -> None:
     kept = home / f"worker-{key(HERE, WORKER)}.js"
     if not kept.exists():
         command = ["node", "node_modules/wrangler/bin/wrangler.js", "deploy", "--dry-run", "--outdir", "made"]
-        subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
+        subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=patience(120))
         (work / "made/worker.js").rename(kept)
     (work / "dist").mkdir(exist_ok=True)
     shutil.copy(kept, work / "dist/worker.js")
@@ -46,7 +47,7 @@ def built(home: Path, work: Path, script: str, out: str, major: str, *more: str)
     """Put a script into the workspace as one file, with a major of the AI SDK."""
     flags = ["--bundle", "--log-level=warning", "--define:process.env.NODE_ENV='production'", f"--outfile={out}"]
     command = ["node_modules/.bin/esbuild", script, *flags, *MAJORS[major], *more]
-    subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=120)
+    subprocess.run(command, cwd=work, check=True, stdout=sys.stderr, env=environment(home), timeout=patience(120))
 
 
 class Sapwood(Server):

@@ -8,13 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 from tests.packages import environment
 from tests.servers import Server
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>sapwood</title><div id="root"></div><script src="page.js"></script>'
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.needs("chromium")
 def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, work: Path, tmp_path: Path) -> None:
     pages = work / "pages"
     pages.mkdir(exist_ok=True)
@@ -38,6 +39,6 @@ def test_two_tabs_share_the_state_of_a_sub_agent(sapwood: Server, home: Path, wo
 
 def run(home: Path, work: Path, *command: str) -> str:
     done = subprocess.run(
-        command, cwd=work, env=environment(home), check=True, timeout=120, stdout=subprocess.PIPE, text=True
+        command, cwd=work, env=environment(home), check=True, timeout=patience(120), stdout=subprocess.PIPE, text=True
     )
     return done.stdout

@@ -64,7 +64,7 @@ def test_the_model_remembers_the_same_text_as_the_tabs_show(talks: Talks) -> Non
         assert {id: text for id, text in remembered.items() if text} == {id: text for id, text in shown.items() if text}
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.needs("chromium")
 @pytest.mark.parametrize("major", sorted(MAJORS))
 def test_tabs_of_a_real_browser_show_what_is_stored(home: Path, work: Path, tmp_path: Path, major: str) -> None:
     pages = work / "pages"

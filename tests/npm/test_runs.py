@@ -15,7 +15,10 @@ from tests.npm.running import MAJORS, SapwoodImpatient, SapwoodRuns, built, driv
 from sapwood.runs.kept import PLACE
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>runs</title><div id="root"></div><script src="runs.js"></script>'
-WAYS = [*(f"jsdom-{major}" for major in sorted(MAJORS)), *(f"chromium-{major}" for major in sorted(MAJORS))]
+WAYS = [
+    *(f"jsdom-{major}" for major in sorted(MAJORS)),
+    *(pytest.param(f"chromium-{major}", marks=pytest.mark.needs("chromium")) for major in sorted(MAJORS)),
+]
 SCENARIOS = 25
 
 
@@ -35,14 +38,11 @@ def seen(request: pytest.FixtureRequest, home: Path, work: Path, tmp_path_factor
         built(home, work, "runs-page.js", f"made/runs-{major}.mjs", major, "--format=esm")
         script = ("runs.mjs", major)
     else:
-        chromium = shutil.which("chromium")
-        if chromium is None:
-            pytest.skip("needs Chromium")
         pages = work / "pages"
         pages.mkdir(exist_ok=True)
         (pages / "runs.html").write_text(PAGE)
         built(home, work, "runs-page.js", f"{pages}/runs.js", major, "--format=iife")
-        script = ("runs-browser.mjs", chromium, str(folder / "profile"))
+        script = ("runs-browser.mjs", str(shutil.which("chromium")), str(folder / "profile"))
     name, *more = script
     seen: dict[str, Any] = {}
     for kind, parts in ((SapwoodRuns, ("together", "alone")), (SapwoodImpatient, ("impatient",))):

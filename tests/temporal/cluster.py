@@ -18,6 +18,7 @@ from uuid import uuid4
 from google.protobuf.json_format import MessageToJson
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from tests.conformance.served import Served, served
+from tests.machine import patience
 from tests.servers import Server
 
 from sapwood import Agent, App
@@ -39,7 +40,7 @@ class Temporal(Server):
         return [str(program), "server", "start-dev", "--headless", "--log-level", "error", *where]
 
     async def client(self) -> Client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while True:
                 try:
                     return await Client.connect(self.host)
@@ -97,7 +98,7 @@ class Driven:
 
     async def begun(self, n: int = 1) -> list[str]:
         """Wait until there are so many workflows; return their ids."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while len(found := await self.workflows()) < n:  # noqa: ASYNC110 - Temporal does not tell
                 await asyncio.sleep(0.05)
         return sorted(found)
@@ -109,7 +110,7 @@ class Driven:
 
     async def closed(self, n: int) -> dict[str, str]:
         """Wait until there are so many workflows and none is open; return how each ended."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             while True:
                 found = await self.workflows()
                 # The list is late; whoever it says is open is asked.
@@ -133,7 +134,7 @@ def _read(event: str) -> str:
 
 async def until_ended(handle: WorkflowHandle[Any, Any]) -> str:
     """Wait until a workflow has ended; return how."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while True:
             found = (await handle.describe()).status
             if found is not None and found is not WorkflowExecutionStatus.RUNNING:

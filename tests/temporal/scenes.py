@@ -14,6 +14,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from tests.conformance.serving import serving
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, ChatAgent, Detached, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
@@ -183,7 +184,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def until_async(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not await is_so():  # noqa: ASYNC110 - what is waited for is in another process
             await asyncio.sleep(0.02)
 
@@ -206,7 +207,7 @@ async def histories(client: Client, workflow: str) -> list[WorkflowHistory]:
 async def begun_below(stage: Stage, count: int) -> list[WorkflowHandle[Any, str]]:
     """Return the workflows of so many runs below, once each has asked for its first step."""
     found: list[WorkflowHandle[Any, str]] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while len(found) < count:
             all_of_them = await histories(stage.client, stage.workflow.id)
             below = [one for one in all_of_them if one.workflow_id != stage.workflow.id and started_steps(one)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.conformance.chats import Talking, cancel, done, say, user
+from tests.machine import patience
 from tests.temporal.cluster import Temporal, driven
 
 from sapwood.testing import ScriptedModel, text
@@ -20,7 +20,7 @@ class AbsentTalker(Talking):
 
 
 async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while not look():  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.02)
 
@@ -38,10 +38,8 @@ async def test_a_turn_begun_without_temporal_waits_for_it_and_stop_is_as_quick_a
 
             await say(client, "r2", user("are you there?"))
             await until(lambda: "Turns wait" in caplog.text)
-            since = time.monotonic()
             await cancel(client, "r2")
-            assert (await done(client, "r2"))["outcome"] == "aborted"
-            assert time.monotonic() - since < 10
+            assert (await done(client, "r2"))["outcome"] == "aborted"  # while Temporal is still away
 
             await say(client, "r3", user("and now?"))
             temporal.start()

@@ -15,6 +15,7 @@ from tests.conformance.drivers import driven_by
 from tests.conformance.errands import caller, working
 from tests.conformance.served import served
 from tests.conformance.test_teams_companions import Keeping, Scribe, child_of, helper, message, returns, spawn
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, ChatAgent, Turn, persistent_agent, tool
 from sapwood.drivers.temporal import TemporalDriver
@@ -64,7 +65,7 @@ async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch
     model = ScriptedModel(call("look", id="c1"), text("seen"), text("once upon a time", gate=asyncio.Event()))
     monkeypatch.setattr(AlikeTalker, "model", model)
     log: list[str] = []
-    async with asyncio.timeout(60), served(App(agents=[AlikeRoot], deps=log)) as one:
+    async with asyncio.timeout(patience()), served(App(agents=[AlikeRoot], deps=log)) as one:
         root = await one.join("/agents/alike-root/r")
         client = await one.join("/agents/alike-root/r/sub/alike-talker/t")
         await say(client, "r1", user("look", "u1"))

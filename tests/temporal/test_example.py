@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from tests.e2e.command import going_on, said_by, serving
+from tests.machine import patience
 from tests.temporal.cluster import Temporal
 
 EXAMPLE = Path(__file__).parents[2] / "examples/temporal"
@@ -27,12 +28,12 @@ def workflows(temporal: Temporal, query: str) -> list[dict[str, Any]]:
     """Ask Temporal's own command line for workflows."""
     program = str(Path(sys.executable).with_name("temporal"))
     command = [program, "workflow", "list", "--address", temporal.host, "--query", query, "--output", "json"]
-    return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
+    return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=patience()).stdout)
 
 
 def until_closed(temporal: Temporal, query: str, count: int) -> list[str]:
     """Return how so many workflows ended, once all of them have."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + patience()
     while time.monotonic() < end:
         found = [one["status"] for one in workflows(temporal, query)]
         if len(found) == count and "WORKFLOW_EXECUTION_STATUS_RUNNING" not in found:

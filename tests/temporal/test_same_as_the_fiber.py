@@ -16,6 +16,7 @@ import apsw
 from tests.conformance.chats import Talking, approval, cancel, chunks, done, over, say, type_of, user
 from tests.conformance.served import Client, Served, served
 from tests.faults.reading import has, walk
+from tests.machine import patience
 from tests.temporal.cluster import Temporal, driven
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
@@ -199,7 +200,7 @@ async def _hear(chief: Any, heard: list[Any]) -> None:
 
 
 async def _until(look: Any) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         while not (found := await look()):  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.02)
     return found

@@ -13,6 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import CancelledError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from tests.machine import patience
 from tests.temporal.cluster import Temporal
 
 from sapwood.drivers.temporal.workflow import INTERRUPT, NAME, OVER, STEP, STOP, Answer, Asked, Driven, WorkWorkflow
@@ -50,7 +51,7 @@ async def driving(temporal: Temporal, *, most_steps: int = 500) -> AsyncGenerato
         workflow_runner=UnsandboxedWorkflowRunner(),
         build_id="test",
     )
-    async with asyncio.timeout(60), worker:
+    async with asyncio.timeout(patience()), worker:
         driven = Driven(queue, "Boss:b", "t1", patience=60.0, most_steps=most_steps, searchable=False)
         handle = await client.start_workflow(NAME, driven, id=queue, task_queue=queue)
         assert await agent.asked.get() == STEP
@@ -95,5 +96,5 @@ async def test_one_that_is_told_that_it_is_over_does_not_go_on_in_another_histor
         await knows(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
         agent.answers[STEP].set_result(Answer("running", waits=True))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             assert await handle.result(follow_runs=True) == "aborted"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
+from tests.machine import patience
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
 from sapwood import ChatAgent, agent_tool, tool
@@ -66,7 +67,7 @@ def gate() -> asyncio.Event:
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience()):
         while not (found := await look()):  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.02)
     return found
@@ -168,7 +169,7 @@ async def test_a_run_goes_on_at_once_with_a_workflow_that_an_earlier_one_of_its_
         handle = await one.client.start_workflow(NAME, left, id=left.workflow, task_queue=one.driver.queue)
         agent = await one.world.get_agent(TroubledBoss, "t")
 
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(patience()):
             assert (await agent.send("hi")).text == "done"
 
         assert await until_ended(handle) == "COMPLETED"

@@ -14,6 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from tests.conformance.chats import Talking, approval, cancel, chunks, done, over, say, user
 from tests.conformance.served import Client
+from tests.machine import patience
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
 from sapwood import Agent, ChatAgent, Detached, Run, agent_tool, tool
@@ -99,7 +100,7 @@ async def dig(one: Driven) -> Client:
     client = await one.one.join(f"/agents/flow-chief/{one.name}")
     await say(client, "r1", user("hi"))
     for side in ("left", "right"):
-        await asyncio.wait_for(gate(f"begun {side}").wait(), 60)
+        await asyncio.wait_for(gate(f"begun {side}").wait(), patience())
     return client
 
 
@@ -119,7 +120,7 @@ async def test_a_turn_and_each_run_below_it_is_a_workflow_that_can_be_found(temp
 
 
 async def found(one: Driven, query: str) -> list[str]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience()):
         while True:  # what can be searched is a little late
             ids = [flow.id async for flow in one.client.list_workflows(f"TaskQueue = '{one.driver.queue}' AND {query}")]
             if ids:
@@ -149,7 +150,7 @@ async def test_a_run_is_a_child_workflow_that_outlives_its_parent_and_has_its_ti
         client = await one.one.join(f"/agents/flow-giver/{one.name}")
         await say(client, "r1", user("hi"))
         await done(client, "r1")
-        await asyncio.wait_for(gate("begun deep").wait(), 60)
+        await asyncio.wait_for(gate("begun deep").wait(), patience())
         above, below = (
             one.workflow(f"FlowGiver:{one.name}", "r1"),
             one.workflow(f"FlowGiver:{one.name}/FlowDigger:deep", "deep"),
@@ -353,7 +354,7 @@ async def test_workflows_below_report_back_after_a_restart_at_every_level(tempor
         gates["begun left"].clear()
 
         await one.world.crash()
-        await asyncio.wait_for(gate("begun left").wait(), 60)
+        await asyncio.wait_for(gate("begun left").wait(), patience())
         gate("left").set()
         gate("right").set()
 

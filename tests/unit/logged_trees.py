@@ -19,6 +19,7 @@ from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.walframes import whole_image
+from sapwood.timings import DEFAULTS, Timings
 
 
 class LoggedTree:
@@ -100,6 +101,7 @@ class Place:
         *,
         replicas: Replicas | None = None,
         park_after: float = 0.0,
+        timings: Timings = DEFAULTS,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,9 +115,17 @@ class Place:
             may_answer=lambda: True,
             fenced=self.fenced.extend,
             version="test",
+            timings=timings,
         )
         self.keeper = Keeper(
-            stored, archive, self.gate, Files(), epoch_of=self.owned.get, park_after=park_after, replicas=replicas
+            stored,
+            archive,
+            self.gate,
+            Files(),
+            epoch_of=self.owned.get,
+            park_after=park_after,
+            replicas=replicas,
+            timings=timings,
         )
 
     def folder_of(self, root: Address) -> Path:

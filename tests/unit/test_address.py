@@ -20,6 +20,7 @@ def test_an_address_is_read_back_as_it_was_written(address: Address) -> None:
     assert Address.parse(str(address)) == address
 
 
+@pytest.mark.slow
 @given(addresses, addresses)
 def test_different_addresses_have_different_texts(one: Address, other: Address) -> None:
     assert (str(one) == str(other)) == (one == other)
@@ -115,6 +116,7 @@ def test_a_class_name_has_one_form_in_urls(name: str, url: str) -> None:
     assert kebab(name) == url
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[A-Z][a-z]+([A-Z][a-z]+){0,4}", fullmatch=True))
 def test_the_url_form_of_a_camel_case_name_keeps_every_word(name: str) -> None:
     assert "".join(word.title() for word in kebab(name).split("-")) == name

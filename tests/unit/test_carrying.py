@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
@@ -83,7 +84,7 @@ async def test_a_socket_whose_agent_is_lost_is_told_to_come_back(said: tuple[dic
     client = Client(CONNECT)
     opening = no_way() if said is None else opened(Dying(*said))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         await relay(opening, {"type": "websocket"}, client.receive, client.send)
 
     assert [message["type"] for message in client.told] == ["websocket.accept", "websocket.close"]
@@ -103,7 +104,7 @@ async def test_a_request_whose_agent_is_lost_before_it_answers_may_come_again(
     client = Client(REQUEST)
     opening = no_way() if said is None else opened(Dying())
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         await relay(opening, {"type": "http"}, client.receive, client.send, Address.root_of("Desk", "a"))
 
     assert client.told[0]["status"] == 503

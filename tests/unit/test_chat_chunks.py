@@ -226,6 +226,7 @@ def test_what_is_stored_is_what_a_client_builds_and_merging_changes_nothing(chun
     assert json.loads(json.dumps(theirs)) == theirs
 
 
+@pytest.mark.slow
 @given(stream(), st.data())
 def test_a_stream_cut_anywhere_and_put_together_is_the_stream(
     chunks: list[dict[str, Any]], data: st.DataObject

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.machine import patience
+
 from sapwood.chat.providers import Limiter, Providers, provider_of
 from sapwood.settings import Settings
 from sapwood.testing import FakeClock, ScriptedModel
@@ -160,7 +162,7 @@ async def test_one_alone_waits_until_it_is_time_or_it_is_stopped() -> None:
             await clock.advance(1)
         else:
             stopped.set_result(None)
-        await asyncio.wait_for(pausing, 1)
+        await asyncio.wait_for(pausing, patience())
     assert told == [10, 10]
 
 

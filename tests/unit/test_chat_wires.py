@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sapwood.chat.wires import Wire
-from sapwood.kernel.timings import Timing
+from sapwood.kernel.histogram import Histogram
 from sapwood.runs.stops import Stop
 
 
@@ -49,7 +49,7 @@ Ends = tuple[socket.socket, socket.socket]
 
 
 def test_a_connection_that_a_request_has_is_closed_at_once(ends: Ends) -> None:
-    wire, timing = Wire(), Timing()
+    wire, timing = Wire(), Histogram()
     stop = Stop(timing)
     with wire.used():
         wire.hold(1, Stream(ends[0]))
@@ -62,7 +62,7 @@ def test_a_connection_that_a_request_has_is_closed_at_once(ends: Ends) -> None:
 
 
 def test_one_that_was_handed_back_is_left_alone_and_the_end_of_the_request_counts(ends: Ends) -> None:
-    wire, timing = Wire(), Timing()
+    wire, timing = Wire(), Histogram()
     stop = Stop(timing)
     with wire.used():
         wire.hold(1, Stream(ends[0]))
@@ -106,7 +106,7 @@ def test_one_that_is_closed_already_does_no_harm(ends: Ends) -> None:
 
 
 def test_a_stop_that_stops_no_request_is_not_timed() -> None:
-    timing = Timing()
+    timing = Histogram()
 
     Stop(timing).ended()
 
@@ -114,7 +114,7 @@ def test_a_stop_that_stops_no_request_is_not_timed() -> None:
 
 
 def test_buckets_count_all_that_took_no_longer() -> None:
-    timing = Timing()
+    timing = Histogram()
     for seconds in (0.0005, 0.02, 20.0):
         timing.note(seconds)
 

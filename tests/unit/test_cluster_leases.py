@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
+import pytest
+
 from sapwood.runtimes.cluster.leases import Lease, Life, NodeLease, Nodes
 from sapwood.runtimes.cluster.owners import STAGGER, Owner, ranking, turn_of, wished
 
@@ -296,6 +298,7 @@ class Node:
             self.owns = False
 
 
+@pytest.mark.slow
 def test_no_two_nodes_answer_for_a_shard_whenever_and_however_long_they_are_stopped() -> None:
     takes = 0
     for seed in range(60):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import loops
 
-from sapwood.runtimes.cluster import pipe as pipes
-from sapwood.runtimes.cluster.pipe import Pipe
+from sapwood.runtimes.cluster.pipe import HEAD, Pipe
 from sapwood.runtimes.workers.framing import Kind, Unheard, framed
+from sapwood.timings import Timings
+
+QUICK = Timings(pipe_check_interval=0.01, pipe_ack_delay=0.002, pipe_ping_after=0.02, pipe_absence_timeout=0.1)
+MORTAL = replace(QUICK, pipe_timeout=0.1)
+"""Who says nothing is soon taken for gone."""
 
 
 class End(asyncio.Protocol):
@@ -40,7 +44,7 @@ class End(asyncio.Protocol):
 class Wires:
     """Two ends, and a fate for every message between them."""
 
-    def __init__(self, fates: Callable[[], str], largest: int = 64) -> None:
+    def __init__(self, fates: Callable[[], str], largest: int = 64, timings: Timings = QUICK) -> None:
         self.loop = asyncio.get_running_loop()
         self.ends = (End(), End())
         self.fates = fates
@@ -52,8 +56,9 @@ class Wires:
                 self.loop,
                 self.ends[at],
                 lambda packet, which, to=1 - at: self._carry(to, packet),
-                largest + pipes.HEAD.size,
+                largest + HEAD.size,
                 lambda at=at: self.forgotten.append(at),
+                timings,
             )
             for at in (0, 1)
         )
@@ -71,15 +76,6 @@ class Wires:
         held, self.held = self.held, []
         for late_to, late in held:
             self.loop.call_soon(lambda late_to=late_to, late=late: self.pipes[late_to].hear(late))
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(pipes, "LOOK", 0.01)
-    monkeypatch.setattr(pipes, "SOON", 0.002)
-    monkeypatch.setattr(pipes, "ASK", 0.02)
-    monkeypatch.setattr(pipes, "ABSENCE", 0.1)
-    monkeypatch.setattr(pipes, "SILENCE", 5.0)
 
 
 async def until(what: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -118,11 +114,9 @@ def test_all_that_is_written_comes_once_and_in_order(fates: list[str], writes: l
     run(work())
 
 
-def test_whoever_says_nothing_is_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "SILENCE", 0.1)
-
+def test_whoever_says_nothing_is_taken_for_gone() -> None:
     async def work() -> None:
-        wires = Wires(lambda: "lost")
+        wires = Wires(lambda: "lost", timings=MORTAL)
         wires.pipes[0].write(b"x")
         await until(lambda: bool(wires.ends[0].lost), 1)
         assert wires.ends[0].lost == [None]
@@ -132,11 +126,9 @@ def test_whoever_says_nothing_is_taken_for_gone(monkeypatch: pytest.MonkeyPatch)
     run(work())
 
 
-def test_a_pipe_that_nobody_uses_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "SILENCE", 0.1)
-
+def test_a_pipe_that_nobody_uses_stays_open() -> None:
     async def work() -> None:
-        wires = Wires(lambda: "come")
+        wires = Wires(lambda: "come", timings=MORTAL)
         await asyncio.sleep(0.4)
         assert wires.ends[0].lost == wires.ends[1].lost == []
         wires.pipes[0].close()
@@ -157,13 +149,11 @@ def test_a_close_comes_after_all_that_was_written() -> None:
     run(work())
 
 
-def test_nobody_may_write_for_ever_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "HIGH", 1000)
-    monkeypatch.setattr(pipes, "LOW", 100)
-
+def test_nobody_may_write_for_ever_what_is_not_taken() -> None:
     async def work() -> None:
         gone = ["lost"] * 20
-        wires = Wires(lambda: gone.pop(0) if gone else "come")
+        narrow = replace(QUICK, pipe_high_water=1000, pipe_low_water=100)
+        wires = Wires(lambda: gone.pop(0) if gone else "come", timings=narrow)
         for _ in range(20):
             wires.pipes[0].write(bytes(60))
         assert wires.ends[0].paused == 1

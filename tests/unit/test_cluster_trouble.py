@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tests.conformance.replicated import Storage
+from tests.machine import patience
 from tests.unit.logged_trees import contents
 from tests.unit.test_keeping import ROOT, SHARD, TREE, Copies, World
 from tests.unit.test_replicated import ONE, TWO, Node, wait
@@ -20,7 +21,7 @@ from sapwood import Agent
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import Unavailable
-from sapwood.kernel import replicated, restoring, treelog
+from sapwood.kernel import restoring
 from sapwood.kernel.archiving import park
 from sapwood.kernel.chain import Base, chained, tree_id
 from sapwood.kernel.classes import known
@@ -41,6 +42,7 @@ from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
 from sapwood.storage.walframes import Frames, WalFrames
+from sapwood.timings import Timings
 
 
 @pytest.fixture
@@ -135,10 +137,10 @@ async def test_nothing_follows_a_commit_that_could_not_be_read(node: Node, monke
 
 
 async def test_a_commit_whose_last_part_was_never_stored_is_passed_over(
-    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(treelog, "PART", 8192)
-    monkeypatch.setattr("sapwood.kernel.replicated.MOST_PARTS", 2)
+    node = Node(tmp_path, timings=Timings(log_message_bytes=8192, log_batch=2))
+    node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)
     tail = node.gate.tail(ONE)
@@ -164,21 +166,25 @@ async def test_a_commit_whose_last_part_was_never_stored_is_passed_over(
     assert len(links) == 2
     assert (await node.restored(ONE))["root"] == whole["root"]
     other.close()
+    node.close()
 
 
-async def test_a_base_that_cannot_be_stored_in_one_step_is_not(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_base_that_cannot_be_stored_in_one_step_is_not(tmp_path: Path) -> None:
+    ten_pages = Timings(log_message_bytes=5 * PAGE_SIZE, log_batch=4)  # half a batch
+    node = Node(tmp_path, timings=ten_pages)
+    node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)
     cut = node.gate.cut(ONE)
     tail = await cut.known
     node.commit(ONE, "since")
     await node.kept(ONE)
-    monkeypatch.setattr(treelog, "LARGEST_BASE", 10)
     node.commit(ONE, "x" * 100_000)
     with pytest.raises(Unavailable, match="no snapshot"):
         await node.gate.rebase(ONE, Base("key", b"", tail.sequence, tail.digest), cut)
     await node.kept(ONE)
     assert await node.restored(ONE) == node.images(ONE)
+    node.close()
 
 
 async def test_many_files_that_are_no_more_fit_into_messages(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +345,7 @@ async def one(tmp_path: Path) -> AsyncIterator[OneNode]:
 
 async def add(one: OneNode) -> int:
     stub = await one.node.stub([(known(Troubled), "one")], None)
-    return await asyncio.wait_for(stub.add(), 5)  # type: ignore[attr-defined]
+    return await asyncio.wait_for(stub.add(), patience())  # type: ignore[attr-defined]
 
 
 async def test_a_tree_whose_bringing_was_cancelled_before_it_began_can_be_brought(one: OneNode) -> None:
@@ -376,7 +382,7 @@ async def test_a_shard_is_let_go_of_only_when_its_sleeping_trees_have_said_all(o
     await asyncio.sleep(0.05)
     assert not letting_go.done()
     one.storage.log.is_reachable.set()
-    await asyncio.wait_for(letting_go, 5)
+    await asyncio.wait_for(letting_go, patience())
     assert len(await one.storage.log.alarms([shard_of(TROUBLED)])) == 1
 
 
@@ -433,7 +439,7 @@ async def test_a_lost_tree_that_is_being_put_away_is_not_waited_for(one: OneNode
     ((_, work),) = one.node.putting_away(lambda root: True).values()
     await asyncio.sleep(0.02)
     one.holding.lost([shard_of(TROUBLED)])
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, patience())
     one.storage.log.is_reachable.set()
 
 
@@ -461,13 +467,10 @@ async def test_who_could_not_join_leaves_at_once() -> None:
     owners = Ownership(cast("Any", NoGround()), "a")
     with pytest.raises(Unavailable):
         await owners.join(cast("Any", None))
-    await asyncio.wait_for(owners.leave(), 2)
+    await asyncio.wait_for(owners.leave(patience=3600), patience())
 
 
-async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe, "ASK", 0.0)
-    monkeypatch.setattr(pipe, "LOOK", 0.01)
-    monkeypatch.setattr(pipe, "ABSENCE", 0.0)
+async def test_what_was_sent_after_a_question_may_have_been_heard() -> None:
     sent: list[tuple[bytes, int]] = []
     ended: list[Exception | None] = []
 
@@ -476,7 +479,12 @@ async def test_what_was_sent_after_a_question_may_have_been_heard(monkeypatch: p
             ended.append(exc)
 
     mine = pipe.Pipe(
-        asyncio.get_running_loop(), End(), lambda packet, which: sent.append((packet, which)), 1000, lambda: None
+        asyncio.get_running_loop(),
+        End(),
+        lambda packet, which: sent.append((packet, which)),
+        1000,
+        lambda: None,
+        Timings(pipe_ping_after=0.0, pipe_check_interval=0.01, pipe_absence_timeout=0.0),
     )
     await asyncio.sleep(0.05)
     asked = [which for packet, which in sent if packet[0] == pipe.ASKED]
@@ -509,11 +517,8 @@ async def test_a_segment_without_messages_does_not_make_those_before_it_old() ->
     assert min([key async for key in archive.keys(f"{SEGMENTS}/")]) == segment_key(0, 2)
 
 
-async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replicated, "PROBE", 0.01)
-    node = Node(tmp_path)
+async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(tmp_path: Path) -> None:
+    node = Node(tmp_path, timings=Timings(full_log_interval=0.01))
     node.adopt(ONE)
     database = node.commit(ONE, "kept")
     await node.kept(ONE)
@@ -530,7 +535,7 @@ async def test_a_full_log_undoes_what_it_refused_and_loses_no_shard(
     with pytest.raises(Unavailable, match="The log is full"):
         node.gate.wait(database)  # what is in its files is not what is stored
     node.log.is_full = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience()):
         while node.gate.full is not None:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
     node.close()
@@ -560,9 +565,7 @@ async def test_a_new_base_that_a_full_log_refuses_undoes_nothing(tmp_path: Path)
 async def test_a_log_that_is_full_in_the_middle_of_a_large_commit_leaves_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicated, "MOST_PARTS", 1)
-    monkeypatch.setattr(treelog, "PART", 4 * PAGE_SIZE)
-    node = Node(tmp_path)
+    node = Node(tmp_path, timings=Timings(log_message_bytes=4 * PAGE_SIZE, log_batch=1))
     node.adopt(ONE)
     node.commit(ONE)
     await node.kept(ONE)

@@ -57,6 +57,7 @@ plain: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 def test_plain_data_arrives_equal_whatever_it_is(value: Any) -> None:
     assert copy(Any, value) == value
@@ -64,6 +65,7 @@ def test_plain_data_arrives_equal_whatever_it_is(value: Any) -> None:
     assert copy(list[object], [value]) == [value]
 
 
+@pytest.mark.slow
 @given(plain.filter(lambda value: isinstance(value, list | dict)))
 def test_what_can_change_is_never_the_same_object(value: Any) -> None:
     assert copy(Any, value) is not value

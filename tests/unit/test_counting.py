@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.machine import patience
 from tests.unit.test_gate import HeldFiles
 from tests.unit.test_workers_transport import pair, some_turns
 
@@ -20,7 +20,7 @@ from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.link import WINDOW
 from sapwood.settings import Durability
 from sapwood.testing import running
-from sapwood.web import counting
+from sapwood.timings import Timings
 from sapwood.web.counting import QUEUES, busiest, counted
 from sapwood.web.wire import Wire
 
@@ -71,7 +71,7 @@ def wait_for(event: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while not condition():  # noqa: ASYNC110 - whatever it is, it has no event
             await asyncio.sleep(0.005)
 
@@ -107,13 +107,9 @@ async def test_stored_calls_that_wait_are_counted_lane_by_lane_and_their_tree_is
         holding.let.set()
 
 
-async def test_long_queues_are_counted_only_so_far_and_it_is_said_that_there_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(counting, "MOST_CALLS", 10)
-    monkeypatch.setattr(counting, "MOST_AGENTS", 1)
+async def test_long_queues_are_counted_only_so_far_and_it_is_said_that_there_is_more() -> None:
     holding = Holding()
-    async with running(app(holding)) as world:
+    async with running(app(holding), timings=Timings(counted_calls=10, counted_agents=1)) as world:
         for name in ("a", "b"):
             await (await world.get_agent(CountedClerk, name)).plan(30)
 

@@ -32,6 +32,7 @@ def test_a_second_holder_is_refused_and_told_who_the_first_is(tmp_path: Path) ->
     FolderLock(tmp_path / "data").release()
 
 
+@pytest.mark.slow
 def test_the_lock_ends_with_its_process_however_it_dies(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

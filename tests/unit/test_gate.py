@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 from tests.unit.helpers import a_database
 from tests.unit.test_slices import SliceOwner, write
 
@@ -269,12 +270,12 @@ async def test_a_folder_that_cannot_be_synced_is_an_error_and_the_threads_live_o
     disk.files.refuse = "folder"
     for _ in range(10):
         with pytest.raises(Unavailable, match="names in tree"):
-            await asyncio.wait_for(disk.gate.sync_folder(disk.folder), 5)
+            await asyncio.wait_for(disk.gate.sync_folder(disk.folder), patience())
 
     disk.files.refuse = None
-    await asyncio.wait_for(disk.gate.sync_folder(disk.folder), 5)
+    await asyncio.wait_for(disk.gate.sync_folder(disk.folder), patience())
     disk.commit(a)
-    await asyncio.wait_for(disk.kept(a), 5)
+    await asyncio.wait_for(disk.kept(a), patience())
 
 
 async def test_closing_finishes_the_flush_that_is_under_way(disk: Disk) -> None:

@@ -12,16 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import loops
+from tests.machine import patience
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.errors import Unavailable
-from sapwood.kernel import keeping, stored
 from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
+from sapwood.kernel.keeping import SWEEPER
 from sapwood.kernel.kept import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
 from sapwood.kernel.ports import Entry, Epoch, Record
 from sapwood.kernel.restoring import Read, heal
 from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+from sapwood.timings import DEFAULTS, Timings
 
 ROOT = a_root("one")
 TREE = tree_id(ROOT)
@@ -35,6 +37,8 @@ class World:
         self.archive = MemoryArchive()
         self.epoch = 0
         self.replicas: Copies | None = None
+        self.timings = DEFAULTS
+        """Of the nodes that are made from now on."""
 
     def node(self, name: str, *, park_after: float = 0.0) -> Place:
         """A node that takes the shard; whoever had it is fenced."""
@@ -42,7 +46,15 @@ class World:
 
     def other(self, name: str, *, park_after: float = 0.0) -> Place:
         """A node that owns nothing."""
-        return Place(self.folder / name, self.log, self.archive, {}, park_after=park_after, replicas=self.replicas)
+        return Place(
+            self.folder / name,
+            self.log,
+            self.archive,
+            {},
+            park_after=park_after,
+            replicas=self.replicas,
+            timings=self.timings,
+        )
 
     def taken(self, place: Place) -> Place:
         """Have a node take the shard."""
@@ -125,6 +137,7 @@ async def test_clean_files_wait_for_a_log_that_nobody_leads_and_are_used_then(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.replicas = Copies()
+    world.timings = Timings(log_leader_timeout=-1.0)
     place = world.node("a")
     tree = await place.open(ROOT)
     tree.write("root", 3000, random.Random(1))
@@ -140,13 +153,12 @@ async def test_clean_files_wait_for_a_log_that_nobody_leads_and_are_used_then(
         return await newest(shard, tree)
 
     monkeypatch.setattr(world.replicas, "newest", electing)
-    monkeypatch.setattr(stored, "PATIENCE", -1.0)
     with pytest.raises(Unavailable):
         await place.open(ROOT)
     assert (tree.folder / CLEAN).exists()
 
-    monkeypatch.setattr(stored, "PATIENCE", 30.0)
-    tree = await place.open(ROOT)
+    world.timings = DEFAULTS
+    tree = await world.node("a").open(ROOT)
     assert asked == 4
     assert (tree.folder / "root.db").stat().st_ino == inode
     assert not (tree.folder / CLEAN).exists()
@@ -206,6 +218,7 @@ async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_file
     assert again.rows() == rows
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
@@ -421,8 +434,8 @@ async def test_a_tree_is_put_together_from_copies_none_of_which_is_whole(world: 
     assert (await world.node("c").open(ROOT)).rows() == rows
 
 
-async def test_a_leader_without_the_newest_messages_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "DIFFER", 0.2)
+async def test_a_leader_without_the_newest_messages_is_found_out(world: World) -> None:
+    world.timings = Timings(replica_lag_timeout=0.2)
     rows = await _some(world, 8)
     whole = world.records()
     del world.log._stored[0][5:]
@@ -432,8 +445,8 @@ async def test_a_leader_without_the_newest_messages_is_found_out(world: World, m
     assert world.replicas.distrusted == [SHARD]
 
 
-async def test_a_leader_that_has_not_caught_up_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "DIFFER", 60.0)
+async def test_a_leader_that_has_not_caught_up_yet_is_waited_for(world: World) -> None:
+    world.timings = Timings(replica_lag_timeout=60.0)
     rows = await _some(world, 8)
     whole = list(world.log._stored[0])
     world.replicas = Copies(world.records())
@@ -449,8 +462,7 @@ async def test_a_leader_that_has_not_caught_up_yet_is_waited_for(world: World, m
 async def test_a_log_that_does_not_answer_is_not_taken_for_damaged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "DIFFER", 0.1)
-    monkeypatch.setattr(stored, "PATIENCE", 1.0)
+    world.timings = Timings(replica_lag_timeout=0.1, log_leader_timeout=1.0)
     await _some(world, 8)
     world.replicas = Copies(world.records())
     place = world.node("b")
@@ -657,11 +669,8 @@ async def test_a_tree_that_is_fetched_by_its_old_type_id_is_waited_for(world: Wo
     assert not following.keeper._ahead
 
 
-async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeping, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(keeping, "SMALLEST", 50_000)
+async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(world: World) -> None:
+    world.timings = Timings(snapshot_interval=0.01, snapshot_min_bytes=50_000)
     place = world.node("a", park_after=0.05)
     tree = await place.open(ROOT)
     trees = [tree]
@@ -675,7 +684,7 @@ async def test_a_tree_that_writes_much_and_one_that_rests_are_looked_after(
     assert len(world.records()) < 40
     await place.close(tree)
     trees.clear()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience()):
         while world.records():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     assert (await place.open(ROOT)).rows() == rows
@@ -705,6 +714,7 @@ async def test_old_snapshots_go_when_their_time_has_passed(world: World) -> None
     await world.node("c").open(ROOT)
 
 
+@pytest.mark.slow
 async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it(world: World) -> None:
     place = world.node("a")
     tree = await place.open(ROOT)
@@ -720,14 +730,14 @@ async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it
     assert contents(place.folder_of(ROOT)) == contents(tree.folder)
 
 
-async def test_what_was_handed_over_and_left_behind_is_swept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "SWEEPER", SHARD)
+async def test_what_was_handed_over_and_left_behind_is_swept(world: World) -> None:
     left = handed_key(TREE)
-    monkeypatch.setattr(keeping, "HANDED_FOR", -5.0)  # as if it were later
+    world.timings = Timings(handover_expiry=-5.0)  # as if it were later
     await world.archive.put(left, b"of a node that died")
     place = world.node("a")
-    place.keeper.look_after(list, lambda: [SHARD], 1)
-    async with asyncio.timeout(10):
+    place.owned[SWEEPER] = Epoch(1, world.log.own(SWEEPER))
+    place.keeper.look_after(list, lambda: [SWEEPER], 1)
+    async with asyncio.timeout(patience()):
         while left in world.archive.objects:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.02)
     await place.keeper.close()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from tests.machine import patience
 
 from sapwood import Address, Agent
 from sapwood.kernel.classes import resolve
@@ -106,6 +107,6 @@ async def test_a_client_that_was_let_in_as_its_tree_left_follows_it() -> None:
     socket = Socket("id", ROOT, resolve("MovingCounter"), wire, path="/", query="", headers=cast("Any", {}), user=None)
     conversations = Conversations(cast("Any", node), cast("Any", None), cast("Any", None))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience()):
         with pytest.raises(Leaving):
             await conversations._next(socket, asyncio.Queue[Any]().get, Taken(1, 0, wire))

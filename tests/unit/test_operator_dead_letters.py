@@ -102,6 +102,7 @@ async def test_all_dead_letters_of_all_trees_are_found_and_nobody_is_woken(app: 
         assert not any(tree.actors for tree in world.node.trees.values())
 
 
+@pytest.mark.slow
 async def test_they_are_found_after_a_crash_and_where_the_index_was_lost(app: App, tmp_path: Path) -> None:
     async with running(app) as world:
         operator = await broken(world)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+from tests.machine import patience
+
 OPTIONAL = (
     "starlette",
     "uvicorn",
@@ -19,6 +22,7 @@ OPTIONAL = (
 )
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_and_an_agent_runs_without_any_extra() -> None:
     program = f"""
 import sys
@@ -36,6 +40,8 @@ async def main():
         print(await (await app.get_agent(Alone, "a")).add())
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(), check=False
+    )
 
     assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr

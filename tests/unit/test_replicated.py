@@ -13,23 +13,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import loops
+from tests.machine import patience
 from tests.unit.helpers import a_database
 from tests.unit.test_slices import SliceOwner, write
 
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError, Unavailable
-from sapwood.kernel import treelog
 from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id
 from sapwood.kernel.ports import Commit, Epoch, FencedLog, Record
 from sapwood.kernel.replicated import ReplicatedGate
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.slices import Slices
-from sapwood.kernel.treelog import PART, Tail, alarm_line
+from sapwood.kernel.treelog import Tail, alarm_line
 from sapwood.runtimes.cluster.memory import MemoryLog
 from sapwood.storage.database import Database
 from sapwood.storage.image import PAGE_SIZE
+from sapwood.timings import DEFAULTS, Timings
 
+PART = DEFAULTS.log_message_bytes
 ONE, TWO = Address.root_of("Tree", "one"), Address.root_of("Tree", "two")
 
 
@@ -48,7 +50,13 @@ class Gated(SliceOwner):
 class Node:
     """A gate over a log in memory, with some trees."""
 
-    def __init__(self, folder: Path, log: MemoryLog | None = None, stored: FencedLog | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: MemoryLog | None = None,
+        stored: FencedLog | None = None,
+        timings: Timings = DEFAULTS,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.folder = folder
         self.log = log or MemoryLog()
@@ -66,6 +74,7 @@ class Node:
             fenced=self.lost.extend,
             version="1",
             refused=lambda roots, error: self.refused.extend(roots),
+            timings=timings,
         )
         self.slices: dict[Address, Slices] = {}
         self.databases: dict[tuple[Address, str], Database] = {}
@@ -94,7 +103,7 @@ class Node:
         return database
 
     async def kept(self, root: Address) -> None:
-        await asyncio.wait_for(self.gate.flushed(root), 30)
+        await asyncio.wait_for(self.gate.flushed(root), patience())
 
     async def read(self, root: Address) -> list[Record]:
         return await self.stored.read(shard_of(root), tree_id(root))
@@ -168,7 +177,7 @@ async def test_an_exit_waits_until_the_log_has_what_was_committed(node: Node) ->
     assert node.gate.waiting == 1
 
     node.log.is_reachable.set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, patience())
     assert node.gate.wait(database) is None
     assert node.gate.is_quiet(database)
     assert await node.restored(ONE) == node.images(ONE)
@@ -225,7 +234,7 @@ async def test_waiters_of_an_append_are_not_kept_up_by_what_came_later(node: Nod
     node.log.is_reachable.set()
     await early
     assert not late[0].done()
-    await asyncio.wait_for(late[0], 5)
+    await asyncio.wait_for(late[0], patience())
 
 
 async def test_each_message_follows_the_one_before(node: Node) -> None:
@@ -307,7 +316,7 @@ async def test_a_fenced_tree_fails_whoever_waits_and_the_others_are_stored(node:
 
     with pytest.raises(Unavailable, match="Another node"):
         await one
-    await asyncio.wait_for(two, 5)
+    await asyncio.wait_for(two, patience())
     assert node.lost == [shard_of(ONE)]
     assert len(await node.read(ONE)) == 1
     assert await node.restored(TWO) == node.images(TWO)
@@ -517,8 +526,9 @@ async def test_only_the_last_cut_counts(node: Node) -> None:
     await node.gate.rebase(ONE, Base("key", b"", 1, b""), newest)
 
 
-async def test_too_much_after_a_cut_is_not_kept_for_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(treelog, "KEPT", 20)
+async def test_too_much_after_a_cut_is_not_kept_for_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, timings=Timings(snapshot_max_pages=20))
+    node.adopt(ONE)
     node.commit(ONE)
     cut = node.gate.cut(ONE)
     for _ in range(20):
@@ -534,6 +544,7 @@ async def test_too_much_after_a_cut_is_not_kept_for_it(node: Node, monkeypatch: 
         with pytest.raises(Unavailable, match="cannot be used"):
             await node.gate.rebase(ONE, Base("key", b"", 1, b""), one)
     assert await node.restored(ONE) == node.images(ONE)
+    node.close()
 
 
 async def test_an_abandoned_cut_keeps_nothing(node: Node) -> None:
@@ -570,6 +581,7 @@ def random_steps() -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(kinds, st.integers(0, 3)), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=random_steps(), held=st.booleans())
 def test_the_log_holds_every_tree_as_its_files_do(

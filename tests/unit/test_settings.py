@@ -32,6 +32,7 @@ def test_the_tighter_of_two_limits_wins_in_every_field(one: Limits, other: Limit
         )
 
 
+@pytest.mark.slow
 @given(limits, limits, limits)
 def test_it_does_not_matter_in_which_order_limits_combine(a: Limits, b: Limits, c: Limits) -> None:
     assert a.within(b) == b.within(a)

@@ -19,10 +19,12 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Commit
 from sapwood.kernel.slices import Slices
-from sapwood.storage.database import CHECKPOINT_FRAMES, Database
+from sapwood.storage.database import Database
 from sapwood.storage.image import PAGE_SIZE, empty_image
+from sapwood.timings import DEFAULTS
 
 ROOT = Address.root_of("Tree", "one")
+CHECKPOINT_FRAMES = DEFAULTS.checkpoint_frames
 WAL_HEADER = 32
 FRAME_HEADER = 24
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
@@ -75,6 +76,7 @@ async def in_order(histories: Sequence[WorkflowHistory]) -> AsyncIterator[Workfl
         yield history
 
 
+@pytest.mark.slow
 async def test_every_stored_history_is_gone_on_with_by_this_version() -> None:
     assert {path.stem for path in STORED} >= SCENES
 

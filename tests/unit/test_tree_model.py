@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests import loops
+from tests.machine import patience
 
 from sapwood import Aborted, Agent, App, NotFound, Unavailable
 from sapwood.testing import World, running
@@ -166,7 +167,7 @@ class Tree(RuleBasedStateMachine):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
-            return await asyncio.wait_for(work, 20)
+            return await asyncio.wait_for(work, patience())
 
         return self.runner.run(bounded())
 
@@ -515,6 +516,7 @@ class Tree(RuleBasedStateMachine):
         self.aborted.clear()
 
 
+@pytest.mark.slow
 def test_a_tree_equals_its_model_whatever_happens_to_it() -> None:
     run_state_machine_as_test(
         Tree,

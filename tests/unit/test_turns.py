@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from tests.machine import patience
+
 from sapwood.kernel.waking import Turns
 
 
@@ -56,6 +58,6 @@ async def test_whoever_gives_up_while_waiting_holds_up_nobody() -> None:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.gather(*waiting[1:4])
-    await asyncio.wait_for(asyncio.gather(waiting[0], *waiting[4:]), 5)
+    await asyncio.wait_for(asyncio.gather(waiting[0], *waiting[4:]), patience())
 
     assert crowd.begun == [0, 4, 5]

@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+from tests.machine import patience
 
 from sapwood.web.wire import Wire
 
@@ -78,7 +79,7 @@ async def test_whoever_waits_for_room_is_let_go_when_the_client_is_given_up(peer
 
     wire.send(2, "x" * 70_000)
 
-    await asyncio.wait_for(asyncio.ensure_future(room), 1)
+    await asyncio.wait_for(asyncio.ensure_future(room), patience())
     wire.lost()
     await quiet()
 

@@ -53,6 +53,7 @@ sizes = st.integers(0, 5)
 root_names = st.text(st.characters(min_codepoint=1, exclude_categories=("Cs",)), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), sizes, sizes, st.sampled_from(TYPES), root_names)
 def test_every_root_has_one_owner_of_its_pool_however_many_there_are(
     workers: int, heavy: int, gpu: int, type_: str, name: str

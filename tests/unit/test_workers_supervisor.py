@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sapwood.runtimes.workers import supervisor
 from sapwood.runtimes.workers.placement import Sharing
 from sapwood.runtimes.workers.supervisor import DRAINED, END, READY, Seat, Supervisor
 from sapwood.storage.files import FolderLock
+from sapwood.timings import DEFAULTS, Timings
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no such signals here"),
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def supervise(folder: Path, work: Callable[..., None], workers: int) -> int:
+def supervise(folder: Path, work: Callable[..., None], workers: int, timings: Timings = DEFAULTS) -> int:
     """Run workers, and stop them as soon as all are ready."""
     lock = FolderLock(folder)
     try:
@@ -37,6 +37,7 @@ def supervise(folder: Path, work: Callable[..., None], workers: int) -> int:
             grace=0.2,
             silence=30.0,
             when_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
+            timings=timings,
         ).run()
     finally:
         lock.release()
@@ -68,12 +69,9 @@ def die_once(seat: Seat, folder: str) -> None:
     signal.pause()
 
 
-def test_a_worker_that_hangs_does_not_keep_the_others_from_ending_in_good_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "LAST_WORDS", 1.5)
-
-    assert supervise(tmp_path, stop_but_one, 2) == 0
+@pytest.mark.slow
+def test_a_worker_that_hangs_does_not_keep_the_others_from_ending_in_good_order(tmp_path: Path) -> None:
+    assert supervise(tmp_path, stop_but_one, 2, Timings(worker_exit_timeout=1.5)) == 0
 
     assert (tmp_path / "ended in good order").exists()
 
@@ -89,11 +87,11 @@ def test_what_cannot_be_opened_for_a_worker_is_tried_again(tmp_path: Path, monke
         return made(*args, **kwargs)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(supervisor, "AGAIN", 0.01)
 
-    assert supervise(tmp_path, stop_but_one, 1) == 0
+    assert supervise(tmp_path, stop_but_one, 1, Timings(worker_start_interval=0.01)) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_by_any_signal_is_started_again(tmp_path: Path) -> None:
     assert supervise(tmp_path, die_once, 2) == 0
 

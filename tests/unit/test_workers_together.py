@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.machine import patience
 
 from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
 from sapwood.errors import CallTooDeep, StartCycle
@@ -30,7 +31,7 @@ class Seen:
     """Whom each `Early` calls in its start, by their names."""
 
     async def has(self, entry: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             while entry not in self.log:  # noqa: ASYNC110 - a list tells nobody
                 await asyncio.sleep(0.001)
 
@@ -184,6 +185,7 @@ async def test_agents_of_two_workers_call_each_other_back_and_forth() -> None:
         assert await peer.sum_of(TWO, 100) == sum(range(100))
 
 
+@pytest.mark.slow
 async def test_a_chain_of_calls_is_as_long_as_may_be_however_many_processes_it_crosses() -> None:
     async with two_workers(Seen()) as (app, _):
         peer = await app.get_agent(Peer, ONE)
@@ -202,7 +204,7 @@ async def test_a_call_that_descends_from_a_start_in_another_worker_does_not_wait
         if Part(0, Sharing(2)).is_here(Address.root_of("Host", name))
         != Part(0, Sharing(2)).is_here(Address.root_of("G", f"first {name}"))
     )
-    async with two_workers(seen) as (app, _), asyncio.timeout(30):
+    async with two_workers(seen) as (app, _), asyncio.timeout(patience()):
         greeter = await app.get_agent(Greeter, f"first {apart}")
 
         assert await greeter.who() == f"first {apart}!"
@@ -223,7 +225,7 @@ async def test_agents_of_two_workers_that_wait_for_each_other_s_start_are_refuse
     circle: list[str],
 ) -> None:
     seen = Seen(needs={name: [further] for name, further in zip(circle, circle[1:] + circle[:1], strict=True)})
-    async with asyncio.timeout(30), two_workers(seen) as apps:
+    async with asyncio.timeout(patience()), two_workers(seen) as apps:
         outcomes = await asyncio.gather(*await begun(apps, seen), return_exceptions=True)
 
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -247,7 +249,7 @@ async def test_whoever_gave_up_waiting_for_a_start_at_another_worker_closes_no_c
 async def test_starts_of_two_workers_that_wait_in_no_circle_are_served() -> None:
     last, other = of(0, 1), of(1, 1)
     seen = Seen(needs={ONE: [TWO, last], TWO: [other], other: [last], last: []})
-    async with asyncio.timeout(30), two_workers(seen) as apps:
+    async with asyncio.timeout(patience()), two_workers(seen) as apps:
         agents = await asyncio.gather(*await begun(apps, seen))
 
         assert [await agent.ready() for agent in agents] == list(seen.needs)
@@ -289,7 +291,7 @@ async def test_a_call_that_is_cancelled_from_another_worker_is_no_error_of_its_a
 
 
 async def test_a_call_that_is_cancelled_before_its_agent_is_awake_ends_at_once() -> None:
-    async with two_workers(Seen()) as (app, other), asyncio.timeout(30):
+    async with two_workers(Seen()) as (app, other), asyncio.timeout(patience()):
         peer = await app.get_agent(Peer, TWO)
         for turns in range(12):
             other.node.sleep()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.machine import patience
 
 from sapwood.errors import Crashed, OverLimit, Unavailable
 from sapwood.kernel.crossing import crossing
@@ -20,18 +21,19 @@ from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.framing import HEAD, Gap, Kind, Reader, framed
 from sapwood.runtimes.workers.link import WINDOW, Link
 from sapwood.runtimes.workers.transport import UnixTransport
+from sapwood.timings import DEFAULTS, Timings
 
 
 class Pair:
     """Two workers on one loop: `one` asks, `two` answers."""
 
-    def __init__(self, folder: Path, *, secrets: tuple[str, str] = ("s", "s")) -> None:
+    def __init__(self, folder: Path, *, secrets: tuple[str, str] = ("s", "s"), timings: Timings = DEFAULTS) -> None:
         paths = {"1": folder / "1", "2": folder / "2"}
         self.listening = socket.socket(socket.AF_UNIX)
         self.listening.bind(str(paths["2"]))
         self.listening.listen()
         self._paths, self._secrets = paths, secrets
-        self.one = UnixTransport("1", paths, secrets[0])
+        self.one = UnixTransport("1", paths, secrets[0], timings=timings)
         self.two = self.another()
 
     def another(self) -> UnixTransport:
@@ -216,7 +218,7 @@ async def test_an_error_that_cannot_be_copied_whole_still_arrives_and_holds_up_n
         else:
             waiting.append(exchange)
 
-    async with pair(tmp_path, answer) as both, asyncio.timeout(10):
+    async with pair(tmp_path, answer) as both, asyncio.timeout(patience()):
         beside = await both.one.open("2", "ask", b"wait")
         for message, error in errors.items():
             with pytest.raises(type(error) if message != b"noted" else Crashed, match=str(error)):
@@ -280,7 +282,7 @@ async def test_whoever_is_listened_to_no_more_is_not_held_up(tmp_path: Path) -> 
         exchange = await both.one.open("2", "ask", b"")
         exchange.drop()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             await ended.wait()
 
 
@@ -313,12 +315,12 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
         both.two.answer("ask", lambda message, exchange: exchange.end(message))
         await both.two.listen(both.listening.dup())
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience()):
             assert await (await asking).receive() == b"after"
 
 
 async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both, asyncio.timeout(10):
+    async with pair(tmp_path) as both, asyncio.timeout(patience()):
         assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
         under_way = await both.one.open("2", "ask", bytes(64 * 1024 * 1024))
         asking = asyncio.create_task(both.one.open("2", "ask", b"after"))
@@ -349,15 +351,14 @@ class Unlucky(UnixTransport):
 
 
 async def test_a_worker_that_died_as_soon_as_it_was_reached_is_waited_for_too(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both, asyncio.timeout(10):
+    async with pair(tmp_path) as both, asyncio.timeout(patience()):
         both.one = Unlucky("1", {"2": tmp_path / "2"}, "s")
 
         assert await (await both.one.open("2", "ask", b"said")).receive() == b"said", "nothing was sent to the first"
 
 
-async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.1)
-    both = Pair(tmp_path)
+async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path) -> None:
+    both = Pair(tmp_path, timings=Timings(worker_connect_timeout=0.1))
 
     with pytest.raises(Unavailable, match="Worker 2 does not answer"):
         await both.one.open("2", "ask", b"")
@@ -366,11 +367,8 @@ async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path, m
     both.listening.close()
 
 
-async def test_whoever_does_not_know_the_secret_is_not_listened_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sapwood.runtimes.workers.transport.PATIENCE", 0.2)
-    both = Pair(tmp_path, secrets=("wrong", "right"))
+async def test_whoever_does_not_know_the_secret_is_not_listened_to(tmp_path: Path) -> None:
+    both = Pair(tmp_path, secrets=("wrong", "right"), timings=Timings(worker_connect_timeout=0.2))
     asked: list[bytes] = []
     both.two.answer("ask", lambda message, exchange: asked.append(message))
     await both.two.listen(both.listening.dup())
@@ -413,7 +411,7 @@ def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
         await saying
 
     async def talk_at_once() -> None:
-        async with asyncio.timeout(30), pair(tmp_path, answer) as both:
+        async with asyncio.timeout(patience()), pair(tmp_path, answer) as both:
             await asyncio.gather(*(talk(both, number) for number in range(20)))
 
     tasks: set[asyncio.Task[None]] = set()

@@ -24,9 +24,6 @@ from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as wire
 
-SETTLED = 0.03
-"""Seconds between the last chunk and the end. Sooner, clients keep a continuation as a message of its own, and lose
-the last words before an error."""
 BROKEN_OFF = {"aborted": STOPPED, "error": INTERRUPTED}
 """How turns end before they are complete, and what clients are told of the calls that had not returned."""
 CALL_CUT = "The turn {} before this call returned. It may or may not have had an effect."
@@ -65,7 +62,7 @@ class Ending:
         if row.continues or status in BROKEN_OFF:
             # Only then is anything stored: whoever is interrupted here comes by again.
             await self._actor.leave()
-            await asyncio.sleep(SETTLED)
+            await asyncio.sleep(self._actor.host.timings.turn_end_delay)
             await self._actor.free()
             row = self._record.row(number)
         if status == "waiting":

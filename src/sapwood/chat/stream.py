@@ -23,8 +23,6 @@ from sapwood.runs.kept import SERVED
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 
-GATHERED = 0.03
-"""Seconds for which chunks are gathered before they are stored and sent."""
 SEGMENT = 256
 """Chunks after which they are stored at once."""
 BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
@@ -43,6 +41,7 @@ class ChatStream:
         self._actor = actor
         self._db = actor.database
         self._turns = turns
+        self._flush_delay = actor.host.timings.chunk_flush_delay
         self.active: Row | None = None
         """The turn that streams now."""
         self.owner: Socket | None = None
@@ -147,14 +146,14 @@ class ChatStream:
         if len(self._gathered) >= SEGMENT and not self._db.busy_elsewhere:
             self.flush()
         elif self._timer is None and chunks:
-            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush_if_free)
+            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.flush_if_free)
 
     def flush_if_free(self) -> None:
         """Store what was gathered, and send it; later, if the database is busy elsewhere."""
         try:
             self.flush()
         except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
-            self._timer = self._actor.host.loop.call_later(GATHERED, self.flush_if_free)
+            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.flush_if_free)
 
     def flush(self) -> None:
         """Store what was gathered, and send it."""

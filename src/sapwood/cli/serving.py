@@ -41,6 +41,7 @@ from sapwood.runtimes.workers.placement import Sharing, shared_by
 from sapwood.runtimes.workers.supervisor import CLOSED, WHERE, Seat, Supervisor
 from sapwood.settings import Durability
 from sapwood.storage.files import Files, FolderLock
+from sapwood.timings import DEFAULTS, Timings
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.operator import FILE, OperatorDoor
 from sapwood.web.server import WebSockets, drain
@@ -56,8 +57,6 @@ LAST_ANSWERS = 3.0
 """
 BYTES_PER_CHARACTER = 4
 MOST_WORKERS = 256
-SILENCE = 60.0
-"""Seconds without a word after which a worker is killed, beyond those after which it should have ended itself."""
 BACKLOG = 2048
 NEEDED_BY_ALL = ("sapwood.cli.serving", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto", "uvicorn.loops.auto")
 """What every worker imports. The program that is served is not among it: it may start what cannot be shared."""
@@ -82,6 +81,8 @@ class Options:
     pools: Mapping[str, int] = field(default_factory=dict[str, int])
     cluster: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of a node of a cluster."""
+    timings: Timings = DEFAULTS
+    """Of the process that looks after the workers."""
 
 
 def serve(options: Options) -> None:
@@ -130,10 +131,11 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             folder,
             lock,
             grace=options.grace,
-            silence=app.settings.fatal_slice + SILENCE,
+            silence=app.settings.fatal_slice + options.timings.worker_silence_timeout,
             public=listening,
             imports=NEEDED_BY_ALL,
             when_ready=ready,
+            timings=options.timings,
         )
         code = supervisor.run()
     finally:

@@ -19,11 +19,10 @@ from sapwood.errors import NotFound, Refused, SapwoodError, Unavailable
 from sapwood.kernel.actor import again
 from sapwood.kernel.ports import NotBegun
 from sapwood.kernel.sockets import RESTARTING, SETTLED
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
-ENOUGH_UPTIME = 5.0
-"""Seconds a socket has to last for the next loss to count as the first."""
 LAST_WORDS = 1.0
 """Seconds that what nobody waits for has to leave before the socket is closed."""
 POLICY = 1008
@@ -91,11 +90,13 @@ class Link:
         dial: Callable[[], Awaitable[Socket]],
         listener: Listener,
         delay: Callable[[int], float],
+        timings: Timings = DEFAULTS,
     ) -> None:
         self._address = address
         self._dial = dial
         self._listener = listener
         self._delay = delay
+        self._steady_after = timings.client_steady_after
         self._greeted: Future[Socket] = asyncio.get_running_loop().create_future()
         """The socket to send on; fails when there will be none any more."""
         self._socket: Socket | None = None
@@ -154,7 +155,7 @@ class Link:
                 uptime = await self._live_once(loop)
                 if self.ended:
                     return
-                attempt = 1 if uptime >= ENOUGH_UPTIME else attempt + 1
+                attempt = 1 if uptime >= self._steady_after else attempt + 1
                 delay = self._delay(attempt)
                 log.info("%s is not connected (%s); next attempt in %.1f s", self._address, self.problem, delay)
                 await asyncio.sleep(delay)

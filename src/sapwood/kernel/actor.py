@@ -32,6 +32,7 @@ from sapwood.settings import Limits, Settings
 from sapwood.storage.database import Database, until_free
 from sapwood.storage.migrations import USER, NewerData
 from sapwood.storage.rows import Rows
+from sapwood.timings import Timings
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Host(Protocol):
     clock: Clock
     gate: Gate
     settings: Settings
+    timings: Timings
     deps: object
     sockets: Sockets
     alarms: Alarms

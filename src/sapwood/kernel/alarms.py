@@ -23,6 +23,7 @@ from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.migrations import Schema
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +56,30 @@ def remove_index(path: Path, files: Files) -> None:
 class Alarms:
     """Rings for every tree when it is due; kept in a file of the node's own."""
 
-    def __init__(self, path: Path, *, files: Files, gate: Gate, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: Files,
+        gate: Gate,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        timings: Timings = DEFAULTS,
+    ) -> None:
         self._name = path.name
         self._gate = gate
         self._clock = clock
         self._loop = loop
         self._files = files
         self.database = Database(
-            path, files, self, exists=path.exists(), synced=gate.synced, sql_timeout=60.0, max_bytes=LARGEST
+            path,
+            files,
+            self,
+            exists=path.exists(),
+            synced=gate.synced,
+            sql_timeout=60.0,
+            max_bytes=LARGEST,
+            checkpoint_frames=timings.checkpoint_frames,
         )
         self._whole = False
         self._look: Callable[[Address], None] | None = None

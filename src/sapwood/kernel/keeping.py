@@ -38,20 +38,16 @@ from sapwood.kernel.shards import shard_of
 from sapwood.kernel.stored import Replicas, StoredTrees
 from sapwood.kernel.treelog import Tail
 from sapwood.storage.files import Files
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
-SMALLEST = 1024 * 1024
-"""Bytes of a tree in the log below which no snapshot is made."""
-LOOK_EVERY = 1.0
 AGAIN_AFTER = 30.0
 """Seconds until what failed is tried again."""
 AT_ONCE = 4
 """How many trees are archived at the same time."""
 MOST_AHEAD = 256
 """Of how many trees that others run it is known that their files are here."""
-HANDED_FOR = 3600.0
-"""Seconds after which whoever was handed a tree has taken it, or never will."""
 LEFTOVERS = 600.0
 """Seconds between looks at what is left of trees that were handed over, or destroyed."""
 SWEEPER = 0
@@ -95,6 +91,7 @@ class Keeper:
         history: float = 7 * 86400.0,
         replicas: Replicas | None = None,
         ship: Callable[[int], Shipping] | None = None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         """`ship`: makes what ships one stream; the node that owns the shard of the same number as a stream ships it."""
         self._stored = stored
@@ -105,7 +102,8 @@ class Keeper:
         self._park_after = park_after
         self._history = history
         self._replicas = replicas
-        self.trees = StoredTrees(stored, archive, replicas)
+        self._timings = timings
+        self.trees = StoredTrees(stored, archive, replicas, timings)
         """All trees, also those that other nodes run."""
         self._ship = ship
         self._shipping: dict[int, tuple[Shipping, asyncio.Task[None]]] = {}
@@ -309,7 +307,7 @@ class Keeper:
         self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
     ) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(self._timings.snapshot_interval)
             try:
                 self._look_at_shipping(set(owned()), streams)
                 for one in list(open_trees()):
@@ -344,7 +342,7 @@ class Keeper:
             return
         if tree not in self._live and tail.sequence != self._adopted.get(tree):
             self._do(tree, self._mark(root, tree, tail))
-        elif tail.stored_bytes > SMALLEST:
+        elif tail.stored_bytes > self._timings.snapshot_min_bytes:
             if tail.stored_bytes > size_of(one.folder):
                 self._do(tree, self.snapshot(root))
         elif time.time() - self._begun.get(tree, time.time()) > self._history / 2:
@@ -449,12 +447,12 @@ class Keeper:
 
     async def _sweep(self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]]) -> None:
         while True:
-            await asyncio.sleep(min(max(self._park_after / 4, LOOK_EVERY / 4), 60.0))
+            await asyncio.sleep(min(max(self._park_after / 4, self._timings.snapshot_interval / 4), 60.0))
             try:
                 await self.sweep({tree_id(one.address) for one in open_trees()}, owned())
                 if self._epoch_of(SWEEPER) is not None and asyncio.get_running_loop().time() >= self._next_leftovers:
                     self._next_leftovers = asyncio.get_running_loop().time() + LEFTOVERS
-                    await sweep_handed(self.archive, time.time() - HANDED_FOR)
+                    await sweep_handed(self.archive, time.time() - self._timings.handover_expiry)
                     await sweep_ended(self.archive, time.time() - self._history)
             except SapwoodError as error:
                 log.warning("resting trees could not be parked: %s", error)

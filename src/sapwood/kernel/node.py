@@ -48,6 +48,7 @@ from sapwood.settings import Settings
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.migrations import NewerData
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,10 @@ class Node:
         pool: str = "",
         restarts: int = 0,
         keeper: Keeper | None = None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         self.settings = settings
+        self.timings = timings
         self.folder = folder
         self.clock = clock
         self.files = files
@@ -145,7 +148,9 @@ class Node:
         files.remove(self._stopped_mark)
         if keeper is not None:
             remove_index(folder / alarms_file(part), files)  # it is made from what the shards bring
-        self.alarms = Alarms(folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop)
+        self.alarms = Alarms(
+            folder / alarms_file(part), files=files, gate=gate, clock=clock, loop=self.loop, timings=timings
+        )
         """When its trees have something to do."""
         self.waking = Waking(self)
         self.circles = Circles(self.loop, far, self._awaited_by)

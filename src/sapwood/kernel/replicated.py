@@ -21,17 +21,16 @@ from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.chain import Base, tree_id
 from sapwood.kernel.ports import Commit, Epoch, Fenced, FencedLog, Full, OutOfTouch, settle
 from sapwood.kernel.shards import shard_of
-from sapwood.kernel.treelog import MOST_PARTS, AlarmLine, Cut, Sending, Tail, TreeLog
+from sapwood.kernel.treelog import AlarmLine, Cut, Sending, Tail, TreeLog
 from sapwood.storage.database import Database
 from sapwood.storage.image import empty_image
 from sapwood.storage.walframes import WalFrames, whole_image
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
 TOGETHER = 4096
 """Pages that are sent at once, unless a single tree has more."""
-PROBE = 2.0
-"""Seconds between looks at whether a log that was full has room."""
 TURNS = 3
 """How often the loop may go round before an append leaves, as long as that brings more to send."""
 
@@ -77,6 +76,7 @@ class ReplicatedGate:
         fenced: Callable[[Collection[int]], None],
         version: str,
         refused: Callable[[Collection[Address], Unavailable], None] = lambda roots, error: None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         """`epoch_of`: by which ownership a shard is ours, None: by none. `may_answer`: whether our lease is valid.
 
@@ -95,6 +95,8 @@ class ReplicatedGate:
         self._fenced = fenced
         self._refused = refused
         self._version = version
+        self._timings = timings
+        self._batch = timings.log_batch
         self._trees: dict[str, TreeLog] = {}
         self._files: dict[Database, _File] = {}
         self._streams: dict[int, _Stream] = {}
@@ -245,7 +247,7 @@ class ReplicatedGate:
         """A tree was restored, or is new; what is committed in it follows this."""
         self.drop(root)
         shard = shard_of(root)
-        tree = TreeLog(root, tail, self._log.stream_of(shard), self._epoch_of(shard))
+        tree = TreeLog(root, tail, self._log.stream_of(shard), self._epoch_of(shard), self._timings)
         self._trees[tree.id] = tree
 
     def tail(self, root: Address) -> Tail | None:
@@ -399,7 +401,7 @@ class ReplicatedGate:
             if sending is not None:
                 taken[tree] = sending
                 entries += len(sending.entries)
-                if entries > MOST_PARTS // 2:
+                if entries > self._batch // 2:
                     break
         return taken
 
@@ -435,13 +437,13 @@ class ReplicatedGate:
         entries = [entry for sending in sendings for entry in sending.entries]
         # Those by which it was made, also if a shard was lost since and is ours anew.
         epochs = {sending.shard: sending.epoch for sending in sendings}
-        if len(entries) <= MOST_PARTS:
+        if len(entries) <= self._batch:
             return await self._log.append(entries, epochs)
         # A commit of one tree: parts of it do not count until the last one is there.
         sequences: list[int] = []
-        for at in range(0, len(entries), MOST_PARTS):
+        for at in range(0, len(entries), self._batch):
             try:
-                sequences += await self._log.append(entries[at : at + MOST_PARTS], epochs)
+                sequences += await self._log.append(entries[at : at + self._batch], epochs)
             except Full as error:
                 if not at:
                     raise
@@ -483,7 +485,7 @@ class ReplicatedGate:
     async def _probe(self) -> None:
         """Return when no stream is full any more."""
         while self._full:
-            await asyncio.sleep(PROBE)
+            await asyncio.sleep(self._timings.full_log_interval)
             for stream, (size, _) in list(self._full.items()):
                 try:
                     if await self._log.has_room(stream, size):

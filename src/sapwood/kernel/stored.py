@@ -16,13 +16,9 @@ from sapwood.kernel.kept import MARKS, last_mark
 from sapwood.kernel.ports import Archive, Differ, FencedLog, Record
 from sapwood.kernel.restoring import Read, State, heal, read_tree
 from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.timings import DEFAULTS, Timings
 
-PATIENCE = 30.0
-"""Seconds that a log is waited for which nobody leads."""
 AGAIN, PAUSE = 0.05, 0.2
-DIFFER = 8.0
-"""Seconds that a copy may be ahead of whoever leads before that is no accident: a new leader may still have to apply
-what was agreed on, and an old one that stood still has to hear of the new one."""
 
 
 class Replicas(Protocol):
@@ -44,10 +40,13 @@ class Replicas(Protocol):
 class StoredTrees:
     """All trees of a cluster."""
 
-    def __init__(self, log: FencedLog, archive: Archive, replicas: Replicas | None = None) -> None:
+    def __init__(
+        self, log: FencedLog, archive: Archive, replicas: Replicas | None = None, timings: Timings = DEFAULTS
+    ) -> None:
         self._log = log
         self._archive = archive
         self._replicas = replicas
+        self._timings = timings
 
     async def read(self, shard: int, tree: str) -> State | None:
         """Return a tree as whoever leads the log knows it, unless another copy knows more; None: there is none.
@@ -64,7 +63,7 @@ class StoredTrees:
         if self._replicas is None:
             return await self._log.read(shard, tree, after)
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + self._timings.log_leader_timeout
         differ_since: float | None = None
         while True:
             try:
@@ -84,7 +83,7 @@ class StoredTrees:
                 continue
             if differ_since is None:
                 differ_since = loop.time()
-            elif loop.time() > differ_since + DIFFER:
+            elif loop.time() > differ_since + self._timings.replica_lag_timeout:
                 break
         raise ChainBroken(
             f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."

@@ -105,6 +105,7 @@ class Tree:
                 synced=self.host.gate.synced,
                 sql_timeout=self.host.settings.sql_timeout,
                 max_bytes=limits.database_bytes,
+                checkpoint_frames=self.host.timings.checkpoint_frames,
             )
             if stem == ROOT_STEM:
                 database.beside = self.folder / LABEL

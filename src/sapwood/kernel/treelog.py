@@ -22,17 +22,10 @@ from sapwood.kernel.ports import Entry, Epoch, settle
 from sapwood.kernel.shards import shard_of
 from sapwood.storage.image import PAGE_SIZE
 from sapwood.storage.walframes import Frames
+from sapwood.timings import Timings
 
-PART = 900_000
-"""Bytes of pages in one message; NATS takes a megabyte unless it is told otherwise."""
 NAMES = 1000
 """How many files one message may say to be no more."""
-KEPT = 32768
-"""Pages that are kept beside for a snapshot: 64 MB. If more change before it is done, it was for nothing."""
-MOST_PARTS = 900
-"""How many messages are stored at once; the log takes a thousand."""
-LARGEST_BASE = MOST_PARTS // 2 * (PART // PAGE_SIZE)
-"""Pages that may be stored together with a new base."""
 
 
 class Tail(NamedTuple):
@@ -154,10 +147,10 @@ class Gathered:
             else:
                 mine.take(file.size, file.pages)
 
-    def changes(self) -> list[list[Change]]:
-        """Return what to store, cut into parts; at least one."""
+    def changes(self, most: int) -> list[list[Change]]:
+        """Return what to store, cut into parts of so many pages; at least one."""
         parts: list[list[Change]] = [[]]
-        room = PART // PAGE_SIZE
+        room = most
         for stem, file in self.files.items():
             numbers = sorted(file.pages)
             at, is_new = 0, file.is_new
@@ -169,11 +162,11 @@ class Gathered:
                 if at >= len(numbers):
                     break
                 parts.append([])
-                room = PART // PAGE_SIZE
+                room = most
                 numbers, at = numbers[at:], 0
             if room <= 0:
                 parts.append([])
-                room = PART // PAGE_SIZE
+                room = most
         if len(parts) > 1 and not parts[-1]:
             parts.pop()
         return parts
@@ -222,11 +215,13 @@ class TreeLog:
         "stream",
         "tail",
         "text",
+        "timings",
         "waiters",
     )
 
-    def __init__(self, root: Address, tail: Tail, stream: int, owned: Epoch | None) -> None:
+    def __init__(self, root: Address, tail: Tail, stream: int, owned: Epoch | None, timings: Timings) -> None:
         self.root = root
+        self.timings = timings
         self.owned = owned
         """By which its shard was ours when it was read: by no other may it be written to."""
         self.stream = stream
@@ -285,6 +280,11 @@ class TreeLog:
         gathered = self.closed[0] if self.closed else self.open
         return 0 if gathered is None else gathered.pages
 
+    @property
+    def _largest_base(self) -> int:
+        """Pages that may be stored together with a new base."""
+        return self.timings.log_batch // 2 * (self.timings.log_message_bytes // PAGE_SIZE)
+
     def gathering(self) -> Gathered:
         """Return what the next commit joins."""
         if self.open is None:
@@ -329,7 +329,7 @@ class TreeLog:
         size = 0
         digest, told, up_to = self.tail.digest, (), self.stored
         if gathered is not None:
-            parts = gathered.changes()
+            parts = gathered.changes(self.timings.log_message_bytes // PAGE_SIZE)
             is_fresh = base is not None or is_end
             removed = _cut(sorted(gathered.removed))
             parts = [list[Change]() for _ in removed[1:]] + parts  # so many names leave no room for pages
@@ -369,7 +369,7 @@ class TreeLog:
             self.ending = self.since = self.rebasing = None
             return last, None, True
         gathered: Gathered | None
-        if self.rebasing is not None and self.pages > LARGEST_BASE:
+        if self.rebasing is not None and self.pages > self._largest_base:
             # It would be stored in several steps, and the first takes away what was stored before.
             _refuse([self.rebasing[1]], Unavailable(f"So much is written to {self.root} that no snapshot is made."))
             self.rebasing = self.since = None
@@ -386,7 +386,8 @@ class TreeLog:
             gathered.up_to = max(gathered.up_to, self.stored)
             if self.since is not None and gathered.after is self.since:
                 self.since.merge(gathered)
-                if self.since.pages > KEPT and self.since.count() > KEPT:
+                most = self.timings.snapshot_max_pages
+                if self.since.pages > most and self.since.count() > most:
                     self.since = None
         return gathered, None, False
 

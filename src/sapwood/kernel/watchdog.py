@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from sapwood.address import Address
 from sapwood.clock import Timer, call_in_real_time
+from sapwood.kernel.slice_time import KernelTime, SliceTimer, ThreadTime
 from sapwood.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Watchdog:
         settings: Settings,
         folder: Path,
         running: Callable[[Task[Any]], tuple[Address, str] | None],
+        thread_time: ThreadTime | None = None,
     ) -> None:
         self.histogram: Counter[float] = Counter()
         """How many slow slices there were, by the upper bound of their duration in seconds."""
@@ -93,9 +95,9 @@ class Watchdog:
         self._folder = folder
         self._running = running
         self._loop_thread = threading.get_ident()
-        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._time: ThreadTime = thread_time or KernelTime()
         self._beats = 0
-        self._last_beat = time.monotonic(), self._loop_cpu()
+        self._last_beat = self._time.wall(), self._time.computed()
         """When the heart beat last, and how long the loop's thread had computed then."""
         # A bare lock, held until `stop`: between waking up and looking there must be as little code as can be.
         self._running_on = threading.Lock()
@@ -108,7 +110,7 @@ class Watchdog:
 
     def _beat(self) -> None:
         self._beats += 1
-        self._last_beat = time.monotonic(), self._loop_cpu()
+        self._last_beat = self._time.wall(), self._time.computed()
         self._timer = call_in_real_time(self._loop, BEAT, self._beat)
 
     def stop(self) -> None:
@@ -123,62 +125,32 @@ class Watchdog:
         GIL keeps the watchdog from looking, but many of those let the handlers of signals run.
         """
         when, cpu = self._last_beat
-        computed = self._loop_cpu() - cpu  # on a busy machine that may be far less than the time that has passed
+        computed = self._time.computed() - cpu  # on a busy machine that may be far less than the time that has passed
         task = asyncio.current_task(self._loop)
         if task is not None and computed >= self._settings.slow_slice:
-            self._end(self._name(task, time.monotonic() - when))
+            self._end(self._name(task, self._time.wall() - when))
 
     def _watch(self) -> None:
-        beats, since, suspect, seen = -1, time.monotonic(), None, None
-        last, last_cpu = since, self._loop_cpu()
-        queued: float | None = None
+        timer = SliceTimer(self._time, beat=BEAT, slow=self._settings.slow_slice)
+        seen: SlowSlice | None = None
         while not self._running_on.acquire(timeout=BEAT):
-            task, beat = asyncio.current_task(self._loop), self._beats
-            now, cpu = time.monotonic(), self._loop_cpu()
-            computed = cpu - last_cpu
-            # A machine that stood still is nobody's fault: we are late ourselves, and the loop computed nothing.
-            since += max(0.0, now - last - 2 * BEAT - computed)
-            last, last_cpu = now, cpu
-            if beat != beats or task is not suspect:
-                # Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
+            task = asyncio.current_task(self._loop)
+            if timer.look(task, self._beats):
                 if seen is not None:
-                    self._ended(seen, now - since)
-                # Only a call into C that holds the GIL keeps us from looking while the loop computes, and it
-                # lets us run again the moment it is over.
-                blind = computed >= self._settings.slow_slice and beat - beats <= 1
-                beats, since, suspect, seen = beat, now - computed if blind else now, task, None
-                queued = None
+                    self._ended(seen, timer.previous)
+                seen = None
                 self.ready = True
-                if not blind:
-                    continue
-            else:
-                # Nor is a busy machine anybody's fault: the loop had work to do, and waited for a core. Asked only
-                # now, because reading it lets the loop go on.
-                before, queued = queued, self._loop_queued()
-                since = max(since, now - BEAT) if before is None else since + queued - before
-            lasted = now - since
+            lasted = timer.seconds
             if lasted < self._settings.slow_slice or task is None:
                 continue
             if seen is None:
                 seen = self._name(task, lasted)
                 if seen is not None:
-                    self._report(seen, now)
+                    self._report(seen, time.monotonic())
             if lasted >= self._settings.stuck_slice:
                 self.ready = False
             if lasted >= self._settings.fatal_slice:
                 self._end(self._name(task, lasted))
-
-    def _loop_cpu(self) -> float:
-        """Return how long the loop's thread has computed so far."""
-        clock = getattr(time, "pthread_getcpuclockid", None)
-        return time.clock_gettime(clock(self._loop_thread)) if clock is not None else 0.0
-
-    def _loop_queued(self) -> float:
-        """Return how long the loop's thread has waited for a core so far; 0 where nobody can tell."""
-        try:
-            return int(self._schedule.read_text().split()[1]) / 1e9
-        except (OSError, IndexError, ValueError):
-            return 0.0
 
     def _ended(self, seen: SlowSlice, seconds: float) -> None:
         self.histogram[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1

@@ -23,8 +23,6 @@ ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "
 Depth = Literal["self", "children", "tree"]
 LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}
 """How many levels below the agent its listeners hear of."""
-MOST = 4096
-"""Events that may wait for a listener; one that is slower reads what it missed from where it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,11 @@ class OwnTurn:
 class Ear:
     """One listener. An agent's outbox takes it for a socket, so what it hears has passed the gate, in order."""
 
-    def __init__(self, address: Address, levels: float) -> None:
+    def __init__(self, address: Address, levels: float, most: int) -> None:
         self.address = address
         self.levels = levels
+        self._most = most
+        """Events that may wait for it."""
         self.heard: deque[Event] = deque()
         """What happened since it last was not behind."""
         self.is_behind = True
@@ -76,7 +76,7 @@ class Ear:
         self._waiting: Future[None] | None = None
 
     def send(self, event: Any) -> None:
-        if len(self.heard) >= MOST:
+        if len(self.heard) >= self._most:
             self._miss()
         elif not self.is_behind:
             self.heard.append(event)
@@ -128,7 +128,7 @@ class Feed:
 
     def listen(self, levels: float) -> Ear:
         """Have what happens from now on be heard; whoever listens is behind until it has read what is stored."""
-        ear = Ear(self._actor.address, levels)
+        ear = Ear(self._actor.address, levels, self._actor.host.timings.event_queue)
         self.ears.add(ear)
         return ear
 

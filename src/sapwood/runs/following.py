@@ -36,10 +36,9 @@ log = logging.getLogger(__name__)
 
 GIVEN_AGAIN = 5.0
 """Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
-GRACE = 5.0
-"""Seconds a sub-agent has to stop a run by itself; then it is aborted."""
 PARTS = 10
-"""Parts in which that is waited for: where a thousand stop at once and the loop is late, each part takes longer."""
+"""Parts in which a cancelled run is waited for: where a thousand stop at once and the loop is late, each part takes
+longer."""
 MOST_BACK_OFF = 5.0
 
 
@@ -49,6 +48,7 @@ class Following:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._agent: Any = actor.agent
+        self._cancel_timeout = actor.host.timings.run_cancel_timeout
         self._outcomes = actor.of(Outcomes)
         self._patience = actor.of(Patience)
         self._inputs: dict[str, bytes] = {}
@@ -234,7 +234,9 @@ class Following:
         try:
             if not self._is_wanted(row.id) and followed.stopped is None:
                 # It was stopped before the process ended. It ends by itself once it starts, if that does not take long.
-                await asyncio.wait({getting, followed.stop}, timeout=GRACE, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {getting, followed.stop}, timeout=self._cancel_timeout, return_when=asyncio.FIRST_COMPLETED
+                )
                 if not getting.done() and followed.stopped is None:
                     followed.stop.set_result(self._outcomes.row(row.id).cancelled or UNWANTED)
             await self._patience.while_not_due(followed, getting)
@@ -313,7 +315,7 @@ class Following:
         child.of(Served).cut(followed.row.id, followed.stopped or "")  # it may have begun after it was to stop
         for _ in range(PARTS):
             if not reply.done():
-                await asyncio.wait({reply}, timeout=GRACE / PARTS)
+                await asyncio.wait({reply}, timeout=self._cancel_timeout / PARTS)
         if not reply.done():
             tree.abort(child.address, followed.stopped)
             # What it has begun it has to end, once it wakes and finds that nobody wants it; and it may be opened again.

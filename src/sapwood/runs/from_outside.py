@@ -19,7 +19,7 @@ from sapwood.runs import kept
 from sapwood.runs.contract import RunState
 from sapwood.runs.events import Ear, Feed
 from sapwood.runs.served import Served
-from sapwood.runs.streaming import QUIET, OpenStreams
+from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
 from sapwood.web.errors import INTERNAL, status_of
 from sapwood.wire import remote as wire
@@ -124,7 +124,7 @@ class RunsFromOutside:
         """Yield what happens in the run, from a number on, until it is over."""
         actor = self._actor
         feed, open_streams = actor.of(Feed), actor.host.shared(OpenStreams)
-        bell, waits = Bell(actor.address, 0), None
+        bell, waits = Bell(actor.address, 0, actor.host.timings.event_queue), None
         bell.progress = self._last_progress()
         feed.ears.add(bell)
         open_streams.readers.add(bell)
@@ -146,7 +146,7 @@ class RunsFromOutside:
                 if state.is_over and seq > state.seq:
                     yield wire.Told("end", wire.encoded(state)).encoded()
                     return
-                if waits != state.waits or not await bell.news(QUIET):
+                if waits != state.waits or not await bell.news(actor.host.timings.event_keepalive_interval):
                     waits = state.waits
                     yield wire.Told("quiet", wire.encoded(wire.Quiet(waits))).encoded()
         finally:

@@ -12,14 +12,14 @@ from time import perf_counter
 
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.timings import Timing, Timings
+from sapwood.kernel.histogram import Histogram, Histograms
 from sapwood.settings import Settings
 
 
 class Stop:
     """One Stop, while it is timed."""
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: Histogram) -> None:
         self._timing = timing
         self._began = perf_counter()
         self._open = 1
@@ -52,7 +52,7 @@ def stopping(actor: Actor) -> Generator[None, None, None]:
     if stops.now is not None:
         yield  # it is part of one from above
         return
-    stop = stops.now = Stop(actor.host.shared(Timings).interrupts)
+    stop = stops.now = Stop(actor.host.shared(Histograms).interrupts)
     try:
         yield
     finally:

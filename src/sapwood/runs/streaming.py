@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actor import Actor, Host
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.watching import Watch
 from sapwood.settings import Settings
@@ -21,8 +21,6 @@ from sapwood.wire.helix import Helix
 
 PATH = "/events"
 FORMATS: dict[str, type[wire.Events | Helix]] = {"events": wire.Events, "helix": Helix}
-QUIET = 15.0
-"""Seconds of silence after which a sign of life is sent."""
 
 
 class Reading(Protocol):
@@ -74,18 +72,17 @@ class Watchers:
         watch = Watch(self._actor, depth, request.headers.get("last-event-id") or asked.get("after"))
         media = wire.SSE if wire.SSE in request.headers.get("accept", "") else wire.NDJSON
         return StreamingResponse(
-            _lines(self._actor.host.shared(OpenStreams), watch, FORMATS[format](), media),
+            _lines(self._actor.host, watch, FORMATS[format](), media),
             media_type=media,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
 
-async def _lines(
-    streams: OpenStreams, watch: Watch, projection: wire.Events | Helix, media: str
-) -> AsyncGenerator[bytes, None]:
+async def _lines(host: Host, watch: Watch, projection: wire.Events | Helix, media: str) -> AsyncGenerator[bytes, None]:
+    streams = host.shared(OpenStreams)
     streams.readers.add(watch)
     try:
-        async with aclosing(watch.events_or_silence(QUIET)) as events:
+        async with aclosing(watch.events_or_silence(host.timings.event_keepalive_interval)) as events:
             async for event in events:
                 if event is None:
                     yield wire.QUIET[media]

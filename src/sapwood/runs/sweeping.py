@@ -38,8 +38,6 @@ SLACK = 0.01
 """Which part of its age a run may be kept longer, so that many go together."""
 LONGEST_PAUSE = 86400.0
 """Seconds until to look again, at the latest, at what has to go and is still needed."""
-TOGETHER = 50
-"""How many runs are cleared before everybody else has a turn."""
 AT_WORK = {
     FIBERS: "SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1",
     CALLS: "SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL LIMIT 1",
@@ -203,7 +201,7 @@ class Sweeper:
             " AND type IN (SELECT value FROM json_each(?)) ORDER BY ended_at, number LIMIT ?",
             *after,
             msgspec.json.encode(group.types).decode(),
-            TOGETHER,
+            self._actor.host.timings.run_cleanup_batch,
         )
 
     def _is_needed(self, row: Row) -> bool:

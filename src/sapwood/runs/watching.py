@@ -32,8 +32,6 @@ from sapwood.storage.database import Database, until_free
 
 log = logging.getLogger(__name__)
 
-PER_EVENT = 1024
-"""Characters of a cursor that each event may carry; of a longer one, not every event has it."""
 PAGE = 256
 
 Path = tuple[Step, ...]
@@ -59,6 +57,7 @@ class Watch:
         tree = actor.home
         assert isinstance(tree, Tree)
         self._actor, self._tree = actor, tree
+        self._cursor_chars = actor.host.timings.event_cursor_chars
         self._levels = LEVELS[depth]
         self._top = Node(actor.address.steps, "", actor.stem, actor.database)
         self._cursor = Cursor(actor.address, actor.stem)
@@ -109,7 +108,7 @@ class Watch:
     def _marked(self, event: Event) -> Event:
         """Return an event with where to go on after it."""
         self._without += 1
-        if self._without * PER_EVENT < self._size:
+        if self._without * self._cursor_chars < self._size:
             return event
         cursor = self._cursor.text()
         self._without, self._size = 0, len(cursor)

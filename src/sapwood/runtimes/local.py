@@ -19,6 +19,7 @@ from sapwood.kernel.ports import Directory, Gate, Transport
 from sapwood.runtimes.arranging import ALONE, arrange
 from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
+from sapwood.timings import DEFAULTS, Timings
 
 FILES_PER_DATABASE = 2
 FILES_TO_SYNC = 2
@@ -81,8 +82,10 @@ class LocalRuntime:
         clock: Clock | None = None,
         files: Files | None = None,
         share: Share | None = None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         self._settings = settings
+        self._timings = timings
         self._clock = clock or SystemClock()
         self._files = files or Files()
         self._share = share
@@ -115,6 +118,7 @@ class LocalRuntime:
             part="" if share is None else share.part,
             pool="" if share is None else share.pool,
             restarts=0 if share is None else share.restarts,
+            timings=self._timings,
         )
         if far is not None:
             Answering(node, far)

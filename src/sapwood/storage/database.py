@@ -39,11 +39,10 @@ from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.permitted import is_reserved, no_look, no_use
 from sapwood.storage.rows import Rows, SqlValue
+from sapwood.timings import DEFAULTS
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_FRAMES = 1000
-"""How long the WAL may grow before it is copied into the file: a checkpoint then costs well under 2 ms."""
 PROGRESS_STEPS = 50_000
 NEVER = float("inf")
 READING = ("SELECT", "PRAGMA")
@@ -108,6 +107,7 @@ class Database:
         "_attempt",
         "_beginning",
         "_broken_blocks",
+        "_checkpoint_frames",
         "_connection",
         "_cursor",
         "_deadline",
@@ -140,7 +140,16 @@ class Database:
     )
 
     def __init__(
-        self, path: Path, files: Files, owner: Owner, *, exists: bool, synced: bool, sql_timeout: float, max_bytes: int
+        self,
+        path: Path,
+        files: Files,
+        owner: Owner,
+        *,
+        exists: bool,
+        synced: bool,
+        sql_timeout: float,
+        max_bytes: int,
+        checkpoint_frames: int = DEFAULTS.checkpoint_frames,
     ) -> None:
         self.path = path
         self.exists = exists
@@ -149,6 +158,7 @@ class Database:
         self.let_go = False
         """True once the agent sleeps: whoever wakes it makes another object, and the file can be opened only once."""
         self.max_bytes = max_bytes
+        self._checkpoint_frames = checkpoint_frames
         self.in_transaction = False
         self.busy_elsewhere = False
         """True while `long_sql` runs on another thread; only it may touch the connection then."""
@@ -516,7 +526,7 @@ class Database:
 
     def checkpoint_if_long(self) -> None:
         """Copy the WAL into the file once it has grown long."""
-        if self.frames >= CHECKPOINT_FRAMES and self._connection is not None:
+        if self.frames >= self._checkpoint_frames and self._connection is not None:
             try:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again

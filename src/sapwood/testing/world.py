@@ -24,6 +24,7 @@ from sapwood.storage.files import Files
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dead
 from sapwood.testing.loop import VirtualLoop, until
+from sapwood.timings import DEFAULTS, Timings
 
 A = TypeVar("A", bound=Agent[Any])
 
@@ -40,7 +41,7 @@ ENDLESS = 5.0
 class World:
     """A running app, and what a test may do to it."""
 
-    def __init__(self, app: App, settings: Settings, *, slow_slices: str) -> None:
+    def __init__(self, app: App, settings: Settings, *, slow_slices: str, timings: Timings = DEFAULTS) -> None:
         self.clock = FakeClock()
         """The clock of the app; it stands still until the test moves it."""
         self.clock.settled = self.settled
@@ -50,6 +51,7 @@ class World:
         """What held up the loop so far; unless the test empties it, it fails at the end."""
         self.settings = settings
         """The app's settings, with what `running` changed."""
+        self.timings = timings
         self._given = app
         self._slow_slices = slow_slices
         self.app = app
@@ -57,7 +59,7 @@ class World:
 
     async def start(self) -> None:
         self.points = CrashPoints()
-        runtime = _Runtime(self.settings, self.clock, self.points)
+        runtime = _Runtime(self.settings, self.clock, self.points, self.timings)
         self.app = App(
             agents=self._given.agents,
             deps=self._given.deps,
@@ -200,8 +202,8 @@ class World:
 
 
 class _Runtime(LocalRuntime):
-    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints) -> None:
-        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()))
+    def __init__(self, settings: Settings, clock: FakeClock, points: CrashPoints, timings: Timings) -> None:
+        super().__init__(settings, clock=clock, files=CountingFiles(points, Files()), timings=timings)
         self._points = points
 
     def make_gate(self) -> Gate:
@@ -214,22 +216,26 @@ SLOW = 0.5
 
 
 @asynccontextmanager
-async def running(app: App, *, slow_slices: str = "fail", **settings: Any) -> AsyncGenerator[World, None]:
+async def running(
+    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
+) -> AsyncGenerator[World, None]:
     """Run an app for a test: a new data folder, a clock that stands still, in-place changes of state refused.
 
     Code that holds up the loop for half a second fails the test, unless `slow_slices="allow"`.
     Further keyword arguments replace single settings of the app.
     """
-    async with lived(World, app, slow_slices, settings) as world:
+    async with lived(World, app, slow_slices, settings, timings) as world:
         yield world
 
 
 @asynccontextmanager
-async def lived(kind: type[W], app: App, slow_slices: str, settings: dict[str, Any]) -> AsyncGenerator[W, None]:
+async def lived(
+    kind: type[W], app: App, slow_slices: str, settings: dict[str, Any], timings: Timings = DEFAULTS
+) -> AsyncGenerator[W, None]:
     """Run an app in a world of this kind, as `running` does."""
     with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
         changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
-        world = kind(app, changed, slow_slices=slow_slices)
+        world = kind(app, changed, slow_slices=slow_slices, timings=timings)
         await world.start()
         try:
             yield world

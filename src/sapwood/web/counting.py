@@ -23,10 +23,6 @@ from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 CALLS = Schema("sapwood.capabilities", "calls")
-MOST_AGENTS = 200
-"""Of so many agents the calls that wait are counted in one look."""
-MOST_CALLS = 1000
-"""And so many of each, at most."""
 QUEUES = {
     "due": "trees that have something to do by now, what is under way included",
     "waking": "agents that are being woken for it",
@@ -161,7 +157,7 @@ def busiest(node: Node, most: int) -> list[Busy]:
         {*calls, *sockets},
         key=lambda root: (-calls.get(root, 0) - pace.get(root, 0.0), -sockets[root], -done.get(root, 0), str(root)),
     )
-    left = [MOST_AGENTS]
+    left = [node.timings.counted_agents]
     shown: list[Busy] = []
     for root in found[:most]:
         tree = node.trees.get(root)
@@ -195,7 +191,7 @@ class Pace:
 
 def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
     """Return how many stored calls are due or wait in a lane, and whether that was all."""
-    count, more = 0, False
+    count, more, most = 0, False, tree.host.timings.counted_calls
     for actor in tree.actors.values():
         database = actor.database
         if not database.is_open or database.busy_elsewhere or not database.has(CALLS):
@@ -203,17 +199,17 @@ def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
         if left[0] <= 0:
             return count, True
         left[0] -= 1
-        found = _waiting_in(database, tree.host.clock.now())
-        count, more = count + found, more or found >= MOST_CALLS
+        found = _waiting_in(database, tree.host.clock.now(), most)
+        count, more = count + found, more or found >= most
     return count, more
 
 
-def _waiting_in(database: Database, now: float) -> int:
+def _waiting_in(database: Database, now: float, most: int) -> int:
     ((count,),) = database.execute(
         "SELECT count(*) FROM (SELECT 1 FROM sapwood_calls WHERE due_at <= ?1"
         " UNION ALL SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL AND due_at IS NULL LIMIT ?2)",
         now,
-        MOST_CALLS,
+        most,
     )
     return count
 

@@ -45,8 +45,6 @@ access = logging.getLogger("sapwood.access")
 
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log that clients have to come again."""
-FAREWELL = 10.0
-"""Seconds that a client is given to take what we closed its socket with."""
 BELOW = "Sub-agent connection"
 
 
@@ -481,7 +479,7 @@ class Door:
     def _end_soon(self, patience: asyncio.Timeout) -> None:
         # Whoever does not read does not take our close either.
         with contextlib.suppress(RuntimeError):  # it has ended already
-            patience.reschedule(self._node.loop.time() + FAREWELL)
+            patience.reschedule(self._node.loop.time() + self._node.timings.socket_close_timeout)
 
     def _log(self, what: str, error: BaseException, scope: Scope) -> None:
         if isinstance(error, Unavailable):  # nobody's mistake: it stops, or somebody it needs is not there

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
+from sapwood.kernel.histogram import Histograms
 from sapwood.kernel.node import Node
-from sapwood.kernel.timings import Timings
 from sapwood.web.counting import counted
 
 prometheus: Any
@@ -75,7 +75,7 @@ class Metrics:
             slowest.add_metric([method], seconds)
         yield slow
         yield slowest
-        stops = self._node.shared(Timings).interrupts
+        stops = self._node.shared(Histograms).interrupts
         yield family.HistogramMetricFamily(
             "sapwood_interrupt_seconds",
             "From a Stop to the end of the last request to a model that it stopped.",

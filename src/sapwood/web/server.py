@@ -26,8 +26,6 @@ from websockets.http11 import Request
 from sapwood.web.asgi import DRAIN
 
 LOOK = 0.005
-LINGER = 5.0
-"""Seconds that a closing connection has to write what waits."""
 RESET = struct.pack("ii", 1, 0)
 """Closing it drops what waits in the kernel too, and the other side is told that it was cut off."""
 
@@ -87,6 +85,8 @@ class Gathering:
 class WebSockets(WebSocketsSansIOProtocol):
     """One connection; for `uvicorn.Config(ws=…)`."""
 
+    linger = 5.0
+    """Seconds that a closing connection has to write what waits."""
     _end: TimerHandle | None = None
     _is_ending = False
     _may_drain = False
@@ -151,7 +151,7 @@ class WebSockets(WebSocketsSansIOProtocol):
             return
         # A client that was told has some time of uvicorn's to say that it heard.
         polite = self.close_timeout if self.close_timer is not None else 0.0
-        self._end = self.loop.call_later(polite + LINGER, self._cut)
+        self._end = self.loop.call_later(polite + self.linger, self._cut)
 
     def _cut(self) -> None:
         connection = self.transport.get_extra_info("socket")

@@ -16,13 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.cancelling import cancel_all
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 30.0
-"""Seconds in which one of the servers is reached."""
-HURRY = 5.0
-"""The same, if somebody waits for it at a terminal."""
 SCHEMES = ("nats", "tls", "ws", "wss")
 REFUSED = "authorization violation"
 DENIED = "permissions violation"
@@ -43,7 +40,7 @@ LOOK = 0.25
 """Seconds between looks at whether anything comes at all."""
 
 
-async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
+async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: Timings = DEFAULTS) -> Any:
     """Return a connection to any of these servers, which comes back by itself however long they are gone.
 
     The first of them that names a user and a password names them for all: servers tell of each other without.
@@ -111,7 +108,7 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False) -> Any:
         )
     )
     try:
-        async with asyncio.timeout(HURRY if in_hurry else PATIENCE):
+        async with asyncio.timeout(timings.nats_interactive_timeout if in_hurry else timings.nats_connect_timeout):
             await asyncio.shield(dialling)
         is_new = False
         return connection

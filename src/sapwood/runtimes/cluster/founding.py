@@ -21,26 +21,23 @@ from sapwood.runtimes.cluster.connecting import (
     go_elsewhere,
     reason_of,
 )
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
 DUPLICATES = 120
 """Seconds during which the same message is stored once. Nobody may try for longer."""
-ANSWER = 10.0
-"""Seconds that a server is given to answer."""
 NO_PLACE = 10005
 TOO_MANY_STREAMS = 10026
-NO_ROOM = 15.0
-"""Seconds for which servers may say that they have no room for a stream: it does not come by waiting."""
 ROOM_TAKEN = 0.9
 """How much of its room a stream may have taken that had no limit until now."""
 
 
-async def found(connection: Any, cluster: str, wished: Layout) -> Names:
+async def found(connection: Any, cluster: str, wished: Layout, *, timings: Timings = DEFAULTS) -> Names:
     """Return how the cluster is cut; found it as wished if nobody has, and make its streams."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
-    streams = connection.jetstream(timeout=ANSWER)
+    streams = connection.jetstream(timeout=timings.nats_answer_timeout)
     first = Names(cluster, wished)
     members = StreamConfig(
         name=first.members,
@@ -51,9 +48,9 @@ async def found(connection: Any, cluster: str, wished: Layout) -> Names:
         allow_direct=True,
         allow_msg_ttl=True,
     )
-    trouble = _Trouble(connection)
+    trouble = _Trouble(connection, timings)
     await _make(streams, members, trouble)
-    layout = await said_first(connection, first.members, first.setup, msgspec.json.encode(wished))
+    layout = await said_first(connection, first.members, first.setup, msgspec.json.encode(wished), timings)
     names = Names(cluster, msgspec.json.decode(layout, type=Layout))
     room = await _room(connection)
     logs = [
@@ -109,8 +106,9 @@ async def _widen(streams: Any, found: Any, room: int) -> None:
 class _Trouble:
     """What servers say that make no stream. All streams meet the same: it is told once."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, timings: Timings) -> None:
         self.connection = connection
+        self._timings = timings
         self._told: set[str] = set()
         self._since: float | None = None
         self._met = asyncio.get_running_loop().time()
@@ -118,8 +116,9 @@ class _Trouble:
 
     async def leave(self) -> None:
         """Go to another server: the one we met takes questions, and does not answer them."""
-        if self.connection.is_connected and asyncio.get_running_loop().time() > self._met + ANSWER:
-            self._met = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if self.connection.is_connected and now > self._met + self._timings.nats_answer_timeout:
+            self._met = now
             await go_elsewhere(self.connection)
 
     def is_hopeless(self, error: Exception) -> bool:
@@ -132,7 +131,7 @@ class _Trouble:
         if text not in self._told:
             self._told.add(text)
             log.warning("NATS has no room for the streams of the cluster: %s. %s", text, _hint(error))
-        return now - self._since > NO_ROOM
+        return now - self._since > self._timings.nats_no_room_timeout
 
 
 def is_room(error: Exception) -> bool:
@@ -184,12 +183,12 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             await asyncio.sleep(0.2)
 
 
-async def said_first(connection: Any, stream: str, subject: str, wished: bytes) -> bytes:
+async def said_first(connection: Any, stream: str, subject: str, wished: bytes, timings: Timings = DEFAULTS) -> bytes:
     """Say something unless somebody has; return what was said first."""
     import nats.errors
     import nats.js.errors
 
-    streams = connection.jetstream(timeout=ANSWER)
+    streams = connection.jetstream(timeout=timings.nats_answer_timeout)
     end = asyncio.get_running_loop().time() + ELECTION
     while True:
         try:

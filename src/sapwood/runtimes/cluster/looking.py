@@ -121,8 +121,18 @@ class Seen(msgspec.Struct, frozen=True):
     """What somebody should look at."""
 
 
-async def look(connection: Any, cluster: str, *, archive: Archive | None = None, monitors: Sequence[str] = ()) -> Seen:
-    """Look at a cluster; `monitors`: where its servers tell about themselves, if that may be asked."""
+async def look(
+    connection: Any,
+    cluster: str,
+    *,
+    archive: Archive | None = None,
+    monitors: Sequence[str] = (),
+    expiry: float = LEASE + MARGIN,
+) -> Seen:
+    """Look at a cluster; `monitors`: where its servers tell about themselves, if that may be asked.
+
+    `expiry`: seconds after its last renewal at which a node counts as gone.
+    """
     names = await names_of(connection, cluster)
     every = range(names.layout.streams * names.layout.cells)
     owners = {
@@ -131,7 +141,7 @@ async def look(connection: Any, cluster: str, *, archive: Archive | None = None,
         for shard, owner in found.items()
         if owner.node
     }
-    leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()))
+    leases, nodes = await _nodes(connection, names, Counter(owner.node for owner in owners.values()), expiry)
     streams, told = await _streams(connection, names, every, monitors)
     servers = [server for server in map(_server, told.values()) if server]
     if archive is not None:
@@ -174,7 +184,9 @@ async def owners_of(connection: Any, names: Names, stream: int) -> dict[int, Own
     return {of[message.headers["Nats-Subject"]]: decode(message.data) for message in found}
 
 
-async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tuple[dict[str, NodeLease], list[Node]]:
+async def _nodes(
+    connection: Any, names: Names, shards: Mapping[str, int], expiry: float
+) -> tuple[dict[str, NodeLease], list[Node]]:
     stored = await last_of(connection, names.members, [names.lease("*")], at_most=AT_ONCE)
     try:  # by the clock that the leases were stored by
         now = _time((await ask(connection, names.members))["ts"])
@@ -186,7 +198,7 @@ async def _nodes(connection: Any, names: Names, shards: Mapping[str, int]) -> tu
         lease = msgspec.msgpack.decode(message.data, type=NodeLease)
         leases[lease.node] = lease
         renewed = max(now - _time(message.headers["Nats-Time-Stamp"]), 0.0)
-        alive, leaving = renewed < LEASE + MARGIN and lease.state != "left", lease.state == "leaving"
+        alive, leaving = renewed < expiry and lease.state != "left", lease.state == "leaving"
         owned = shards.get(lease.node, 0)
         if alive or owned:  # one that left, or was gone for good, is no news
             refused = bool(lease.figures.get("full")) and alive

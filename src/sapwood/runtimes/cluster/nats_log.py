@@ -23,6 +23,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Differ, Entry, Epoch, Fenced, Full, Record
 from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, is_full
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +36,13 @@ STORED_BEFORE = 10201
 """Some of a batch is stored: as it is stored whole or not at all, all of it is."""
 NOTHING_THERE = 404
 
-PATIENCE = 90.0
-"""Seconds to go on trying; well within the time for which the log knows which ids it has stored."""
 READING = 30.0
 """Seconds to go on trying to read."""
 BEHIND, SIGHTINGS = 5.0, 5
 """Seconds that a replica may be behind its leader before that is no accident, and how often it has to be seen to be."""
-ATTEMPT, ATTEMPT_AT_MOST = 3.0, 25.0
-"""Seconds to wait for an answer, and one more for every so many bytes; with it, patience is still short enough."""
-BYTES_A_SECOND = 4_000_000
+BYTES_A_SECOND, LONGEST_ATTEMPT = 4_000_000, 25.0
+"""Bytes of an append for which its answer is waited for one second longer, and the seconds for the largest: so the
+last attempt ends while the log still knows the ids it stored."""
 AGAIN, AGAIN_AT_MOST = 0.02, 0.5
 """Seconds between two attempts: at first, and later."""
 COMPLAIN = 5.0
@@ -54,11 +53,6 @@ FULL_FOR = 15.0
 READ_AT_ONCE, BYTES_AT_ONCE = 256, 16 << 20
 AT_ONCE = 16
 """How many questions are under way together."""
-MANY_SHARDS = 64
-"""From how many shards of one stream on all of it is asked for."""
-LINES_AT_ONCE = 1000
-CLEAN_AFTER = 5.0
-"""Seconds after which an alarm's empty line is removed: another one may replace it before."""
 
 
 class _Error(msgspec.Struct):
@@ -133,9 +127,10 @@ class _Trying:
 class NatsLog:
     """A `FencedLog` in the streams of a cluster."""
 
-    def __init__(self, connection: Any, names: Names) -> None:
+    def __init__(self, connection: Any, names: Names, *, timings: Timings = DEFAULTS) -> None:
         self._connection = connection
         self._names = names
+        self._timings = timings
         self._to_clean: dict[str, tuple[int, int]] = {}
         """Empty lines of the index of alarms: by subject the stream, and the place up to which it can go."""
         self._timer: asyncio.TimerHandle | None = None
@@ -160,8 +155,8 @@ class NatsLog:
         stream = self.stream_of(entries[0].shard)
         in_doubt = False
         size = sum(len(entry.data) for entry in entries)
-        timeout = min(ATTEMPT + size / BYTES_A_SECOND, ATTEMPT_AT_MOST)
-        trying = _Trying(f"{len(entries)} messages", PATIENCE)
+        timeout = min(self._timings.log_attempt_timeout + size / BYTES_A_SECOND, LONGEST_ATTEMPT)
+        trying = _Trying(f"{len(entries)} messages", self._timings.log_append_timeout)
         while True:
             answer = await self._attempt(messages, timeout)
             if isinstance(answer, _Answer):
@@ -301,7 +296,9 @@ class NatsLog:
         while True:
             try:
                 reply = await self._connection.request(
-                    f"$JS.API.{what}.{self._names.stream(stream)}", _question(question), timeout=ATTEMPT
+                    f"$JS.API.{what}.{self._names.stream(stream)}",
+                    _question(question),
+                    timeout=self._timings.log_attempt_timeout,
                 )
                 answer = _answer(reply.data)
                 if answer.error is None or answer.error.code == NOTHING_THERE:
@@ -360,7 +357,8 @@ class NatsLog:
     async def _page(self, stream: int, question: Mapping[str, object]) -> tuple[list[tuple[str, int, bytes]], int, int]:
         """Return what one question is answered with, how much is left, and up to where the replica looked."""
         subject = f"$JS.API.DIRECT.GET.{self._names.stream(stream)}"
-        *messages, end = await all_answers(self._connection, subject, _question(question), ATTEMPT)
+        timeout = self._timings.log_attempt_timeout
+        *messages, end = await all_answers(self._connection, subject, _question(question), timeout)
         found = [(one.headers["Nats-Subject"], int(one.headers["Nats-Sequence"]), one.data) for one in messages]
         match end.headers["Status"]:
             case "404":
@@ -393,8 +391,8 @@ class NatsLog:
             if not counted:
                 return []
             last = await self._state(stream)
-            question = {"multi_last": [subject], "batch": LINES_AT_ONCE}
-            if len(counted) > LINES_AT_ONCE:
+            question = {"multi_last": [subject], "batch": self._timings.alarm_page}
+            if len(counted) > self._timings.alarm_page:
                 break
             try:
                 found, up_to = await self._get(stream, question, 0)
@@ -432,7 +430,7 @@ class NatsLog:
             by_stream.setdefault(self.stream_of(shard), []).append(shard)
         questions: list[tuple[int, str]] = []
         for stream, some in by_stream.items():
-            if len(some) > MANY_SHARDS:
+            if len(some) > self._timings.whole_stream_shards:
                 *begin, _, kind, _ = subject_of(some[0], "*").split(".")
                 questions.append((stream, ".".join([*begin, "*", kind, "*"])))
             else:
@@ -470,7 +468,7 @@ class NatsLog:
     def _clean_later(self, subject: str, stream: int, place: int) -> None:
         self._to_clean[subject] = stream, place
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CLEAN_AFTER, self._clean)
+            self._timer = asyncio.get_running_loop().call_later(self._timings.alarm_cleanup_delay, self._clean)
 
     def _clean(self) -> None:
         self._timer = None

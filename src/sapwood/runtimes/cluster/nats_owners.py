@@ -30,6 +30,7 @@ from sapwood.runtimes.cluster.cells import Names
 from sapwood.runtimes.cluster.connecting import WRONG_SEQUENCE, all_answers, answers, go_elsewhere, heard, is_full
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.owners import Owner, decode, encode
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,6 @@ HEARD = 1.0
 """Seconds that somebody has to answer who is there."""
 BATCH = 500
 """Messages in one batch; the servers take 1000."""
-REMEMBERED = "10m"
-"""How long a lease is kept that nobody renews: names of nodes may be new ones at every start."""
-LEASES_AT_ONCE = 1000
 STORED_BEFORE = 10201
 NOT_FOUND = 10037
 SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
@@ -148,10 +146,11 @@ class _Refused(Exception):
 class NatsOwners:
     """Leases and owners in a cluster's streams."""
 
-    def __init__(self, connection: Any, names: Names, node: str) -> None:
+    def __init__(self, connection: Any, names: Names, node: str, *, timings: Timings = DEFAULTS) -> None:
         self._connection = connection
         self._names = names
         self._node = node
+        self._timings = timings
         self._seen = [0] * (names.layout.streams * names.layout.cells)
         """Of each stream, the place up to which no owner message is unknown."""
         self._found: dict[int, Held] = {}
@@ -165,7 +164,11 @@ class NatsOwners:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def renew(self, lease: NodeLease, after: int) -> int | None:
-        headers = {SEQUENCE: str(after), "Nats-Msg-Id": f"{self._life}.lease.{lease.beat}", "Nats-TTL": REMEMBERED}
+        headers = {
+            SEQUENCE: str(after),
+            "Nats-Msg-Id": f"{self._life}.lease.{lease.beat}",
+            "Nats-TTL": f"{self._timings.lease_retention}s",
+        }
         try:
             answer = await self._publish(self._names.lease(lease.node), msgspec.msgpack.encode(lease), headers)
         except _Refused as refusal:
@@ -182,14 +185,14 @@ class NatsOwners:
 
     async def leases(self) -> dict[str, NodeLease]:
         leases: dict[str, NodeLease] = {}
-        wanted = {"next_by_subj": self._names.lease("*"), "batch": LEASES_AT_ONCE}
+        wanted = {"next_by_subj": self._names.lease("*"), "batch": self._timings.lease_page}
         last = 0
         while True:  # one that is renewed meanwhile has a later place
             some = await self._get_many(self._names.members, {**wanted, "seq": last + 1})
             for _, _, data in some:
                 lease = msgspec.msgpack.decode(data, type=NodeLease)
                 leases[lease.node] = lease
-            if len(some) < LEASES_AT_ONCE:
+            if len(some) < self._timings.lease_page:
                 return leases
             last = some[-1][0]
 

@@ -18,26 +18,14 @@ from struct import Struct
 from typing import Any
 
 from sapwood.runtimes.workers.framing import Unheard
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
 HEAD = Struct(">BQQ")
 """Its kind, its number, and the number of the last packet that came from the other end without a gap."""
-LOOK = 0.25
-"""Seconds between two looks at whether something is missing."""
-ASK = 1.0
-"""Seconds of silence after which the other end is asked whether it is there."""
-SILENCE = 5.0
-"""Seconds of silence after which it is not."""
-ABSENCE = 2.0
-"""Seconds that nobody may listen at the other end: it may be on its way from one NATS server to another."""
 UNSAID = 64 * 1024
 """Bytes that may come before the other end is told that they did."""
-SOON = 0.02
-"""Seconds after which it is told at the latest."""
-HIGH = 4 * 1024 * 1024
-"""Bytes that may be on their way before nobody should write more."""
-LOW = HIGH // 4
 NOTHING = 1 << 63
 """In place of the number of a packet."""
 
@@ -76,9 +64,13 @@ class Pipe(asyncio.Transport):
         publish: Callable[[bytes, int], None],
         largest: int,
         forget: Callable[[], None],
+        timings: Timings = DEFAULTS,
     ) -> None:
         super().__init__()
         self._loop = loop
+        self._timings = timings
+        self._high, self._low = timings.pipe_high_water, timings.pipe_low_water
+        self._ack_delay = timings.pipe_ack_delay
         self._protocol = protocol
         self._publish = publish
         """Sends a packet. With a number: `nobody` is to be called with it if nobody listens there."""
@@ -103,7 +95,7 @@ class Pipe(asyncio.Transport):
         self._heard = self._looked = loop.time()
         self._progress = self._heard
         """When the other end last said that something came, or nothing was on its way."""
-        self._look = loop.call_later(LOOK, self._look_after)
+        self._look = loop.call_later(timings.pipe_check_interval, self._look_after)
         protocol.connection_made(self)
 
     # What a protocol asks of its transport.
@@ -161,7 +153,7 @@ class Pipe(asyncio.Transport):
                 if self._unsaid >= UNSAID:
                     self._say(TAKEN, number)
                 elif self._told is None:
-                    self._told = self._loop.call_later(SOON, self._tell)
+                    self._told = self._loop.call_later(self._ack_delay, self._tell)
                 self._protocol.data_received(packet[_HEAD:])
             elif number <= self._taken:
                 self._say(TAKEN, self._taken)  # it was told so once, and did not hear it
@@ -195,7 +187,7 @@ class Pipe(asyncio.Transport):
         while kept and kept[0][0] <= taken:
             self._bytes -= len(kept.popleft()[1])
         self._progress = self._heard
-        if self._full and self._bytes <= LOW:
+        if self._full and self._bytes <= self._low:
             self._full = False
             self._protocol.resume_writing()
         if self._closing and not kept:
@@ -213,7 +205,7 @@ class Pipe(asyncio.Transport):
             self._told.cancel()
             self._told = None
         self._publish(_pack(DATA, number, self._taken) + data, number if first else 0)
-        if self._bytes > HIGH and not self._full:
+        if self._bytes > self._high and not self._full:
             self._full = True
             self._protocol.pause_writing()
 
@@ -234,19 +226,20 @@ class Pipe(asyncio.Transport):
         self._publish(_pack(kind, number, self._taken), NOTHING if kind == ASKED else 0)
 
     def _look_after(self) -> None:
-        now = self._loop.time()
-        self._look = self._loop.call_later(LOOK, self._look_after)
-        if now - self._looked > 4 * LOOK:
+        now, timings = self._loop.time(), self._timings
+        check = timings.pipe_check_interval
+        self._look = self._loop.call_later(check, self._look_after)
+        if now - self._looked > 4 * check:
             # It was this node that stood still: what the others said meanwhile is yet to be read.
             self._heard = self._progress = now
             self._absent = None
         self._looked = now
         self._missed = 0
-        if self._absent is not None and now - self._absent[1] > ABSENCE:
+        if self._absent is not None and now - self._absent[1] > timings.pipe_absence_timeout:
             self._give_up(self._absent[0])
-        elif now - self._heard > SILENCE:
+        elif now - self._heard > timings.pipe_timeout:
             self._end(None)
-        elif (self._kept and now - self._progress > LOOK) or now - self._heard > ASK:
+        elif (self._kept and now - self._progress > check) or now - self._heard > timings.pipe_ping_after:
             self._say(ASKED, self._sent)
 
     def _end(self, error: Exception | None, *, silent: bool = False) -> None:

@@ -32,6 +32,7 @@ from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.storage.migrations import framework
+from sapwood.timings import DEFAULTS, Timings
 
 HOST_LETTERS = 40
 PACKAGES = ("nats", "obstore")
@@ -69,6 +70,7 @@ def make_member(
     ship: Callable[[int], Shipping] | None = None,
     keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
+    timings: Timings = DEFAULTS,
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
@@ -84,6 +86,7 @@ def make_member(
         fenced=ways.fenced,
         version=program(),
         refused=refused,
+        timings=timings,
     )
     keeper = Keeper(
         log,
@@ -95,6 +98,7 @@ def make_member(
         history=settings.history,
         replicas=replicas,
         ship=ship,
+        timings=timings,
     )
     node = Node(
         settings,
@@ -106,6 +110,7 @@ def make_member(
         open_databases=settings.open_databases or databases_that_fit(settings.connections, synced=False),
         far=far,
         keeper=keeper,
+        timings=timings,
     )
     node.may_answer = ways.may_answer
     node.refuses = lambda: gate.full
@@ -127,6 +132,7 @@ class ClusterRuntime:
         around: Callable[[Gate], Gate] = lambda gate: gate,
         make_owners: Callable[..., Ownership] = Ownership,
         keeper_files: Files | None = None,
+        timings: Timings = DEFAULTS,
     ) -> None:
         """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
 
@@ -140,6 +146,7 @@ class ClusterRuntime:
         self._around = around
         self._make_owners = make_owners
         self._keeper_files = keeper_files
+        self._timings = timings
         self._lock: FolderLock | None = None
         self._stack = AsyncExitStack()
         self._begin: list[Callable[[], Any]] = []
@@ -172,10 +179,10 @@ class ClusterRuntime:
         name = settings.node or node_name()
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            given = self._archive or ObjectArchive(settings.archive)
-            connection = await connect(settings.nats, name)
+            given = self._archive or ObjectArchive(settings.archive, timings=self._timings)
+            connection = await connect(settings.nats, name, timings=self._timings)
             stack.push_async_callback(disconnect, connection)
-            names = await found(connection, settings.cluster, self._layout)
+            names = await found(connection, settings.cluster, self._layout, timings=self._timings)
             archive = OwnArchive(given, lambda: check_archive(connection, names, given))
             try:
                 await archive.know()
@@ -183,7 +190,7 @@ class ClusterRuntime:
                 raise UsageError(str(error)) from None
             except Unavailable as error:
                 logging.getLogger(__name__).warning("whether the archive is this cluster's is not known yet: %s", error)
-            ground = NatsOwners(connection, names, name)
+            ground = NatsOwners(connection, names, name, timings=self._timings)
             owners = self._make_owners(
                 ground,
                 name,
@@ -191,8 +198,9 @@ class ClusterRuntime:
                 knows=migrations(),
                 figures=lambda: {} if member.gate.full is None else {"full": 1.0},
             )
-            transport = NatsTransport(name, connection, names)
-            log, replicas = NatsLog(connection, names), NatsReplicas(connection, names, archive)
+            transport = NatsTransport(name, connection, names, self._timings)
+            log = NatsLog(connection, names, timings=self._timings)
+            replicas = NatsReplicas(connection, names, archive)
             stack.callback(log.close)
             far = Far(owners, transport, loop, settings.limits)
             member = make_member(
@@ -208,6 +216,7 @@ class ClusterRuntime:
                 ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),
                 keeper_files=self._keeper_files,
                 around=self._around,
+                timings=self._timings,
             )
             node, keeper = member.node, member.keeper
             Answering(node, far)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sapwood.errors import Unavailable, UsageError
+from sapwood.timings import DEFAULTS, Timings
 
 if TYPE_CHECKING:
     from obstore.exceptions import BaseError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds after which an object store that does not answer is given up; whoever asked may ask again."""
 ATTEMPT = 10.0
-TRIES = 6
 PAGE = 1000
 TRIED = re.compile(r"^(?:Generic S3 error: )?Error performing (\w+ \S+) in .*? - ")
 
@@ -41,7 +41,7 @@ class ObjectArchive:
     is waited for, up to 30 seconds.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timings: Timings = DEFAULTS) -> None:
         from obstore.exceptions import BaseError
         from obstore.store import LocalStore, from_url
 
@@ -64,7 +64,7 @@ class ObjectArchive:
                         "allow_http": _speaks_plainly(os.environ),
                     },
                     retry_config={
-                        "max_retries": TRIES,
+                        "max_retries": timings.archive_retries,
                         "retry_timeout": timedelta(seconds=PATIENCE),
                         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5)},
                     },

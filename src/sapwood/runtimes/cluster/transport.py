@@ -26,6 +26,7 @@ from sapwood.runtimes.cluster.connecting import heard
 from sapwood.runtimes.cluster.pipe import Pipe, farewell
 from sapwood.runtimes.workers.link import Link
 from sapwood.runtimes.workers.links import Links
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,9 @@ _read_hello = msgspec.msgpack.Decoder(Hello).decode
 class NatsTransport(Links):
     """Speaks with the other nodes, and listens to them."""
 
-    def __init__(self, here: str, connection: Any, names: Names) -> None:
+    def __init__(self, here: str, connection: Any, names: Names, timings: Timings = DEFAULTS) -> None:
         super().__init__()
+        self._timings = timings
         self._here = here
         self._nats = connection
         self._names = names
@@ -129,7 +131,7 @@ class NatsTransport(Links):
             self._pipes.pop(number, None)
 
         largest = self._nats.max_payload - SLACK
-        self._pipes[number] = Pipe(asyncio.get_running_loop(), link, publish, largest, forget)
+        self._pipes[number] = Pipe(asyncio.get_running_loop(), link, publish, largest, forget, self._timings)
 
     async def _heard(self, message: Any) -> None:
         number, _, which = message.subject[len(self._mine) + 1 :].partition(".")

@@ -31,6 +31,7 @@ from sapwood.runtimes.cluster.repairing import ask_to_mend, give_copies, lacks_c
 from sapwood.runtimes.cluster.replicas import NatsReplicas
 from sapwood.runtimes.cluster.segments import get_segment, lines_of, segment_key
 from sapwood.runtimes.cluster.shipping import read_batch
+from sapwood.timings import DEFAULTS, Timings
 
 AT_ONCE = 8
 LOOKS = 3
@@ -42,8 +43,6 @@ ROUNDS = 3
 """How often it is repaired and looked at again."""
 LEADERS = 6
 """How often another server is asked to lead, until one does that lacks nothing."""
-ELECTED = 1.5
-"""Seconds after which another one leads, mostly."""
 ELECTING = 30.0
 """Seconds that servers have to elect who leads."""
 BATCH, BATCH_BYTES = 256, 16 * 1024 * 1024
@@ -97,6 +96,7 @@ async def verify(
     *,
     repair: bool = False,
     progress: Callable[[Verified], object] = lambda so_far: None,
+    timings: Timings = DEFAULTS,
 ) -> Verified:
     """Check everything; with `repair`, make whole what is not, and return what is left."""
     did = Verified()
@@ -104,12 +104,12 @@ async def verify(
         if await lacks_copies(connection, names, stream):  # a repair was interrupted
             await give_copies(connection, names, stream)
             did.refilled.append(stream)
-    verifying = _Verifying(connection, names, archive, progress)
+    verifying = _Verifying(connection, names, archive, progress, timings)
     found = await verifying.run()
     for _ in range(ROUNDS if repair else 0):
         if found.is_whole or not await verifying.repair(did):
             break
-        verifying = _Verifying(connection, names, archive, progress)
+        verifying = _Verifying(connection, names, archive, progress, timings)
         found = await verifying.run()
     return msgspec.structs.replace(
         found,
@@ -138,7 +138,9 @@ class _Verifying:
         names: Names,
         archive: Archive,
         progress: Callable[[Verified], object],
+        timings: Timings,
     ) -> None:
+        self._timings = timings
         self._connection = connection
         self._names = names
         self._archive = archive
@@ -198,7 +200,7 @@ class _Verifying:
             await self._replicas.distrust(bad[0].shard)
             if stream not in did.mistrusted:
                 did.mistrusted.append(stream)
-            await asyncio.sleep(ELECTED)  # whoever led may still answer
+            await asyncio.sleep(self._timings.election_delay)  # whoever led may still answer
         return False
 
     async def _is_whole_when_led(self, bad: Sequence[_Bad]) -> bool:

@@ -33,6 +33,7 @@ from sapwood.kernel.watchdog import write_crash
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.storage.files import FolderLock
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger("sapwood.server")
 
@@ -41,13 +42,7 @@ WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
 ANSWER = 5.0
 """Seconds it is given to answer that, or to say anything: perhaps the whole machine stood still."""
-STEADY = 10.0
-"""A worker that lived so many seconds is started again at once; others after a while."""
 LONGEST_PAUSE = 10.0
-LAST_WORDS = 15.0
-"""Seconds beyond the grace that a worker is given to end."""
-AGAIN = 0.5
-"""Seconds after which a worker that could not be started is tried again."""
 STUCK = 1.0
 """Seconds that a worker is given to accept nobody any more; one that takes longer accepts nobody anyway."""
 BACKLOG = 1024
@@ -140,6 +135,7 @@ class Supervisor:
     """The modules that every worker needs, and that start no thread when they are imported."""
     when_ready: Callable[[], None] = lambda: None
     """Called once, when all workers were ready for the first time."""
+    timings: Timings = DEFAULTS
     _workers: list[Worker] = field(default_factory=list[Worker])
     _listening: list[socket.socket] = field(default_factory=list[socket.socket])
     _paths: dict[str, Path] = field(default_factory=dict[str, Path])
@@ -199,7 +195,7 @@ class Supervisor:
                     process.start()
             except (OSError, EOFError) as error:  # what it needs is not there now, or who was to fork it has just ended
                 log.error("worker %d cannot be started: %r", worker.number, error)
-                worker.start_at = time.monotonic() + AGAIN
+                worker.start_at = time.monotonic() + self.timings.worker_start_interval
                 return
             unless_started.pop_all()
         worker.process, worker.line = process, line
@@ -235,7 +231,8 @@ class Supervisor:
         lines = [worker.line for worker in self._workers if worker.line is not None]
         running = [worker.process for worker in self._workers if worker.process is not None]
         ends = [process.sentinel for process in running if process.is_alive()]
-        wait([awake, *lines, *ends], timeout=min(LOOK, AGAIN if len(running) < self.sharing.count else LOOK))
+        again = self.timings.worker_start_interval
+        wait([awake, *lines, *ends], timeout=min(LOOK, again if len(running) < self.sharing.count else LOOK))
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 1024)
         if self._is_asked_to_stop and self._stop_at is None:
@@ -258,7 +255,8 @@ class Supervisor:
         if self._stop_at is not None:
             self._refuse_all()
         if self._stop_at is not None and (
-            now > self._stop_at - LAST_WORDS or all(one.is_drained or one.process is None for one in self._workers)
+            now > self._stop_at - self.timings.worker_exit_timeout
+            or all(one.is_drained or one.process is None for one in self._workers)
         ):
             for worker in self._workers:
                 self._tell(worker, END)
@@ -321,7 +319,7 @@ class Supervisor:
             self._stop()
             return
         now = time.monotonic()
-        worker.failures = 0 if now - worker.started > STEADY else worker.failures + 1
+        worker.failures = 0 if now - worker.started > self.timings.worker_steady_after else worker.failures + 1
         pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
         worker.start_at = now + pause
         log.error("%s %s; it is started again", self._named(worker, process), how)
@@ -334,14 +332,17 @@ class Supervisor:
         self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
 
     def _stop(self) -> None:
-        self._stop_at = time.monotonic() + self.grace + LAST_WORDS
+        self._stop_at = time.monotonic() + self.grace + self.timings.worker_exit_timeout
         for worker in self._workers:
             if worker.process is not None:
                 _signal(worker.process, signal.SIGTERM)
 
     def _refuse_all(self) -> None:
         """Close the public port, when all workers have: as long as one process has it open, clients would wait."""
-        is_late = self._stop_at is not None and time.monotonic() > self._stop_at - self.grace - LAST_WORDS + STUCK
+        is_late = (
+            self._stop_at is not None
+            and time.monotonic() > self._stop_at - self.grace - self.timings.worker_exit_timeout + STUCK
+        )
         if self.public is not None and (is_late or all(one.is_closed or one.process is None for one in self._workers)):
             with contextlib.suppress(OSError):  # not every system can; there it ends with the last that has it open
                 self.public.shutdown(socket.SHUT_RDWR)

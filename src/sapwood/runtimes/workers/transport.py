@@ -20,21 +20,21 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.link import Link
 from sapwood.runtimes.workers.links import Links
+from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger(__name__)
 
 HELLO = b"hello"
 VERSION = b"sapwood workers 1 "
-PATIENCE = 10.0
-"""Seconds that a worker which is being restarted is waited for."""
 AGAIN = 0.05
 
 
 class UnixTransport(Links):
     """Speaks with the other workers, and listens to them."""
 
-    def __init__(self, here: str, sockets: Mapping[str, Path], secret: str) -> None:
+    def __init__(self, here: str, sockets: Mapping[str, Path], secret: str, *, timings: Timings = DEFAULTS) -> None:
         super().__init__()
+        self._connect_timeout = timings.worker_connect_timeout
         self._here = here
         self._sockets = sockets
         """Where each worker listens."""
@@ -61,7 +61,7 @@ class UnixTransport(Links):
 
     async def _connect(self, node: str) -> Link:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._connect_timeout):
                 while True:
                     if (link := await self._try(node)) is not None:
                         return link

@@ -12,7 +12,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 """Seconds up to which each bucket goes; one more has the rest."""
 
 
-class Timing:
+class Histogram:
     """How often something took how long."""
 
     def __init__(self) -> None:
@@ -32,9 +32,9 @@ class Timing:
             yield bound, below
 
 
-class Timings:
+class Histograms:
     """What is timed on one node."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.interrupts = Timing()
+        self.interrupts = Histogram()
         """From a Stop to the end of the last request to a model that it stopped."""

@@ -1,0 +1,251 @@
+"""Run a tier of the gate, print how long each part took, and fail a part that is over its limit.
+
+`check` comes before every commit, `ci` before a change lands, and `nightly` is everything. A limit is in seconds of
+wall time on two idle cores. The time that other programs and the hypervisor took of the machine is subtracted first,
+so a busy machine does not fail a part that is as fast as ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of a tier."""
+
+    name: str
+    command: str
+    limit: float
+    """Seconds of wall time on two idle cores."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    cheap: bool = False
+    """If it fails, nothing after it is worth its time."""
+
+
+Stage = tuple[Part, ...]
+"""Parts that run beside each other."""
+
+
+def tests(name: str, arguments: str, limit: float, **env: str) -> Part:
+    """Return a part that runs tests."""
+    return Part(name, f"pytest -q --inline-snapshot disable {arguments}", limit, env)
+
+
+# Twice as many tests at once as a small machine has cores: most of the time they wait.
+FOUR = "-n 4 --dist worksteal"
+# Each life waits for the one before, and is then looked at: one run of lives at a time leaves a core idle.
+TWO = "-n 2 --dist worksteal"
+# Those share servers and browsers within a file, and wait for each other's processes most of the time.
+FILES = "-n 3 --dist loadfile"
+
+FAST = "not slow and not alone and not disk and not nightly"
+SLOW = "(slow or disk) and not alone and not nightly"
+CHATS = "tests/conformance/test_{chat,runs,teams}_*.py"
+
+CHECK: list[Stage] = [
+    (Part("format", "ruff format --check .", 10, cheap=True),),
+    (Part("lint", "ruff check .", 10, cheap=True),),
+    (Part("layers", "lint-imports --no-logo", 20, cheap=True),),
+    # What only reads runs beside the tests, so that no core waits.
+    (
+        tests("fast tests", f"{FOUR} -m '{FAST}'", 150),
+        Part("types", "pyright && bash tests/typing/check.sh", 150),
+        Part("docs", "zensical build --clean --strict", 90),
+        Part("ledger", "python scripts/ledger.py", 90),
+    ),
+]
+
+CI: list[Stage] = [
+    *CHECK,
+    (Part("wheel and templates", "bash .ci/wheel", 90),),
+    (tests("slow tests", f"{FOUR} -m '{SLOW}'", 240),),
+    (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 150, SAPWOOD_LIVES="25"),),
+    (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 60),),
+    (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
+    (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 90),),
+    (tests("log and archive", f"{TWO} -m 'not alone and not nightly' tests/cluster", 90),),
+    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 240),),
+]
+
+NIGHTLY: list[Stage] = [
+    *CHECK,
+    (Part("wheel and templates", "bash .ci/wheel", 120),),
+    (tests("slow tests", f"{FOUR} -m '(slow or disk or nightly) and not alone'", 600),),
+    (tests("lives", f"{TWO} -m 'not alone and not mutant' tests/faults", 600, SAPWOOD_LIVES="80"),),
+    (tests("workers", f"{FOUR} --runtime workers -m 'not disk' tests/conformance", 600),),
+    # What does not apply there is in tests/conformance/exclusions.toml, with why.
+    (tests("cluster", f"{FOUR} --runtime cluster -m 'not disk' tests/conformance", 1200),),
+    (tests("temporal", f"{FOUR} --driver temporal -m 'not disk' {CHATS}", 600),),
+    (tests("log and archive", f"{TWO} -m 'not alone' tests/cluster", 600),),
+    (tests("clients and servers", f"{FILES} tests/npm tests/e2e tests/temporal tests/browser", 1800),),
+    (tests("faults that need the machine", "-m 'alone and not mutant' tests/faults tests/cluster", 1200),),
+    (tests("mutants", f"{TWO} -m 'mutant and not alone' tests/faults", 1200),),
+    (tests("mutants that run alone", "-m 'mutant and alone' tests/faults", 1800),),
+]
+
+TIERS = {"check": CHECK, "ci": CI, "nightly": NIGHTLY}
+TOTALS = {"check": 180.0, "ci": 1200.0, "nightly": 3 * 3600.0}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The clocks of the machine and of the processes that were started here and have ended."""
+
+    wall: float
+    busy: float
+    """Seconds of all cores that somebody used or the hypervisor took."""
+    own: float
+
+    @classmethod
+    def now(cls) -> Reading:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return cls(time.monotonic(), _busy(), usage.ru_utime + usage.ru_stime)
+
+
+def _busy() -> float:
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:  # not Linux
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(word) for word in first.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a part, or a tier, ended."""
+
+    name: str
+    ok: bool
+    wall: float
+    cpu: float
+    taken: float
+    """Seconds of wall time that others took of the machine."""
+    limit: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.wall - self.taken > self.limit
+
+    def __str__(self) -> str:
+        word = "failed" if not self.ok else "over its limit" if self.is_over else "ok"
+        return (
+            f"{self.name:<24}{self.wall:>8.0f}{self.cpu:>8.0f}{self.taken:>8.0f}"
+            f"{self.wall - self.taken:>8.0f}{self.limit:>8.0f}  {word}"
+        )
+
+
+HEAD = f"{'part':<24}{'wall s':>8}{'cpu s':>8}{'others':>8}{'own s':>8}{'limit':>8}"
+
+
+def since(began: Reading, name: str, *, ok: bool, cpu: float | None, limit: float, cores: int) -> Result:
+    """Return the result of what began then and ends now; `cpu`: what it used, if not all that was used here."""
+    now = Reading.now()
+    own = now.own - began.own
+    # What was used by processes that nobody has waited for counts as other people's.
+    taken = max(0.0, now.busy - began.busy - own) / cores
+    return Result(name, ok, now.wall - began.wall, own if cpu is None else cpu, taken, limit)
+
+
+@dataclass
+class Running:
+    """A part that has begun."""
+
+    part: Part
+    process: subprocess.Popen[bytes]
+    output: IO[bytes] | None
+    """Where it writes, unless it is shown as it comes."""
+    began: Reading
+
+
+def begin(part: Part, *, shown: bool) -> Running:
+    """Start a part; its output is shown as it comes, or else when it has ended."""
+    output = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed when the part has ended
+    began = Reading.now()
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", part.command],
+        cwd=ROOT,
+        env={**os.environ, **part.env},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+    )
+    return Running(part, process, output, began)
+
+
+def run_stage(stage: Stage, cores: int) -> list[Result]:
+    """Run the parts of a stage beside each other; the output of the first is shown as it comes."""
+    waiting = [begin(part, shown=number == 0) for number, part in enumerate(stage)]
+    results: list[Result] = []
+    while waiting:
+        pid, status, usage = os.wait4(-1, 0)
+        ended = next((running for running in waiting if running.process.pid == pid), None)
+        if ended is None:
+            continue
+        waiting.remove(ended)
+        ended.process.returncode = os.waitstatus_to_exitcode(status)
+        if ended.output is not None:
+            show(ended)
+        cpu = usage.ru_utime + usage.ru_stime
+        ok = ended.process.returncode == 0
+        results.append(since(ended.began, ended.part.name, ok=ok, cpu=cpu, limit=ended.part.limit, cores=cores))
+    return results
+
+
+def show(ended: Running) -> None:
+    """Print what a part has written: all of it if it failed, or else its last line."""
+    assert ended.output is not None
+    ended.output.seek(0)
+    text = ended.output.read().decode(errors="replace").strip()
+    ended.output.close()
+    print(f"[{ended.part.name}]", text if ended.process.returncode else text.rpartition("\n")[2], flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tier", choices=sorted(TIERS))
+    parser.add_argument("--only", action="append", help="run the parts of this name only; repeatable")
+    parser.add_argument("--list", action="store_true", help="print the parts and their limits, and run nothing")
+    options = parser.parse_args()
+    stages = [
+        tuple(part for part in stage if not options.only or part.name in options.only) for stage in TIERS[options.tier]
+    ]
+    if options.list:
+        for part in (part for stage in stages for part in stage):
+            print(f"{part.name:<24}{part.limit:>6.0f} s  {part.command}")
+        return 0
+    cores = os.cpu_count() or 1
+    began, results = Reading.now(), list[Result]()
+    for stage in stages:
+        if stage:
+            print("==", ", ".join(part.name for part in stage), flush=True)
+            results += run_stage(stage, cores)
+            if any(part.cheap and not result.ok for part, result in zip(stage, results[-len(stage) :], strict=True)):
+                break
+    total = since(
+        began,
+        options.tier,
+        ok=all(result.ok for result in results),
+        cpu=None,
+        limit=TOTALS[options.tier],
+        cores=cores,
+    )
+    print(HEAD, *results, total, sep="\n")
+    return 0 if all(result.ok and not result.is_over for result in (*results, total)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

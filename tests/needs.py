@@ -1,0 +1,51 @@
+"""What a test needs of the machine: `@pytest.mark.needs("chromium")` skips the test where Chromium is missing.
+
+Needs are resolved at collection, never in a fixture, so that every skip is visible before a test runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+
+import pytest
+
+
+def _program(*names: str) -> str:
+    return "" if any(shutil.which(name) for name in names) else f"needs {' or '.join(names)}"
+
+
+def _ordinary_user() -> str:
+    return "needs a user other than root, who may write everything" if os.geteuid() == 0 else ""
+
+
+def _bubblewrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        return "needs bubblewrap: apt-get install bubblewrap"
+    command = [found, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--dev", "/dev", "true"]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return f"needs bubblewrap, which cannot make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+NEEDS: dict[str, Callable[[], str]] = {
+    "browser": functools.partial(_program, "chromium-headless-shell", "chromium"),
+    "bubblewrap": functools.cache(_bubblewrap),
+    "chromium": functools.partial(_program, "chromium"),
+    "npm": functools.partial(_program, "npm"),
+    "ordinary user": _ordinary_user,
+}
+"""For each need, what tells why it is missing. An empty string means that it is there."""
+
+
+def skip_where_missing(items: Iterable[pytest.Item]) -> None:
+    """Give every test whose needs are missing on this machine a skip mark with the reason."""
+    for item in items:
+        for need in [need for mark in item.iter_markers("needs") for need in mark.args]:
+            if need not in NEEDS:
+                raise pytest.UsageError(f"{item.nodeid}: unknown need {need!r}. Known: {', '.join(sorted(NEEDS))}.")
+            if reason := NEEDS[need]():
+                item.add_marker(pytest.mark.skip(reason))

@@ -1,0 +1,66 @@
+"""The gate tells a part that became slow from a machine that is busy, and a part that failed from both."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from scripts import gate
+from scripts.gate import Part, Result
+
+
+def result(*, wall: float, taken: float = 0.0, limit: float = 10.0) -> Result:
+    return Result("lives", ok=True, wall=wall, cpu=1.0, taken=taken, limit=limit)
+
+
+def test_a_part_above_its_limit_is_over() -> None:
+    assert not result(wall=10.0).is_over
+    assert result(wall=10.1).is_over
+
+
+def test_time_that_other_programs_took_does_not_count() -> None:
+    assert not result(wall=19.0, taken=9.5).is_over
+    assert result(wall=29.0, taken=9.5).is_over
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *stages: gate.Stage) -> int:
+    monkeypatch.setitem(gate.TIERS, "check", list(stages))
+    monkeypatch.setattr(sys, "argv", ["gate.py", "check"])
+    return gate.main()
+
+
+def test_a_tier_passes_if_all_of_its_parts_do(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    assert run(monkeypatch, (Part("one", "echo first", 60), Part("two", "echo hidden; echo last", 60))) == 0
+
+    output = capfd.readouterr().out
+    assert "first" in output  # the first part of a stage is shown as it runs, of the others the last line
+    assert "[two] last" in output
+    assert "hidden" not in output
+
+
+def test_a_part_that_fails_is_shown_whole_and_fails_its_tier(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    stages = (Part("one", "true", 60), Part("two", "echo why; echo so; exit 3", 60)), (Part("three", "echo after", 60),)
+
+    assert run(monkeypatch, *stages) == 1
+
+    output = capfd.readouterr().out
+    assert "why\nso" in output
+    assert "after" in output
+
+
+def test_nothing_runs_after_a_cheap_part_that_failed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    assert run(monkeypatch, (Part("lint", "false", 60, cheap=True),), (Part("tests", "echo after", 60),)) == 1
+
+    assert "after" not in capfd.readouterr().out
+
+
+def test_a_part_that_passes_above_its_limit_fails_its_tier(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    assert run(monkeypatch, (Part("one", "true", -1e9),)) == 1
+
+    assert "over its limit" in capfd.readouterr().out
