@@ -79,9 +79,9 @@ pictures folder *args:
 docs:
     zensical build --clean --strict
 
-# Which promises are shown by a test, and which are to come?
-ledger:
-    python scripts/ledger.py
+# Which promises are shown by a test? With `--all` or ids such as A-27, print the lines with their text and tests.
+ledger *args:
+    python scripts/ledger.py {{args}}
 
 # Kill it again and again, for as long as you like.
 soak *args:
