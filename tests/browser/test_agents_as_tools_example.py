@@ -57,6 +57,7 @@ def concluded(page: Page) -> str:
     return words(talk(page).locator(".is-assistant").last.locator("> .text").last.inner_text())
 
 
+@pytest.mark.promise("A-237", "A-241", "B-27")
 @pytest.mark.core("pages")
 def test_whoever_asks_is_answered(tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
@@ -81,6 +82,7 @@ def test_whoever_asks_is_answered(tabs: Tabs, gallery: Gallery, user: str, me: K
     assert [message["role"] for message in me.messages()] == ["user", "assistant"]
 
 
+@pytest.mark.promise("A-152", "A-153", "A-154", "A-237", "A-238")
 def test_a_helper_is_watched_at_work_and_asked_itself(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
 
@@ -121,6 +123,7 @@ def test_a_helper_is_watched_at_work_and_asked_itself(tabs: Tabs, user: str, me:
     assert helper.messages()[1]["parts"][-1]["text"] == me.messages()[-1]["parts"][1]["output"]
 
 
+@pytest.mark.promise("A-152", "A-155", "A-237", "A-238", "A-250")
 def test_a_helper_of_a_helper_is_seen_opened_and_shared(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_helper_of_a_helper_is_seen_opened_and_shared(
     assert concluded(friend) == me.said()
 
 
+@pytest.mark.promise("A-148", "A-237", "A-239", "A-250")
 def test_two_helpers_of_one_call_are_side_by_side(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
 
@@ -204,6 +208,7 @@ def test_two_helpers_of_one_call_are_side_by_side(tabs: Tabs, user: str, me: Kep
     assert concluded(page) == me.said()
 
 
+@pytest.mark.promise("A-147", "A-148", "A-239")
 def test_if_one_of_two_helpers_fails_the_other_goes_on_and_the_gap_is_named(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:
@@ -228,6 +233,7 @@ def test_if_one_of_two_helpers_fails_the_other_goes_on_and_the_gap_is_named(
     assert concluded(page) == me.said()
 
 
+@pytest.mark.promise("A-237", "A-242")
 @pytest.mark.parametrize(
     ("said", "helpers"), [("Research Rust", 1), ("Compare Rust and Go", 2)], ids=["one-helper", "two-helpers"]
 )
@@ -264,6 +270,7 @@ def test_a_page_that_is_reloaded_shows_what_one_shows_that_was_not(
     assert me.runs() == [("Researcher", "completed")] * helpers
 
 
+@pytest.mark.promise("A-157", "A-237", "A-240", "A-242")
 def test_a_conversation_that_is_cleared_is_gone_in_every_tab_and_does_not_come_back(
     tabs: Tabs, user: str, me: Kept, accident: Accident
 ) -> None:
@@ -298,6 +305,7 @@ def test_a_conversation_that_is_cleared_is_gone_in_every_tab_and_does_not_come_b
     expect(opened(other).get_by_role("textbox")).to_be_disabled()
 
 
+@pytest.mark.promise("A-159")
 @pytest.mark.parametrize(
     ("said", "helpers", "way"),
     [("How do I add full-text search?", 2, "button"), ("Compare Rust and Go", 2, "Escape")],
@@ -365,6 +373,7 @@ def test_what_goes_on_is_no_error_while_the_server_is_away_and_can_be_stopped(
     assert me.runs() == [("Researcher", "aborted")] * 2
 
 
+@pytest.mark.promise("A-157")
 def test_an_opened_helper_is_closed_in_many_ways(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
     say(page, "Research Rust")
@@ -392,6 +401,7 @@ def test_an_opened_helper_is_closed_in_many_ways(tabs: Tabs, user: str, me: Kept
     assert len(me.messages()) == len(me.helper().messages()) == 2
 
 
+@pytest.mark.promise("A-156")
 def test_an_address_that_leads_to_nobody_says_so(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     tabs.forgive(r"404|WebSocket connection to '[^']*' failed")
     for at, why in (("Butler:one", "Unknown helper class: Butler"), ("Researcher:one", "This run was cleared")):
@@ -440,6 +450,7 @@ def test_what_went_wrong_is_said_where_it_went_wrong_and_can_be_tried_again(
     assert concluded(page) == me.said()
 
 
+@pytest.mark.promise("A-157", "A-241")
 def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
     focused = page.locator(":focus")
@@ -484,6 +495,7 @@ def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, user: str, me: Kep
     assert me.messages() == me.runs() == []
 
 
+@pytest.mark.promise("B-27")
 def test_helpers_are_good_to_look_at(tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident) -> None:
     page = tabs.open(f"/?user={user}")
     say(page, "Compare Rust and Go")

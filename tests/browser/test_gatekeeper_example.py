@@ -67,6 +67,7 @@ def verdicts(example: Example, user: str) -> list[str]:
     return [verdict for (verdict,) in rows]
 
 
+@pytest.mark.promise("A-247")
 @pytest.mark.core("pages")
 def test_nothing_changes_before_somebody_approves_and_then_it_does(
     tabs: Tabs, example: Example, user: str, accident: Accident

@@ -94,6 +94,7 @@ def photograph(page: Page, gallery: Gallery, accident: Accident, name: str) -> N
         gallery.pictures(page, name)
 
 
+@pytest.mark.promise("A-244")
 @pytest.mark.core("pages")
 def test_all_three_are_heard_and_summed_up(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
@@ -119,6 +120,7 @@ def test_all_three_are_heard_and_summed_up(
     assert words(synthesis(page).inner_text()) == summed_up(me)
 
 
+@pytest.mark.promise("A-244")
 def test_two_are_enough_and_the_third_is_stopped(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:
@@ -140,6 +142,7 @@ def test_two_are_enough_and_the_third_is_stopped(
     assert words(synthesis(page).inner_text()) == summed_up(me)
 
 
+@pytest.mark.promise("A-244")
 def test_the_first_wins_and_the_others_are_stopped(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:
@@ -169,6 +172,7 @@ def test_the_first_wins_and_the_others_are_stopped(
     expect(synthesis(page)).to_contain_text("The first answer is: yes.")
 
 
+@pytest.mark.promise("A-244")
 def test_one_that_fails_is_named_and_the_others_count(
     tabs: Tabs, gallery: Gallery, user: str, me: Kept, accident: Accident
 ) -> None:

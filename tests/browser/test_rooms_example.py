@@ -241,6 +241,7 @@ def test_searching_finds_titles_and_words_of_rooms_that_sleep(
     assert opened(page) == trees
 
 
+@pytest.mark.promise("A-245")
 def test_a_room_is_deleted_by_whoever_is_sure_and_in_every_tab(
     tabs: Tabs, gallery: Gallery, user: str, accident: Accident
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_room_is_deleted_by_whoever_is_sure_and_in_every_tab(
     assert page.request.get(f"/agents/inbox/{user}/sub/room/{room}/get-messages").status == 404
 
 
+@pytest.mark.promise("A-245")
 def test_an_answer_goes_on_while_one_is_elsewhere_and_is_news(
     tabs: Tabs, gallery: Gallery, user: str, accident: Accident
 ) -> None:
@@ -440,6 +442,7 @@ WAYS_IN = """async (paths) => Object.fromEntries(await Promise.all(paths.map(asy
 """Asks for each path, over HTTP and a WebSocket; returns status, close code, and how much the socket was told."""
 
 
+@pytest.mark.promise("A-249")
 def test_two_people_cannot_get_into_each_other_s_rooms_by_any_url(tabs: Tabs, user: str, accident: Accident) -> None:
     ann, bob = f"{user}-ann", f"{user}-bob"
     hers, his = come_in(tabs, ann), come_in(tabs, bob)

@@ -86,6 +86,7 @@ def test_a_mistake_is_read_by_the_model_and_mended(tabs: Tabs, user: str, accide
     stands(cards(page).last, "done")
 
 
+@pytest.mark.promise("A-246")
 def test_a_model_that_wants_to_delete_has_no_way_to_the_database(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_model_that_wants_to_delete_has_no_way_to_the_database(
     assert page.request.get(f"/agents/lab/{user}/sub/customer-database/customers").status == 403
 
 
+@pytest.mark.promise("A-246")
 def test_ten_ways_out_are_tried_and_each_is_refused_with_a_reason(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:

@@ -134,6 +134,7 @@ async def test_what_one_node_wrote_is_read_after_it_is_gone(nats: Nats, tmp_path
         assert await diary.write("two") == 2
 
 
+@pytest.mark.promise("B-7")
 async def test_a_tree_goes_on_elsewhere_when_its_node_leaves(nats: Nats, tmp_path: Path) -> None:
     async with group(nats, tmp_path) as nodes:
         first = await nodes.start("a")
@@ -242,6 +243,7 @@ async def test_a_tree_that_is_moved_waits_for_a_slow_fetch(nats: Nats, tmp_path:
         assert await diary.last() == "5" * 9
 
 
+@pytest.mark.promise("B-7")
 async def test_a_tree_goes_on_elsewhere_when_its_node_dies(nats: Nats, tmp_path: Path) -> None:
     async with group(nats, tmp_path) as nodes:
         for node in "abc":

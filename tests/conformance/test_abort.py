@@ -57,6 +57,7 @@ class Worker(Agent):
         return "no error"
 
 
+@pytest.mark.promise("A-28", "A-29", "A-45", "A-225", "A-258", "CF-17")
 async def test_pending_and_later_callers_get_the_reason_until_sub_agent_is_called_again(run: Run, probe: Probe) -> None:
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
@@ -85,6 +86,7 @@ async def test_pending_and_later_callers_get_the_reason_until_sub_agent_is_calle
         assert probe.log[-1] == "done w"
 
 
+@pytest.mark.promise("A-28")
 async def test_an_abort_cancels_the_work_itself(run: Run, probe: Probe) -> None:
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
@@ -99,6 +101,7 @@ async def test_an_abort_cancels_the_work_itself(run: Run, probe: Probe) -> None:
         assert "done w" not in probe.log
 
 
+@pytest.mark.promise("A-30")
 async def test_an_abort_reaches_every_level_below(run: Run, probe: Probe) -> None:
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
@@ -120,6 +123,7 @@ async def test_an_abort_reaches_every_level_below(run: Run, probe: Probe) -> Non
         assert probe.log[-1] == "done c"
 
 
+@pytest.mark.promise("A-28", "CF-17")
 async def test_an_abort_keeps_the_data_of_the_whole_branch(run: Run) -> None:
     sub = [(Branch, "a"), (Branch, "b")]
     async with run(Branch) as world:
@@ -156,6 +160,7 @@ async def test_a_write_before_the_abort_in_the_same_moment_is_kept(run: Run) -> 
         assert await hasty.notes() == ["written"]
 
 
+@pytest.mark.promise("A-58")
 async def test_siblings_go_on(run: Run, probe: Probe) -> None:
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")
@@ -184,6 +189,7 @@ async def test_a_child_aborted_before_its_start_began_is_not_waited_for_for_ever
         assert "start w" not in probe.log
 
 
+@pytest.mark.promise("A-45")
 async def test_the_parent_s_own_stub_raises_the_reason_too(run: Run, probe: Probe) -> None:
     async with run(Worker, deps=probe) as world:
         root = await world.get_agent(Worker, "r")

@@ -33,6 +33,7 @@ def entries(world: World, name: str = "root") -> list[tuple[str, float]]:
     return world.node.tree(Address.root_of("Planner", name)).alarms.due(float("inf"), (-float("inf"), ""), 100)
 
 
+@pytest.mark.promise("A-88")
 async def test_a_restart_opens_the_trees_that_are_due_and_no_other(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         for name in ("a", "b", "c", "d"):
@@ -52,6 +53,7 @@ async def test_a_restart_opens_the_trees_that_are_due_and_no_other(run: Run, pro
         assert opened(world) == ["a", "b", "d"]
 
 
+@pytest.mark.promise("A-24", "B-8")
 @DEPTHS
 async def test_no_other_agent_is_started_for_an_alarm(run: Run, probe: Probe, depth: int) -> None:
     async with run(Planner, deps=probe) as world:
@@ -66,6 +68,7 @@ async def test_no_other_agent_is_started_for_an_alarm(run: Run, probe: Probe, de
         assert probe.log == [f"start {name}", f"{name}: later"]
 
 
+@pytest.mark.promise("A-39")
 @DEPTHS
 async def test_an_agent_knows_who_it_is_when_an_alarm_wakes_it_after_a_restart(
     run: Run, probe: Probe, depth: int
@@ -101,6 +104,7 @@ class Knowing(Agent):
         self.deps.log.remove("ready")
 
 
+@pytest.mark.promise("A-88")
 async def test_one_alarm_of_a_tree_wakes_whoever_of_it_is_due(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         await planner(world, 3)
@@ -125,6 +129,7 @@ def node_rows(world: World) -> list[tuple[Address, float | None]]:
     return [(root, row[0]) for root, row in found.items() if row is not None]
 
 
+@pytest.mark.promise("A-60")
 async def test_the_indexes_say_when_the_earliest_thing_is_due_and_nothing_once_all_is_done(
     run: Run, probe: Probe
 ) -> None:
@@ -148,6 +153,7 @@ async def test_the_indexes_say_when_the_earliest_thing_is_due_and_nothing_once_a
         assert node_rows(world) == []
 
 
+@pytest.mark.promise("A-34", "A-93", "CF-21", "CF-22")
 @pytest.mark.parametrize("awake", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_the_schedules_of_a_deleted_agent_and_of_all_below_it_never_happen(
@@ -175,6 +181,7 @@ async def test_the_schedules_of_a_deleted_agent_and_of_all_below_it_never_happen
             await found(world, depth)
 
 
+@pytest.mark.promise("CF-24")
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_destroy_in_a_child_clears_its_schedules_those_below_it_and_its_parent_s_entry(
     run: Run, probe: Probe, depth: int
@@ -193,6 +200,7 @@ async def test_destroy_in_a_child_clears_its_schedules_those_below_it_and_its_pa
             await found(world, depth)
 
 
+@pytest.mark.promise("A-34")
 async def test_an_agent_made_again_under_the_name_of_a_deleted_one_has_none_of_its_schedules(
     run: Run, probe: Probe
 ) -> None:
@@ -209,6 +217,7 @@ async def test_an_agent_made_again_under_the_name_of_a_deleted_one_has_none_of_i
         assert await child.notes() == ["new"]
 
 
+@pytest.mark.promise("CF-46")
 async def test_an_entry_whose_owner_is_gone_is_removed_without_harm(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         root = await planner(world, 0)
@@ -225,6 +234,7 @@ async def test_an_entry_whose_owner_is_gone_is_removed_without_harm(run: Run, pr
         assert node_rows(world) == []
 
 
+@pytest.mark.promise("CF-46")
 async def test_a_tree_that_is_gone_is_removed_from_the_index_of_the_node(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         world.node.alarms.earlier(address(name="a"), world.clock.now() + 10, 0)
@@ -234,6 +244,7 @@ async def test_a_tree_that_is_gone_is_removed_from_the_index_of_the_node(run: Ru
         assert node_rows(world) == []
 
 
+@pytest.mark.promise("B-8")
 @pytest.mark.parametrize("cannot", [0, 1])
 async def test_a_parent_that_cannot_start_holds_up_nobody_below_it(run: Run, probe: Probe, cannot: int) -> None:
     async with run(Planner, deps=probe) as world:
@@ -389,6 +400,7 @@ def remove_index(world: World) -> None:
         file.unlink()
 
 
+@pytest.mark.promise("CF-187")
 @DEPTHS
 async def test_the_index_of_the_node_is_made_again_if_it_is_lost(run: Run, probe: Probe, depth: int) -> None:
     async with run(Planner, deps=probe) as world:
@@ -413,6 +425,7 @@ async def test_the_index_of_the_node_is_made_again_if_it_is_lost(run: Run, probe
         assert opened(world) == []  # it is whole again: nobody has to be asked
 
 
+@pytest.mark.promise("CF-187")
 async def test_an_index_that_was_half_made_when_the_process_died_is_made_again(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         for name in ("root", "a", "b"):
@@ -492,6 +505,7 @@ async def test_a_crash_in_the_middle_of_scheduling_keeps_what_was_acknowledged(
             assert len(set(done)) == len(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 3])
 async def test_a_crash_in_the_middle_of_a_call_neither_loses_nor_doubles_it(run: Run, probe: Probe, depth: int) -> None:
     for nth in range(1, 10):
@@ -636,6 +650,7 @@ class Full(Agent):
         self.sql("DELETE FROM junk")
 
 
+@pytest.mark.slow
 @pytest.mark.realtime("about the system's clock, and the timers that are set by it")
 async def test_in_real_time_a_sleeping_child_is_woken_after_the_process_was_replaced(
     tmp_path: Path, probe: Probe

@@ -334,6 +334,7 @@ async def test_7_no_trick_with_a_path_reaches_the_child(log: Log) -> None:
         assert not list(site.world.data.parent.glob("c.db"))
 
 
+@pytest.mark.promise("A-70", "B-22")
 async def test_8_a_guessed_child_is_not_made_and_its_parent_keeps_no_trace(log: Log) -> None:
     async with door(Fort, deps=log) as site:
         fort = await site.world.get_agent(Fort, "f")
@@ -571,6 +572,7 @@ async def test_22_a_close_frame_that_is_no_close_frame_ends_that_socket_alone(lo
         assert await call(other, "who") == "Fort:f"
 
 
+@pytest.mark.slow
 async def test_23_a_flood_of_messages_holds_up_nobody_else(log: Log) -> None:
     async with door(Fort, deps=log) as site, site.socket(ROOT) as flooder, site.socket(ROOT) as other:
         await greeted(other)
@@ -669,6 +671,7 @@ async def test_28_an_oversized_body_is_refused_before_it_is_sent(log: Log) -> No
         assert log.entries == []
 
 
+@pytest.mark.promise("CF-26")
 async def test_29_frames_that_come_after_the_end_make_nothing_anew(log: Log) -> None:
     async with door(Fort, deps=log) as site:
         fort = await site.world.get_agent(Fort, "f")

@@ -143,6 +143,7 @@ class Host(Agent):
         await self.sub_agent(Streamer, name)
 
 
+@pytest.mark.promise("A-48", "A-225", "CF-14")
 async def test_a_function_receives_one_or_many_chunks_in_order(run: Run) -> None:
     heard: list[str] = []
 
@@ -171,6 +172,7 @@ async def test_a_plain_function_is_called_too(run: Run) -> None:
         assert heard == ["a", "b", "C"]
 
 
+@pytest.mark.promise("A-48", "CF-14")
 async def test_an_object_s_public_methods_are_called_and_return_values(run: Run) -> None:
     listener = Listener()
     async with run(Streamer) as world:
@@ -185,6 +187,7 @@ async def test_an_object_s_public_methods_are_called_and_return_values(run: Run)
                 await streamer.misuse(listener, name)
 
 
+@pytest.mark.promise("CF-15")
 async def test_what_is_written_while_streaming_is_kept(run: Run) -> None:
     async def on_chunk(text: str) -> None: ...
 
@@ -219,6 +222,7 @@ async def test_a_callback_sees_only_what_is_already_kept(run: Run) -> None:
         assert await streamer.written() == len(heard) == 2
 
 
+@pytest.mark.promise("CF-16")
 async def test_callbacks_of_several_children_at_once_do_not_mix(run: Run, probe: Probe) -> None:
     names = [f"c{n}" for n in range(5)]
     async with run(Host, deps=probe) as world:
@@ -229,6 +233,7 @@ async def test_callbacks_of_several_children_at_once_do_not_mix(run: Run, probe:
         assert heard == [[f"{name}: this", f"{name}: is", f"{name}: {name}"] for name in names]
 
 
+@pytest.mark.promise("CF-16")
 async def test_callbacks_of_several_calls_to_one_child_do_not_mix(run: Run, probe: Probe) -> None:
     async with run(Host, deps=probe) as world:
         host = await world.get_agent(Host, "h")

@@ -113,6 +113,7 @@ async def test_whoever_only_waits_for_a_turn_does_not_cancel_it(run: Run) -> Non
         assert (await agent.turn(turn.id)).text == "paid it"
 
 
+@pytest.mark.promise("CF-177")
 async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> None:
     cls = paying(call("pay", id="p", amount=5), text("as you wish"))
     async with run(cls) as world:
@@ -167,6 +168,7 @@ async def test_a_call_is_made_with_what_the_person_changed(run: Run) -> None:
         assert cls.log == [3]
 
 
+@pytest.mark.promise("CF-176")
 async def test_the_first_answer_counts(run: Run) -> None:
     cls = paying(calls(call("pay", id="p", amount=1), call("pay", id="q", amount=2)), text("ok"))
     async with run(cls) as world:
@@ -184,6 +186,7 @@ async def test_the_first_answer_counts(run: Run) -> None:
         check_history(json.loads(await agent.seen_by_model()))
 
 
+@pytest.mark.promise("CF-183")
 async def test_a_turn_that_waits_survives_any_number_of_crashes_and_costs_nothing(run: Run) -> None:
     cls = paying(calls(call("look_up", id="l"), call("pay", id="p", amount=5)), text("paid it"))
     async with run(cls) as world:
@@ -213,6 +216,7 @@ async def test_an_agent_whose_turn_waits_may_sleep(run: Run) -> None:
         assert await agent.approve("p")
 
 
+@pytest.mark.promise("CF-177")
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_client_answers_and_the_answer_is_shown_to_all_and_after_a_reload(approved: bool) -> None:
     cls = paying(call("pay", id="p", amount=5), text("done with it"))

@@ -71,6 +71,7 @@ def working(model: Any, **settings: Any) -> Any:
     return talker(model, base=Working, log=[], gate=asyncio.Event(), **settings)
 
 
+@pytest.mark.promise("CF-159")
 async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was_said() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate), text("yes"))
@@ -96,6 +97,7 @@ async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was
         assert [part.content for part in model.asked[1][1].parts] == ["once"]
 
 
+@pytest.mark.promise("B-15")
 async def test_a_turn_cancelled_before_the_model_is_asked_never_asks_it() -> None:
     gate, began = asyncio.Event(), asyncio.Event()
 
@@ -240,6 +242,7 @@ async def test_a_cancel_after_the_end_changes_nothing() -> None:
         assert len(dones(client)) == 1
 
 
+@pytest.mark.promise("B-15")
 async def test_a_cancel_is_not_forgotten_when_the_process_dies() -> None:
     class Stubborn(Talking):
         @tool
@@ -269,6 +272,7 @@ async def test_a_cancel_is_not_forgotten_when_the_process_dies() -> None:
         assert await agent.ends() == [("r1", "aborted")]
 
 
+@pytest.mark.slow
 async def test_whoever_is_cancelled_while_waiting_for_an_answer_cancels_the_turn(run: Run) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -286,6 +290,7 @@ async def test_whoever_is_cancelled_while_waiting_for_an_answer_cancels_the_turn
         assert [status for _, status in await over(agent)] == ["aborted"]
 
 
+@pytest.mark.promise("B-15")
 async def test_a_cancel_from_outside_counts_from_the_first_moment(run: Run) -> None:
     model = ScriptedModel(text("never"))
     cls = talker(model)
@@ -467,6 +472,7 @@ async def test_an_own_loop_cancelled_at_any_moment_ends_and_holds_up_nobody(run:
         assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
 
 
+@pytest.mark.promise("B-15")
 async def test_a_cancel_from_outside_counts_at_every_moment(run: Run) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("never more", gate=gate))
@@ -487,6 +493,7 @@ async def test_a_cancel_from_outside_counts_at_every_moment(run: Run) -> None:
         assert len(model.asked) == model.cancelled
 
 
+@pytest.mark.promise("B-15")
 async def test_python_cancels_a_turn_that_waits_in_the_queue(run: Run) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("slow answer", gate=gate))

@@ -60,6 +60,7 @@ def tables_of(agent: Agent) -> list[str]:
     return [str(row["name"]) for row in agent.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
+@pytest.mark.promise("A-128")
 async def test_what_a_deep_chat_streams_is_kept_in_its_own_database_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,6 +93,7 @@ async def test_what_a_deep_chat_streams_is_kept_in_its_own_database_and_nowhere_
             assert not {"sapwood_chunks", "sapwood_messages", "sapwood_turns"} & set(await ancestor.tables())
 
 
+@pytest.mark.promise("B-39")
 @pytest.mark.parametrize("where", ["root", "middle", "address", "url"])
 async def test_a_question_of_a_deep_chat_survives_a_crash_and_is_answered_by_any_ancestor(
     where: str, monkeypatch: pytest.MonkeyPatch

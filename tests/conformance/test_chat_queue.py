@@ -67,6 +67,7 @@ def asked(model: Any) -> list[list[str]]:
     ]
 
 
+@pytest.mark.promise("A-119", "B-20", "CF-161")
 async def test_queue_answers_one_after_the_other() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("second"), text("third"))
@@ -98,6 +99,7 @@ async def test_what_waits_for_its_turn_is_shown_to_everybody_and_is_in_every_tra
         await done(client, "r3")
 
 
+@pytest.mark.promise("CF-161")
 async def test_latest_has_one_turn_for_the_last_and_keeps_what_was_said_before_it() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("last"))
@@ -111,6 +113,7 @@ async def test_latest_has_one_turn_for_the_last_and_keeps_what_was_said_before_i
         assert asked(model) == [["one"], ["one", "two", "three"]]
 
 
+@pytest.mark.promise("B-20", "CF-161")
 async def test_merge_answers_everything_that_waited_as_if_it_was_said_at_once() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("both"))
@@ -124,6 +127,7 @@ async def test_merge_answers_everything_that_waited_as_if_it_was_said_at_once() 
         assert asked(model) == [["one"], ["one", "two\n\nthree"]]
 
 
+@pytest.mark.promise("A-119", "B-20", "CF-161")
 async def test_drop_ignores_what_is_said_meanwhile_and_gives_the_sender_the_transcript_back() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate))
@@ -142,6 +146,7 @@ async def test_drop_ignores_what_is_said_meanwhile_and_gives_the_sender_the_tran
         assert dones(client, "r2")[0]["messageIds"] == ["u1", "u2"]
 
 
+@pytest.mark.promise("B-20")
 async def test_interrupt_ends_what_runs_and_answers_what_was_said_then() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("now this"))
@@ -156,6 +161,7 @@ async def test_interrupt_ends_what_runs_and_answers_what_was_said_then() -> None
         assert model.cancelled >= 1
 
 
+@pytest.mark.promise("CF-161")
 async def test_debounce_waits_for_silence_and_answers_everything_at_once() -> None:
     model = ScriptedModel(text("all of it"))
     cls = talker(model, concurrency="debounce", debounce=2.0)
@@ -220,6 +226,7 @@ async def test_a_debounced_turn_begins_also_if_the_process_dies_before() -> None
         assert await texts(one, cls) == ["one", "all of it"]
 
 
+@pytest.mark.promise("CF-161")
 async def test_a_question_that_is_asked_again_always_waits_for_its_turn() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("again"))
@@ -328,6 +335,8 @@ async def test_turns_that_wait_are_answered_after_a_crash_in_their_order() -> No
 ACTS = st.lists(st.sampled_from(["say", "say", "cancel", "crash", "open", "join"]), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("A-119", "CF-161")
 @pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", "debounce", "interrupt"])
 @settings(max_examples=6, deadline=None)
 @given(acts=ACTS)

@@ -84,6 +84,7 @@ def working(model: Any, *, is_open: bool = False, **settings: Any) -> Any:
     return talker(model, base=Working, log=[], gate=gate, **settings)
 
 
+@pytest.mark.promise("CF-181")
 async def test_killed_before_the_model_is_asked_the_question_is_asked_then() -> None:
     gate, asked = asyncio.Event(), asyncio.Event()
 
@@ -108,6 +109,7 @@ async def test_killed_before_the_model_is_asked_the_question_is_asked_then() -> 
         assert await agent.ends() == [("r1", "completed")]
 
 
+@pytest.mark.promise("CF-181")
 async def test_killed_in_the_middle_of_an_answer_it_is_asked_for_again_under_the_same_ids() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -137,6 +139,7 @@ async def test_killed_in_the_middle_of_an_answer_it_is_asked_for_again_under_the
         assert await agent.ends() == [("r1", "completed")]
 
 
+@pytest.mark.promise("CF-183")
 async def test_a_tool_that_had_returned_is_not_called_again_and_one_that_had_not_is_only_if_it_may_be() -> None:
     model = ScriptedModel(calls(call("once", id="o"), call("again", id="a"), call("slow", id="s")), text("that is all"))
     cls = working(model)
@@ -205,6 +208,7 @@ async def test_an_own_loop_is_begun_again() -> None:
         assert text_of((await agent.transcript())[-1]) == "half and half"
 
 
+@pytest.mark.promise("CF-184")
 async def test_recovery_is_told_replayed_to_who_connects_and_cleared_at_the_end() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -247,6 +251,7 @@ async def killed_until_hopeless(one: Served, model: Any) -> None:
     await one.world.crash()
 
 
+@pytest.mark.promise("CF-182")
 async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_and_the_next_one_runs() -> None:
     model = ScriptedModel(text("never", gate=asyncio.Event()))
     cls = talker(model)
@@ -268,6 +273,7 @@ async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_a
         assert (await done(client, "r2"))["outcome"] == "completed"
 
 
+@pytest.mark.promise("CF-185")
 @pytest.mark.slow
 async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -> None:
     expect_deaths()
@@ -292,6 +298,7 @@ async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -
             assert len(model.asked) == 6, nth
 
 
+@pytest.mark.promise("CF-182")
 @pytest.mark.slow
 async def test_progress_gives_a_turn_new_attempts() -> None:
     gates = [asyncio.Event() for _ in range(8)]
@@ -318,6 +325,7 @@ async def test_progress_gives_a_turn_new_attempts() -> None:
         assert len(cls.log) == 8
 
 
+@pytest.mark.promise("CF-185")
 async def test_many_restarts_in_a_row_are_one_attempt_each_and_lose_nothing() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -363,6 +371,7 @@ STEPS = [call("once", id="o1"), call("once", id="o2"), text("two steps")]
 WAITS = [calls(call("once", id="o"), call("beep", id="b")), text("it beeped")]
 
 
+@pytest.mark.promise("CF-181")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "whole"),

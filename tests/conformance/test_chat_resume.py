@@ -47,6 +47,7 @@ pytestmark = pytest.mark.core("temporal")
 BEEP = [{"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}]
 
 
+@pytest.mark.promise("CF-165")
 async def test_a_new_client_is_offered_the_stream_first_gets_nothing_before_it_asks_and_then_all_of_it() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("one two three", gate=gate)))
@@ -69,6 +70,7 @@ async def test_a_new_client_is_offered_the_stream_first_gets_nothing_before_it_a
         assert late.of_type(MESSAGES)[-1]["messages"] == await agent.transcript()
 
 
+@pytest.mark.promise("CF-165")
 async def test_replay_and_what_follows_are_the_stream_without_a_gap_or_anything_twice() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("one two three", gate=gate)))
@@ -94,6 +96,7 @@ async def test_replay_and_what_follows_are_the_stream_without_a_gap_or_anything_
         assert len(dones(late, "r1")) == 1
 
 
+@pytest.mark.promise("CF-166")
 async def test_who_asks_while_nothing_streams_is_told_so() -> None:
     cls = talker(ScriptedModel(text("hi")))
     async with talking(cls) as one:
@@ -106,6 +109,7 @@ async def test_who_asks_while_nothing_streams_is_told_so() -> None:
         assert await resume(client, "p2") == {"type": NONE, "reason": "idle", "probeId": "p2"}
 
 
+@pytest.mark.promise("CF-166", "CF-167")
 async def test_the_offer_on_connect_and_the_answer_to_a_request_both_come_and_each_ack_gets_one_replay() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("one two", gate=gate)))
@@ -129,6 +133,7 @@ async def test_the_offer_on_connect_and_the_answer_to_a_request_both_come_and_ea
         assert len(dones(late, "r1")) == 1
 
 
+@pytest.mark.promise("CF-168")
 async def test_an_ack_of_another_stream_is_ignored_and_one_that_comes_late_ends_cleanly() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("one two", gate=gate)))
@@ -147,6 +152,7 @@ async def test_an_ack_of_another_stream_is_ignored_and_one_that_comes_late_ends_
         assert await done(late, "r1") == {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True}
 
 
+@pytest.mark.promise("CF-168")
 async def test_an_offer_that_is_taken_when_the_next_turn_streams_already_ends_cleanly() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(fails(RuntimeError("down")), text("one two", gate=gate)))
@@ -167,6 +173,7 @@ async def test_an_offer_that_is_taken_when_the_next_turn_streams_already_ends_cl
         assert said(chunks(late, "r2")) == "one two"
 
 
+@pytest.mark.promise("CF-170")
 async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_the_next_turn() -> None:
     class Looking(Talking):
         @tool
@@ -194,6 +201,7 @@ async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_th
         assert not (await one.join(TALKER)).of_type(RESUMING)
 
 
+@pytest.mark.promise("CF-170", "CF-184")
 @pytest.mark.slow
 async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() -> None:
     cls = talker(ScriptedModel(fails(RuntimeError("down"))))
@@ -211,6 +219,7 @@ async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() 
         assert (await done(late, "r1"))["body"] == "down"
 
 
+@pytest.mark.promise("CF-166", "CF-171")
 async def test_who_asks_before_a_stream_begins_waits_and_is_served_when_it_does() -> None:
     cls = talker(ScriptedModel(text("hello")), concurrency="debounce", debounce=5.0)
     async with talking(cls) as one:
@@ -229,6 +238,7 @@ async def test_who_asks_before_a_stream_begins_waits_and_is_served_when_it_does(
         assert (await late.until(lambda frame: type_of(frame) == RESUMING))["id"] == "r1"
 
 
+@pytest.mark.promise("CF-171")
 async def test_who_waits_for_a_stream_that_never_begins_is_released() -> None:
     cls = talker(ScriptedModel(text("hello")), concurrency="debounce", debounce=5.0)
     async with talking(cls) as one:
@@ -242,6 +252,7 @@ async def test_who_waits_for_a_stream_that_never_begins_is_released() -> None:
         assert (await done(client, "r1"))["outcome"] == "aborted"
 
 
+@pytest.mark.promise("CF-171")
 async def test_a_skipped_turn_does_not_release_those_who_wait_for_the_next() -> None:
     cls = talker(ScriptedModel(text("hello")), concurrency="debounce", debounce=5.0)
     async with talking(cls) as one:
@@ -257,6 +268,7 @@ async def test_a_skipped_turn_does_not_release_those_who_wait_for_the_next() -> 
         assert (await other.until(lambda frame: type_of(frame) == RESUMING))["id"] == "r2"
 
 
+@pytest.mark.promise("CF-160")
 async def test_a_clear_releases_who_waits() -> None:
     cls = talker(ScriptedModel(text("hello")), concurrency="debounce", debounce=5.0)
     async with talking(cls) as one:
@@ -269,6 +281,7 @@ async def test_a_clear_releases_who_waits() -> None:
         assert (await other.until(lambda frame: type_of(frame) == NONE))["probeId"] == "p1"
 
 
+@pytest.mark.promise("CF-169")
 async def test_a_stream_orphaned_by_a_restart_goes_on_and_replays_as_one() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("one two three", gate=gate))
@@ -292,6 +305,7 @@ async def test_a_stream_orphaned_by_a_restart_goes_on_and_replays_as_one() -> No
         assert not {*seqs(client, "r1")[2:]} & {*seqs(late, "r1")[2:]}
 
 
+@pytest.mark.promise("CF-172")
 async def test_chunks_are_kept_in_order_while_a_turn_runs_and_swept_when_it_is_done() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(text("one two three four five six", delay=0.04), text("more", gate=gate)))
@@ -312,6 +326,7 @@ async def test_chunks_are_kept_in_order_while_a_turn_runs_and_swept_when_it_is_d
         gate.set()
 
 
+@pytest.mark.promise("CF-173")
 async def test_the_replay_of_a_continuation_says_that_it_is_one_also_after_a_restart() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(call("beep", id="c1"), text("it beeped", gate=gate))
@@ -343,6 +358,7 @@ async def test_the_replay_of_a_continuation_says_that_it_is_one_also_after_a_res
         assert [part["type"] for part in answer["parts"]] == ["step-start", "tool-beep", "step-start", "text"]
 
 
+@pytest.mark.promise("CF-174")
 async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_anybodys() -> None:
     gate = asyncio.Event()
     cls = talker(ScriptedModel(call("beep", id="c1"), text("it beeped", gate=gate)))
@@ -367,6 +383,7 @@ async def test_a_continuation_is_its_owners_while_the_owner_is_there_and_then_an
         await done(other, "r1-1")
 
 
+@pytest.mark.promise("CF-172")
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(

@@ -54,6 +54,7 @@ async def stall(one: Served, model: Any, asked: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.promise("CF-186")
 async def test_by_default_a_model_may_be_silent_for_ever() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
@@ -70,6 +71,7 @@ async def test_by_default_a_model_may_be_silent_for_ever() -> None:
         assert len(model.asked) == 1
 
 
+@pytest.mark.promise("CF-186")
 async def test_silence_is_cut_off_and_the_answer_begun_again_for_everybody_under_the_same_ids() -> None:
     gate = asyncio.Event()
     model = silent(gate=gate)
@@ -121,6 +123,7 @@ async def test_silence_before_the_first_word_counts_too() -> None:
         assert text_of((await agent.transcript())[-1]) == "at last"
 
 
+@pytest.mark.promise("CF-186")
 async def test_one_that_stays_silent_is_given_up_with_a_text_and_the_next_turn_runs() -> None:
     model = silent(times=5)
     cls = talker(model, stall_timeout=60)
@@ -142,6 +145,7 @@ async def test_one_that_stays_silent_is_given_up_with_a_text_and_the_next_turn_r
         assert (await agent.send("again")).text == "once upon a time"
 
 
+@pytest.mark.slow
 async def test_what_was_finished_before_the_silence_stays_and_its_tools_are_not_called_again() -> None:
     class Careful(Talking):
         made: list[str]

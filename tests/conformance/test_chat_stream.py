@@ -45,6 +45,7 @@ class Looking(Talking):
         return {"seen": at}
 
 
+@pytest.mark.promise("CF-164")
 async def test_a_turn_streams_start_steps_parts_and_finish_and_ends_after_its_transcript() -> None:
     cls = talker(ScriptedModel(call("look", id="c1", at="sky"), text("It is blue.")), base=Looking)
     async with talking(cls) as one:
@@ -84,6 +85,7 @@ async def test_a_turn_streams_start_steps_parts_and_finish_and_ends_after_its_tr
         assert types.count(MESSAGES) == 1
 
 
+@pytest.mark.promise("CF-157")
 async def test_what_is_streamed_is_what_is_kept_under_the_same_id() -> None:
     cls = talker(ScriptedModel(call("look", id="c1", at="sky"), text("It is blue.")), base=Looking)
     async with talking(cls) as one:
@@ -99,6 +101,7 @@ async def test_what_is_streamed_is_what_is_kept_under_the_same_id() -> None:
         assert seqs(client, "r1") == [*range(len(chunks(client, "r1")))]
 
 
+@pytest.mark.promise("CF-156")
 async def test_a_message_is_shown_to_the_others_before_it_is_answered_and_not_to_its_sender() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("slow", gate=gate))
@@ -197,6 +200,7 @@ async def test_a_storm_of_tokens_becomes_a_few_frames() -> None:
         assert len(chunks(client, "r1")) < 200
 
 
+@pytest.mark.promise("CF-155")
 async def test_the_transcript_can_be_fetched_whatever_the_handler_of_requests_does() -> None:
     class Own(Talking):
         async def on_request(self, request: Any) -> Any:
@@ -215,6 +219,7 @@ async def test_the_transcript_can_be_fetched_whatever_the_handler_of_requests_do
         assert answer.headers["content-type"].startswith("application/json")
 
 
+@pytest.mark.promise("CF-158")
 async def test_a_client_without_a_socket_is_answered_as_an_event_stream() -> None:
     cls = talker(ScriptedModel(text("hello there", delay=0.01)))
     async with talking(cls) as one:
@@ -262,6 +267,7 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         await last
 
 
+@pytest.mark.promise("CF-160")
 async def test_a_clear_empties_everything_tells_the_others_and_ends_what_waits() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("said before"), text("slow answer", gate=gate))
@@ -287,6 +293,7 @@ async def test_a_clear_empties_everything_tells_the_others_and_ends_what_waits()
         assert client.of_type(MESSAGES)[-1]["messages"] == []
 
 
+@pytest.mark.promise("CF-160")
 async def test_after_a_clear_nobody_is_told_of_an_old_error() -> None:
     cls = talker(ScriptedModel(fails(RuntimeError("broken"))))
     async with talking(cls) as one:
@@ -333,6 +340,7 @@ async def test_a_request_that_comes_twice_is_answered_once() -> None:
         assert len(dones(client, "r1")) == 1
 
 
+@pytest.mark.promise("CF-163")
 async def test_messages_over_the_count_are_forgotten_the_oldest_first_and_clients_see_the_same() -> None:
     model = ScriptedModel(text("ok"))
     cls = talker(model, max_messages=4)
@@ -349,6 +357,7 @@ async def test_messages_over_the_count_are_forgotten_the_oldest_first_and_client
         assert [len(asked) for asked in model.asked] == [1, 3, 5, 5, 5]
 
 
+@pytest.mark.promise("CF-163")
 async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
     class Big(Talking):
         @tool

@@ -176,6 +176,7 @@ async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:
         check_history(json.loads(await agent.seen_by_model()))
 
 
+@pytest.mark.promise("CF-178")
 async def test_a_client_runs_its_tool_and_the_turn_goes_on_in_the_same_message() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(call("beep", id="c1"), text("it beeped", gate=gate))
@@ -217,6 +218,7 @@ async def test_a_client_runs_its_tool_and_the_turn_goes_on_in_the_same_message()
         assert len(dones(client)) == 2
 
 
+@pytest.mark.promise("CF-164")
 async def test_a_snapshot_comes_before_the_end_of_a_continuation_and_after_a_gap() -> None:
     finished: list[float] = []
 
@@ -238,6 +240,7 @@ async def test_a_snapshot_comes_before_the_end_of_a_continuation_and_after_a_gap
         assert [type_of(frame) for frame in client.frames[-2:]] == [MESSAGES, RESPONSE]
 
 
+@pytest.mark.promise("CF-175")
 async def test_parallel_tools_of_a_client_continue_the_turn_once_when_all_have_answered() -> None:
     model = ScriptedModel(calls(call("beep", id="c1"), call("honk", id="c2")), text("both"))
     cls = talker(model)
@@ -258,6 +261,7 @@ async def test_parallel_tools_of_a_client_continue_the_turn_once_when_all_have_a
         assert [parts_of(answer, id)["output"] for id in ("c1", "c2")] == ["beep!", "honk!"]
 
 
+@pytest.mark.promise("CF-176")
 async def test_the_first_result_wins_and_later_ones_tell_nobody() -> None:
     model = ScriptedModel(calls(call("beep", id="c1"), call("honk", id="c2")), text("ok"))
     cls = talker(model)
@@ -281,6 +285,7 @@ async def test_the_first_result_wins_and_later_ones_tell_nobody() -> None:
         assert len(model.asked) == 2
 
 
+@pytest.mark.promise("CF-175")
 async def test_a_result_that_is_an_error_does_not_go_on_by_itself_and_the_model_hears_of_it_later() -> None:
     model = ScriptedModel(call("beep", id="c1"), text("I see"))
     cls = talker(model)
@@ -301,6 +306,7 @@ async def test_a_result_that_is_an_error_does_not_go_on_by_itself_and_the_model_
         assert parts_of((await agent.transcript())[1], "c1")["errorText"] == "No speaker."
 
 
+@pytest.mark.promise("CF-175")
 async def test_a_result_may_come_while_other_tools_still_run() -> None:
     gate = asyncio.Event()
 
@@ -358,6 +364,7 @@ async def test_a_result_that_came_early_is_not_lost_in_a_crash() -> None:
         assert (parts_of(answer, "c1")["output"], text_of(answer)) == ("beep!", "all done")
 
 
+@pytest.mark.promise("CF-180")
 async def test_the_tools_a_client_has_are_the_ones_it_sent_last() -> None:
     model = ScriptedModel(call("beep", id="c1"), text("ok"))
     seen: list[set[str]] = []
@@ -387,6 +394,7 @@ async def test_the_tools_a_client_has_are_the_ones_it_sent_last() -> None:
         assert seen == [{"beep"}, {"honk"}, set()]
 
 
+@pytest.mark.promise("CF-179")
 async def test_who_waits_for_a_continuation_that_does_not_come_is_released_at_once() -> None:
     cls = talker(ScriptedModel(call("beep", id="c1"), text("ok")))
     async with talking(cls) as one:
@@ -430,6 +438,7 @@ async def test_a_user_who_says_something_else_instead_closes_the_call() -> None:
         assert parts_of((await agent.transcript())[1], "c2")["state"] == "output-error"
 
 
+@pytest.mark.promise("CF-178")
 async def test_a_continuation_can_call_tools_again() -> None:
     model = ScriptedModel(call("beep", id="c1"), call("beep", id="c2"), text("twice"))
     cls = talker(model)

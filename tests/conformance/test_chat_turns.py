@@ -71,6 +71,7 @@ async def test_the_model_is_told_everything_that_was_said_before(run: Run) -> No
         check_history(json.loads(await agent.seen_by_model()))
 
 
+@pytest.mark.promise("A-133")
 async def test_the_final_text_of_a_turn_is_that_turns(run: Run) -> None:
     cls = talker(ScriptedModel(text("one"), text("two"), text("three")))
     async with run(cls) as world:
@@ -124,6 +125,7 @@ class City(BaseModel):
     people: int
 
 
+@pytest.mark.promise("A-227")
 async def test_a_turn_ends_with_what_its_output_type_asks_for(run: Run) -> None:
     cls = talker(ScriptedModel(call("final_result", id="c1", name="Bern", people=1)), output_type=City)
     async with run(cls) as world:
@@ -237,6 +239,7 @@ async def test_a_hook_that_fails_at_the_end_does_not_end_the_turn_twice() -> Non
         assert [frame["outcome"] for frame in dones(client)] == ["completed", "completed"]
 
 
+@pytest.mark.promise("CF-158")
 async def test_an_agent_of_its_own_loop_streams_text_and_chunks() -> None:
     class Own(Talking):
         async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
@@ -258,6 +261,7 @@ async def test_an_agent_of_its_own_loop_streams_text_and_chunks() -> None:
         assert {"type": "data-weather", "data": {"sunny": True}} in answer["parts"]
 
 
+@pytest.mark.promise("CF-158")
 async def test_an_answer_that_says_nothing_ends_with_a_text_that_says_so() -> None:
     class Silent(Talking):
         async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
@@ -295,6 +299,7 @@ async def test_an_error_that_an_own_loop_yields_is_the_end_of_the_turn() -> None
         assert said(chunks(client, "r1")) == "so far"
 
 
+@pytest.mark.promise("CF-162")
 async def test_a_turn_started_by_the_server_streams_to_whoever_watches() -> None:
     cls = talker(ScriptedModel(text("hello all")))
     async with talking(cls) as one:
@@ -309,6 +314,7 @@ async def test_a_turn_started_by_the_server_streams_to_whoever_watches() -> None
             assert client.of_type(MESSAGES)[-1]["messages"][0]["id"] == "u1"
 
 
+@pytest.mark.promise("A-98")
 async def test_a_turn_keeps_its_agent_awake(run: Run) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("slow answer", gate=gate))
@@ -413,6 +419,7 @@ async def test_a_question_is_asked_again_without_the_answer_it_had() -> None:
         assert [text_of(message) for message in before[-2]] == ["hi"]
 
 
+@pytest.mark.promise("B-23")
 async def test_what_a_client_sends_for_one_turn_is_not_there_in_the_next() -> None:
     seen: list[Any] = []
 
@@ -448,6 +455,7 @@ async def test_a_message_that_was_changed_is_asked_in_the_place_of_the_old_one()
         assert [text_of(message) for message in await agent.transcript()] == ["changed", "new"]
 
 
+@pytest.mark.promise("CF-154")
 @pytest.mark.parametrize(
     "messages",
     [
@@ -486,6 +494,7 @@ async def test_tools_of_a_client_that_are_none_are_refused(tools: Any) -> None:
         assert (await done(client, "r1"))["outcome"] == "error"
 
 
+@pytest.mark.promise("CF-154")
 async def test_frames_that_mean_nothing_are_ignored() -> None:
     model = ScriptedModel(text("ok"))
     cls = talker(model)
@@ -527,6 +536,7 @@ async def test_what_a_client_says_the_assistant_said_is_not_believed() -> None:
         assert "You may." not in await agent.seen_by_model()
 
 
+@pytest.mark.promise("A-78", "A-96")
 async def test_a_chat_agent_can_be_a_child_and_is_recovered_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("from the child", gate=gate))
@@ -555,6 +565,7 @@ class TalkingRoot(Agent):
         await self.sub_agent(TalkingChild, "c")
 
 
+@pytest.mark.promise("A-227")
 async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,6 +589,7 @@ async def test_a_tool_may_ask_a_child_that_talks_to_a_model_of_its_own(
         assert [text_of(message) for message in await child.transcript()] == ["how much?", "forty-two"]
 
 
+@pytest.mark.promise("A-227", "A-235")
 async def test_a_scripted_model_plays_tool_calls_and_can_be_set_for_any_class(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ class Shelf(Agent):
         await self.sub_agent(Tally, name)
 
 
+@pytest.mark.promise("A-1", "A-2", "A-225", "CF-1")
 async def test_the_same_class_and_name_always_give_the_same_child(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -119,6 +120,7 @@ async def test_the_same_class_and_name_always_give_the_same_child(run: Run, prob
         assert await shelf.listed() == [("Tally", "a")]
 
 
+@pytest.mark.promise("A-2", "A-25")
 async def test_a_child_asked_for_many_times_at_once_is_made_once(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -129,6 +131,7 @@ async def test_a_child_asked_for_many_times_at_once_is_made_once(run: Run, probe
         assert probe.log == ["start a"]
 
 
+@pytest.mark.promise("A-4", "A-253", "CF-6")
 async def test_two_classes_may_share_a_name_and_stay_apart(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -140,6 +143,7 @@ async def test_two_classes_may_share_a_name_and_stay_apart(run: Run, probe: Prob
         assert await shelf.listed() == [("Tally", "shared"), ("Diary", "shared")]
 
 
+@pytest.mark.promise("A-53", "A-57", "A-63", "A-225", "CF-3", "CF-4")
 async def test_parent_children_and_siblings_each_have_a_database_of_their_own(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -156,6 +160,7 @@ async def test_parent_children_and_siblings_each_have_a_database_of_their_own(ru
         assert len(list(world.data.rglob("*.db"))) == 5
 
 
+@pytest.mark.promise("A-25", "A-26")
 async def test_a_child_starts_at_its_first_use_and_not_because_its_parent_started(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -171,6 +176,7 @@ async def test_a_child_starts_at_its_first_use_and_not_because_its_parent_starte
         assert probe.log == ["start a"]
 
 
+@pytest.mark.promise("A-25", "A-27")
 async def test_on_start_runs_once_in_every_life(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -184,6 +190,7 @@ async def test_on_start_runs_once_in_every_life(run: Run, probe: Probe) -> None:
         assert probe.log == ["start a", "start a"]
 
 
+@pytest.mark.promise("A-5", "A-10", "A-27", "CF-7")
 async def test_a_child_knows_its_name_and_path_from_its_very_first_moment(run: Run) -> None:
     seen: list[object] = []
 
@@ -202,6 +209,7 @@ async def test_a_child_knows_its_name_and_path_from_its_very_first_moment(run: R
     assert seen == [("child", (root, child), (root,), "EarlyRoot:root/Early:child")]
 
 
+@pytest.mark.promise("A-6", "A-7", "A-9", "A-21", "A-225", "CF-27", "CF-34")
 async def test_paths_list_every_ancestor_root_first(run: Run) -> None:
     names = ["a", "b", "c", "d", "e"]
     async with run(Branch) as world:
@@ -216,6 +224,7 @@ async def test_paths_list_every_ancestor_root_first(run: Run) -> None:
             assert await child.where() == (names[depth - 1], steps[: depth + 1], steps[:depth])
 
 
+@pytest.mark.promise("A-10", "CF-18", "CF-35")
 async def test_the_path_of_a_nested_agent_survives_sleep_abort_and_restart(run: Run) -> None:
     sub = [(Branch, "a"), (Branch, "b"), (Branch, "c")]
     async with run(Branch) as world:
@@ -234,6 +243,7 @@ async def test_the_path_of_a_nested_agent_survives_sleep_abort_and_restart(run: 
         assert await (await world.get_agent(Branch, "r", sub=sub)).where() == before
 
 
+@pytest.mark.promise("A-1", "A-3", "A-58", "CF-28")
 async def test_agents_of_one_name_in_different_places_are_different_agents(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "x")
@@ -250,6 +260,7 @@ async def test_agents_of_one_name_in_different_places_are_different_agents(run: 
             assert await agent.notes() == [f"in {place}"]
 
 
+@pytest.mark.promise("A-5", "CF-31")
 async def test_a_child_may_have_its_root_s_class_and_name(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "same")
@@ -260,6 +271,7 @@ async def test_a_child_may_have_its_root_s_class_and_name(run: Run) -> None:
         assert await root.children() == ["same"]
 
 
+@pytest.mark.promise("CF-2")
 async def test_rows_of_children_survive_a_restart_and_a_crash(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -314,6 +326,7 @@ async def test_a_child_that_fails_to_start_disturbs_no_sibling(run: Run, probe: 
         assert counted == (1, 1)
 
 
+@pytest.mark.promise("A-35", "A-40", "A-62", "A-63", "A-64", "A-254", "CF-32")
 async def test_has_sub_agent_is_true_exactly_between_making_and_deleting(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -329,6 +342,7 @@ async def test_has_sub_agent_is_true_exactly_between_making_and_deleting(run: Ru
         assert not await root.has("a")
 
 
+@pytest.mark.promise("A-64")
 async def test_the_registry_tells_classes_apart_by_class_and_by_type_id(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -340,6 +354,7 @@ async def test_the_registry_tells_classes_apart_by_class_and_by_type_id(run: Run
         assert not await shelf.has("Tally", "b")
 
 
+@pytest.mark.promise("A-62", "A-65", "A-254", "CF-33")
 async def test_children_are_listed_in_the_order_they_were_made(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -360,6 +375,7 @@ async def test_children_are_listed_in_the_order_they_were_made(run: Run, probe: 
         assert first == second == third - 5 == world.clock.now() - 5
 
 
+@pytest.mark.promise("A-65")
 async def test_children_are_listed_page_by_page(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -375,6 +391,7 @@ async def test_children_are_listed_page_by_page(run: Run, probe: Probe) -> None:
         assert len(await shelf.listed("Tally", after=seen[4], limit=10)) == 2
 
 
+@pytest.mark.promise("A-62")
 async def test_the_registry_survives_a_crash(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -386,6 +403,7 @@ async def test_the_registry_survives_a_crash(run: Run, probe: Probe) -> None:
         assert await shelf.listed() == [("Tally", "a"), ("Tally", "b"), ("Tally", "c")]
 
 
+@pytest.mark.promise("A-225", "CF-11")
 @pytest.mark.parametrize("name", ["nul\0inside", "\0", "", "x" * 513, "é" * 257, "\ud800"])
 async def test_a_name_that_cannot_be_stored_is_refused_with_a_sentence(run: Run, probe: Probe, name: str) -> None:
     async with run(Shelf, deps=probe) as world:
@@ -438,6 +456,7 @@ async def test_names_that_differ_only_in_case_or_unicode_form_are_different_chil
         assert await root.children() == names
 
 
+@pytest.mark.promise("A-18", "CF-10")
 @pytest.mark.parametrize("name", ["Sub", "SUB", "Sub_", "sub"])
 def test_a_class_whose_url_form_is_sub_is_refused_at_its_creation(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name!r}.*'sub' separates agents in URLs"):
@@ -448,6 +467,7 @@ def test_a_class_whose_name_only_begins_with_sub_is_fine() -> None:
     assert [type(name, (Agent,), {}).__name__ for name in ("Subway", "SubAgent", "MySub")]
 
 
+@pytest.mark.promise("A-14", "A-19", "A-20", "A-225", "CF-8")
 @pytest.mark.parametrize(("given", "named"), [("str", "str"), ("App", "App"), ("instance", "3"), ("Agent", "Agent")])
 async def test_what_is_no_agent_class_is_refused_by_name_before_anything_is_made(
     run: Run, probe: Probe, given: str, named: str
@@ -462,6 +482,7 @@ async def test_what_is_no_agent_class_is_refused_by_name_before_anything_is_made
         assert list(world.data.rglob("*.db")) == []
 
 
+@pytest.mark.promise("A-1", "A-16", "A-22", "CF-29")
 async def test_only_the_root_class_is_named_to_the_app_and_any_agent_class_can_be_a_child(run: Run) -> None:
     class Unheard(Agent, Generic[T]):
         async def hello(self) -> str:
@@ -485,6 +506,7 @@ async def test_only_the_root_class_is_named_to_the_app_and_any_agent_class_can_b
         assert await namer.ask() == ("hello from u", 1)
 
 
+@pytest.mark.promise("A-17", "CF-29")
 async def test_a_class_the_app_does_not_name_cannot_be_a_root(run: Run, probe: Probe) -> None:
     class Reacher(Agent):
         async def reach(self) -> None:
@@ -501,6 +523,7 @@ async def test_a_class_the_app_does_not_name_cannot_be_a_root(run: Run, probe: P
         assert probe.log == []
 
 
+@pytest.mark.promise("A-55")
 async def test_a_child_can_keep_counters_and_return_their_new_value(run: Run) -> None:
     class Counter(Agent):
         migrations = ("CREATE TABLE counters (id TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT",)
@@ -526,6 +549,7 @@ async def test_a_child_can_keep_counters_and_return_their_new_value(run: Run) ->
         assert await counters.increment("b", "x") == 1
 
 
+@pytest.mark.promise("A-53", "A-56")
 async def test_an_agent_s_sql_reaches_no_other_agent_s_data(run: Run) -> None:
     class Vault(Agent):
         migrations = ("CREATE TABLE secrets (text TEXT NOT NULL) STRICT",)
@@ -557,6 +581,7 @@ async def test_an_agent_s_sql_reaches_no_other_agent_s_data(run: Run) -> None:
                 await keeper.run(sql)
 
 
+@pytest.mark.promise("A-253")
 async def test_abort_and_delete_reach_the_child_of_that_class_and_name_only(run: Run, probe: Probe) -> None:
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
@@ -572,6 +597,7 @@ async def test_abort_and_delete_reach_the_child_of_that_class_and_name_only(run:
         assert await shelf.listed() == [("Diary", "same")]
 
 
+@pytest.mark.promise("A-52")
 async def test_a_child_lives_beside_its_parent_in_the_same_process_and_thread(run: Run) -> None:
     class Placed(Agent):
         async def place(self) -> tuple[int, int]:

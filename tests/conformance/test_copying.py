@@ -358,6 +358,7 @@ CHANGEABLE: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.promise("A-57")
 @pytest.mark.parametrize(("method", "value"), CHANGEABLE)
 async def test_changing_a_value_afterwards_never_shows_on_the_other_side(run: Run, method: str, value: Any) -> None:
     value = msgspec.convert(value, type(value)) if isinstance(value, dict | list | set) else value
@@ -374,6 +375,7 @@ async def test_changing_a_value_afterwards_never_shows_on_the_other_side(run: Ru
         assert await echo.kept_as_text() == inside
 
 
+@pytest.mark.promise("A-57")
 async def test_a_value_changed_by_the_agent_does_not_change_for_the_caller(run: Run) -> None:
     class Changer(Agent):
         async def append(self, items: list[int]) -> int:

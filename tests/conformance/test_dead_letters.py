@@ -18,6 +18,7 @@ pytestmark = pytest.mark.storage
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
+@pytest.mark.promise("A-24", "CF-189")
 @DEPTHS
 async def test_a_call_that_fails_too_often_becomes_a_dead_letter_of_its_agent(
     run: Run, probe: Probe, depth: int
@@ -173,6 +174,7 @@ async def test_nobody_replays_or_deletes_the_dead_letters_of_another(run: Run, p
         assert len(await child.dead()) == len(await root.dead()) == 1
 
 
+@pytest.mark.promise("CF-188")
 async def test_a_repeating_call_has_one_dead_letter_that_counts(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
@@ -284,6 +286,7 @@ async def test_a_new_argument_with_a_default_fits_what_was_stored_without_it(
         assert probe.log == ["x well"]
 
 
+@pytest.mark.promise("CF-189")
 @pytest.mark.parametrize(("depth", "queued"), [(0, False), (2, True)])
 async def test_a_call_that_ends_the_process_again_and_again_is_given_up(
     run: Run, probe: Probe, depth: int, queued: bool
@@ -312,6 +315,7 @@ async def test_a_call_that_ends_the_process_again_and_again_is_given_up(
         assert await owner.notes() == ["behind it"]
 
 
+@pytest.mark.promise("CF-189")
 async def test_a_call_that_failed_once_and_then_ends_the_process_is_given_up_too(run: Run, probe: Probe) -> None:
     async with run(Deadly, deps=probe) as world:
         await (await world.get_agent(Deadly, "d")).plan()

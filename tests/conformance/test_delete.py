@@ -19,6 +19,7 @@ def databases(world: World) -> int:
     return len(list(world.data.rglob("*.db")))
 
 
+@pytest.mark.promise("A-31", "A-35", "A-58", "A-225", "CF-19", "CF-30")
 async def test_a_deleted_child_and_its_data_are_gone_and_the_next_of_that_name_is_new(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -34,6 +35,7 @@ async def test_a_deleted_child_and_its_data_are_gone_and_the_next_of_that_name_i
         assert new > old
 
 
+@pytest.mark.promise("A-31", "A-32", "CF-19")
 async def test_the_files_of_a_deleted_branch_are_gone_when_delete_returns(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -48,6 +50,7 @@ async def test_the_files_of_a_deleted_branch_are_gone_when_delete_returns(run: R
         assert {path.name for path in world.data.rglob("*.db*")} == {"root.db", "root.db-wal"}
 
 
+@pytest.mark.promise("A-32")
 async def test_deleting_reaches_sleeping_descendants_too(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -63,6 +66,7 @@ async def test_deleting_reaches_sleeping_descendants_too(run: Run) -> None:
         assert await (await world.get_agent(Branch, "r", sub=below("a", "b", "c"))).notes() == []
 
 
+@pytest.mark.promise("A-33", "CF-20")
 async def test_deleting_what_is_gone_or_never_was_succeeds_silently(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -75,6 +79,7 @@ async def test_deleting_what_is_gone_or_never_was_succeeds_silently(run: Run) ->
         assert await root.children() == []
 
 
+@pytest.mark.promise("A-33")
 async def test_a_child_deleted_twice_at_once_is_counted_once(run: Run) -> None:
     async with run(Branch, limits=Limits(children=2)) as world:
         root = await world.get_agent(Branch, "r")
@@ -173,6 +178,7 @@ async def test_the_reply_of_the_call_that_destroyed_its_agent_still_arrives(run:
             await child.notes()
 
 
+@pytest.mark.promise("A-36", "CF-25")
 async def test_destroy_in_a_nested_child_takes_everything_below_it_and_nothing_else(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -356,6 +362,8 @@ async def deleted_or_whole(world: World) -> None:
     assert await (await world.get_agent(Branch, "r", sub=below("a", "b", "c"))).notes() == []
 
 
+@pytest.mark.slow
+@pytest.mark.promise("B-11", "B-19", "CF-194")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_crash_at_any_point_of_a_deletion_is_finished_at_the_next_wake(run: Run, point: str) -> None:
     async def delete(world: World) -> None:
@@ -364,6 +372,8 @@ async def test_a_crash_at_any_point_of_a_deletion_is_finished_at_the_next_wake(r
     await crash_everywhere(run, point, prepare=grown, act=delete, check=deleted_or_whole)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("A-36", "B-11", "CF-194")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_crash_at_any_point_of_a_child_s_destroy_is_finished_at_the_next_wake(run: Run, point: str) -> None:
     async def destroy(world: World) -> None:
@@ -373,6 +383,8 @@ async def test_a_crash_at_any_point_of_a_child_s_destroy_is_finished_at_the_next
     await crash_everywhere(run, point, prepare=grown, act=destroy, check=deleted_or_whole)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("B-11", "CF-194")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_crash_at_any_point_of_a_root_s_destroy_leaves_all_or_nothing(run: Run, point: str) -> None:
     ended = False

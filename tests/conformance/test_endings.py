@@ -157,6 +157,7 @@ async def test_a_child_that_computes_can_be_deleted_and_leaves_no_file(run: Run,
         assert databases(world) == {"root.db", "root.db-wal"}
 
 
+@pytest.mark.slow
 async def test_a_child_that_destroys_itself_while_its_parent_computes_is_gone_with_its_file(
     run: Run, probe: Probe
 ) -> None:

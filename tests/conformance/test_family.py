@@ -55,6 +55,7 @@ async def family(world: Any) -> tuple[Tenant, Inbox, Chat]:
     return tenant, inbox, chat
 
 
+@pytest.mark.promise("A-11", "CF-36", "CF-38", "CF-39")
 async def test_parent_agent_is_the_direct_parent_at_any_depth(run: Run) -> None:
     async with run(Tenant) as world:
         _, inbox, chat = await family(world)
@@ -63,6 +64,7 @@ async def test_parent_agent_is_the_direct_parent_at_any_depth(run: Run) -> None:
         assert await chat.parent("Inbox") == "Inbox inbox"
 
 
+@pytest.mark.promise("CF-37")
 async def test_a_root_has_no_parent(run: Run) -> None:
     async with run(Tenant) as world:
         tenant, _, _ = await family(world)
@@ -71,6 +73,7 @@ async def test_a_root_has_no_parent(run: Run) -> None:
             await tenant.parent("Tenant")
 
 
+@pytest.mark.promise("A-11", "CF-37")
 async def test_asking_for_the_parent_by_another_class_is_refused_naming_both(run: Run) -> None:
     async with run(Tenant) as world:
         _, _, chat = await family(world)
@@ -79,6 +82,7 @@ async def test_asking_for_the_parent_by_another_class_is_refused_naming_both(run
             await chat.parent("Tenant")
 
 
+@pytest.mark.promise("A-12", "B-9")
 async def test_ancestor_is_the_nearest_one_of_a_class(run: Run) -> None:
     async with run(Tenant) as world:
         tenant, _, chat = await family(world)
@@ -95,6 +99,7 @@ async def test_ancestor_is_the_nearest_one_of_a_class(run: Run) -> None:
             await tenant.above("Tenant")
 
 
+@pytest.mark.promise("A-12", "B-9")
 async def test_root_agent_is_the_top_of_the_tree_also_for_the_root_itself(run: Run) -> None:
     async with run(Tenant) as world:
         tenant, inbox, chat = await family(world)
@@ -105,6 +110,7 @@ async def test_root_agent_is_the_top_of_the_tree_also_for_the_root_itself(run: R
             await chat.root("Chat")
 
 
+@pytest.mark.promise("A-12")
 async def test_those_above_can_be_reached_after_a_crash(run: Run) -> None:
     async with run(Tenant) as world:
         await family(world)
@@ -116,6 +122,7 @@ async def test_those_above_can_be_reached_after_a_crash(run: Run) -> None:
         assert await chat.root("Tenant") == "Tenant t"
 
 
+@pytest.mark.promise("A-8")
 async def test_the_last_step_of_parent_path_is_the_direct_parent(run: Run) -> None:
     class Low(Agent):
         async def paths(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:

@@ -36,6 +36,7 @@ async def state(bench: Bench, agent: Worker, key: str) -> str | None:
     return None if fiber is None else fiber.status
 
 
+@pytest.mark.promise("A-59")
 async def test_a_fiber_has_a_row_in_its_own_agent_s_database_while_it_runs(run: Run, bench: Bench, depth: int) -> None:
     async def look(me: Worker) -> list[Any]:
         return [[fiber.name, fiber.status] for fiber in me.list_fibers()]
@@ -70,6 +71,7 @@ async def test_a_fiber_s_row_is_kept_before_its_function_runs(run: Run, bench: B
         assert [(address.count("/"), fiber.key) for address, fiber in bench.recovered] == [(depth, "key")]
 
 
+@pytest.mark.promise("CF-192")
 async def test_each_stash_goes_to_its_own_fiber(run: Run, bench: Bench) -> None:
     async def keep(me: Worker, number: int) -> Any:
         for turn in range(5):
@@ -211,6 +213,7 @@ async def test_run_fiber_goes_on_when_its_fiber_is_cancelled_or_resolved(run: Ru
         assert await bench.within(here, lambda me: me.list_fibers()) == []
 
 
+@pytest.mark.promise("CF-193")
 async def test_a_fiber_is_started_once_under_its_key(run: Run, bench: Bench, depth: int) -> None:
     bench.works["wait"] = waits(bench)
     async with run(Worker, deps=bench) as world:
@@ -307,6 +310,7 @@ async def test_only_a_method_of_the_agent_can_be_started(run: Run, bench: Bench)
             await bench.within(here, lambda me: me.start_fiber("key", cast(Any, me.work), 7))
 
 
+@pytest.mark.promise("CF-193")
 async def test_a_running_fiber_is_cancelled_for_good(run: Run, bench: Bench, depth: int) -> None:
     async def linger(me: Worker) -> None:
         try:
@@ -448,6 +452,7 @@ async def test_a_fiber_whose_own_work_is_cancelled_inside_it_fails(run: Run, ben
             await bench.within(here, lambda me: me.fiber_result("key"))
 
 
+@pytest.mark.promise("CF-193")
 async def test_a_fiber_is_resolved_from_outside(run: Run, bench: Bench, depth: int) -> None:
     bench.works["wait"] = waits(bench)
     async with run(Worker, deps=bench) as world:
@@ -478,6 +483,7 @@ async def test_a_fiber_that_resolves_itself_has_that_result(run: Run, bench: Ben
         assert await bench.within(here, lambda me: me.fiber_result("key")) == "mine"
 
 
+@pytest.mark.promise("CF-193")
 async def test_fibers_are_listed_by_status_and_forgotten_when_over(run: Run, bench: Bench) -> None:
     async def fail(me: Worker) -> None:
         raise LookupError
@@ -536,6 +542,7 @@ async def test_a_fiber_whose_start_is_undone_never_runs(run: Run, bench: Bench) 
         assert await state(bench, here, "undone") is None
 
 
+@pytest.mark.promise("CF-52")
 async def test_an_agent_with_a_running_fiber_does_not_sleep(run: Run, bench: Bench, depth: int) -> None:
     bench.works["wait"] = waits(bench)
     async with run(Worker, deps=bench) as world:

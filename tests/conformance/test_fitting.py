@@ -236,6 +236,7 @@ def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
     assert contents(copy) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("new", "what", "why", "remedy"),
     [

@@ -109,6 +109,7 @@ def plan() -> Plan:
     return Plan()
 
 
+@pytest.mark.promise("A-38", "A-66")
 async def test_hooks_are_asked_from_the_root_down_each_before_the_next_agent_wakes(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         await prepared(site, plan)
@@ -126,6 +127,7 @@ async def test_hooks_are_asked_from_the_root_down_each_before_the_next_agent_wak
         ]
 
 
+@pytest.mark.promise("A-68", "A-75", "CF-63")
 async def test_a_socket_passes_through_the_same_hooks_and_later_frames_do_not(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         await prepared(site, plan)
@@ -138,6 +140,7 @@ async def test_a_socket_passes_through_the_same_hooks_and_later_frames_do_not(pl
             assert len(plan.log) == 6
 
 
+@pytest.mark.promise("A-66", "A-67", "CF-68", "CF-70")
 @pytest.mark.parametrize(("target", "asked"), [(ONE, "r"), (TWO, "r"), (TWO, "a")])
 @pytest.mark.parametrize("status", [401, 403, 404, 418])
 async def test_a_hook_answers_in_place_of_the_child_which_is_not_woken(
@@ -156,6 +159,7 @@ async def test_a_hook_answers_in_place_of_the_child_which_is_not_woken(
         assert asked == "a" or "start a" not in plan.log
 
 
+@pytest.mark.promise("CF-68")
 @pytest.mark.parametrize(("status", "code"), [(200, 1011), (302, 1011), (429, 1013), (500, 1011), (503, 1013)])
 async def test_a_refusal_that_is_not_the_client_s_fault_lets_it_come_back(plan: Plan, status: int, code: int) -> None:
     plan.answers["sub_agent r"] = lambda _: Response(status_code=status)
@@ -178,6 +182,7 @@ def another(request: Any) -> Any:
     return Request(scope, request.receive) if isinstance(request, Request) else HTTPConnection(scope)
 
 
+@pytest.mark.promise("A-67", "A-68", "CF-70")
 @pytest.mark.parametrize(("target", "asked"), [(ONE, "r"), (TWO, "a")])
 async def test_a_hook_puts_another_request_in_its_place(plan: Plan, target: str, asked: str) -> None:
     plan.answers[f"sub_agent {asked}"] = another
@@ -227,6 +232,7 @@ async def test_a_hook_that_returns_something_else_is_an_error(plan: Plan) -> Non
         assert (await site.http(ROOT)).status == 500
 
 
+@pytest.mark.promise("A-69", "A-70", "B-22", "CF-71")
 async def test_a_url_makes_no_child_and_the_answer_names_what_was_not_found(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         answer = await site.http(f"{ROOT}/sub/gate-leaf/guess")
@@ -238,6 +244,7 @@ async def test_a_url_makes_no_child_and_the_answer_names_what_was_not_found(plan
         assert "start guess" not in plan.log
 
 
+@pytest.mark.promise("A-70")
 async def test_a_class_may_allow_that_its_agents_are_made_by_a_url(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         async with site.socket(f"{ROOT}/sub/gate-open/new") as client:
@@ -264,6 +271,7 @@ async def test_making_by_url_ends_at_the_limits(plan: Plan) -> None:
         assert await site.refused(f"{ROOT}/sub/gate-open/9") == 1013
 
 
+@pytest.mark.promise("A-71")
 async def test_code_does_not_pass_through_the_gate(plan: Plan) -> None:
     plan.answers["sub_agent r"] = lambda _: Response(status_code=403)
     async with door(GateRoot, deps=plan) as site:
@@ -283,6 +291,7 @@ async def test_a_parent_sees_requests_for_classes_nobody_knows(plan: Plan) -> No
         assert (answer.status, answer.text) == (410, "/sub/no-such-class/x")
 
 
+@pytest.mark.promise("CF-72")
 async def test_a_plain_agent_answers_404_to_every_request_and_to_unknown_classes() -> None:
     async with door(GatePlain) as site:
         for rest in ["", "/x", "/sub/no-such-class/x", "/sub/gate-plain/x"]:
@@ -574,6 +583,7 @@ async def test_a_page_of_another_origin_opens_no_socket(
             assert plan.log == []
 
 
+@pytest.mark.promise("B-12")
 async def test_calls_http_and_sockets_reach_the_same_agent(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         root = await site.world.get_agent(GateRoot, "r")

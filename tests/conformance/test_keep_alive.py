@@ -20,6 +20,7 @@ def awake(world: World) -> int:
     return sum(len(tree.actors) for tree in world.node.trees.values())
 
 
+@pytest.mark.promise("A-94", "A-255", "CF-51")
 async def test_a_keep_alive_keeps_the_whole_tree_awake_until_it_is_released(run: Run, bench: Bench, depth: int) -> None:
     async with run(Worker, deps=bench) as world:
         deepest = await worker(world, 3)
@@ -33,6 +34,7 @@ async def test_a_keep_alive_keeps_the_whole_tree_awake_until_it_is_released(run:
         assert awake(world) == 0
 
 
+@pytest.mark.promise("A-94")
 async def test_other_trees_sleep_while_one_is_kept_awake(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         await worker(world, 1)
@@ -43,6 +45,7 @@ async def test_other_trees_sleep_while_one_is_kept_awake(run: Run, bench: Bench)
         assert awake(world) == 1
 
 
+@pytest.mark.promise("CF-51", "CF-191")
 async def test_a_tree_stays_awake_until_the_last_of_several_is_released(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         root, child = await worker(world), await worker(world, 1)
@@ -57,6 +60,7 @@ async def test_a_tree_stays_awake_until_the_last_of_several_is_released(run: Run
         assert awake(world) == 0
 
 
+@pytest.mark.promise("CF-191")
 async def test_releasing_twice_releases_nobody_else(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         root = await worker(world)
@@ -70,6 +74,7 @@ async def test_releasing_twice_releases_nobody_else(run: Run, bench: Bench) -> N
         assert awake(world) == 0
 
 
+@pytest.mark.promise("CF-191")
 async def test_a_block_holds_the_tree_as_long_as_it_runs_and_blocks_nest(run: Run, bench: Bench, depth: int) -> None:
     seen: list[int] = []
     async with run(Worker, deps=bench) as world:
@@ -89,6 +94,7 @@ async def test_a_block_holds_the_tree_as_long_as_it_runs_and_blocks_nest(run: Ru
         assert awake(world) == 0
 
 
+@pytest.mark.promise("CF-51")
 @pytest.mark.parametrize("how", ["with", "async with"])
 async def test_a_block_that_raises_lets_go(run: Run, bench: Bench, depth: int, how: str) -> None:
     async def fail(me: Worker) -> None:

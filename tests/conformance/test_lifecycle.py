@@ -38,6 +38,7 @@ class Starter(Agent):
         return await (await self.get_agent(Starter, name)).is_ready()
 
 
+@pytest.mark.promise("A-27")
 async def test_nothing_is_delivered_before_on_start_has_ended(run: Run, probe: Probe) -> None:
     async def slowly(agent: Starter) -> None:
         probe.log.append("starting")

@@ -14,6 +14,7 @@ from sapwood.testing import POINTS, World
 KIB = 1024
 
 
+@pytest.mark.promise("A-21", "B-4")
 async def test_a_tree_may_have_exactly_as_many_levels_as_allowed(run: Run) -> None:
     async with run(Branch, limits=Limits(depth=3)) as world:
         root = await world.get_agent(Branch, "r")
@@ -29,6 +30,7 @@ async def test_a_tree_may_have_exactly_as_many_levels_as_allowed(run: Run) -> No
         assert await deepest.children() == []
 
 
+@pytest.mark.promise("B-4")
 async def test_an_agent_may_have_exactly_as_many_children_as_allowed(run: Run) -> None:
     async with run(Branch, limits=Limits(children=2)) as world:
         root = await world.get_agent(Branch, "r")
@@ -44,6 +46,7 @@ async def test_an_agent_may_have_exactly_as_many_children_as_allowed(run: Run) -
         await root.grow("b", "x")
 
 
+@pytest.mark.promise("B-4")
 async def test_a_tree_may_have_exactly_as_many_descendants_as_allowed(run: Run) -> None:
     async with run(Branch, limits=Limits(descendants=4)) as world:
         root = await world.get_agent(Branch, "r")
@@ -57,6 +60,7 @@ async def test_a_tree_may_have_exactly_as_many_descendants_as_allowed(run: Run) 
         assert await root.children() == ["a", "d"]
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.parametrize("limit", ["depth", "children", "descendants"])
 async def test_zero_means_no_sub_agent_at_all(run: Run, limit: str) -> None:
     async with run(Branch, limits=Limits(**{limit: 0})) as world:
@@ -131,6 +135,7 @@ class Wide(Branch):
     limits = Limits(children=100, depth=100)
 
 
+@pytest.mark.promise("B-4")
 async def test_limits_of_class_ancestors_and_app_combine_to_the_tightest(run: Run) -> None:
     async with run(Tight, Wide, limits=Limits(children=3, depth=5)) as world:
         tight = await world.get_agent(Tight, "t")
@@ -188,6 +193,7 @@ class Filler(Agent):
         return self.sub_agent_status(Filler, name).database_bytes or 0
 
 
+@pytest.mark.promise("B-4")
 async def test_a_database_grows_up_to_its_limit_and_never_beyond(run: Run) -> None:
     limit = 256 * KIB
     async with run(Filler, limits=Limits(database_bytes=limit)) as world:
@@ -248,6 +254,7 @@ async def test_each_agent_has_its_own_limit_also_after_others_looked_at_it(run: 
         assert before < await parent.look() <= limit + 64 * KIB
 
 
+@pytest.mark.promise("B-4")
 async def test_a_tree_grows_up_to_its_limit_and_space_given_back_can_be_used_again(run: Run) -> None:
     limit = 512 * KIB
     slack = 64 * KIB  # databases are measured now and then, not at every write
@@ -360,6 +367,7 @@ async def count(world: World, *names: str) -> int:
     return len(children) + sum([await count(world, *names, child) for child in children])
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.parametrize("point", POINTS)
 async def test_counts_are_right_after_a_crash_at_any_point_of_making_grandchildren(run: Run, point: str) -> None:
     async def prepare(world: World) -> None:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.storage
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
+@pytest.mark.promise("A-24", "CF-190")
 @DEPTHS
 async def test_queued_calls_happen_one_after_the_other_in_the_agent_that_queued_them(
     run: Run, probe: Probe, depth: int
@@ -69,6 +70,7 @@ async def test_a_call_waits_until_the_one_before_it_is_over(run: Run, probe: Pro
         assert await owner.notes() == ["first", "second"]
 
 
+@pytest.mark.promise("CF-190")
 async def test_a_lane_waits_for_nothing_in_another(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
@@ -84,6 +86,7 @@ async def test_a_lane_waits_for_nothing_in_another(run: Run, probe: Probe) -> No
         assert await owner.queued("b") == await owner.queued("") == []
 
 
+@pytest.mark.promise("CF-190")
 async def test_a_failing_call_is_tried_again_in_its_place_and_given_up_so_that_the_next_can_come(
     run: Run, probe: Probe
 ) -> None:
@@ -255,6 +258,7 @@ async def test_a_queued_call_may_queue_its_successor(run: Run, probe: Probe) -> 
         assert await line.left() == 0
 
 
+@pytest.mark.promise("CF-190")
 @pytest.mark.parametrize(
     ("which", "error", "message"),
     [
@@ -277,6 +281,7 @@ async def test_what_could_not_be_queued_is_refused_at_once(
         assert await line.left() == 0
 
 
+@pytest.mark.promise("CF-190")
 async def test_how_often_to_try_is_stored_with_the_call(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)

@@ -56,6 +56,7 @@ async def fiber_of(world: World, bench: Bench, depth: int = 0, key: str = "key")
     return await bench.within(await worker(world, depth), lambda me: me.get_fiber(key))
 
 
+@pytest.mark.promise("A-59", "A-95", "CF-53")
 @pytest.mark.parametrize("end", ["crash", "restart"])
 async def test_an_interrupted_fiber_goes_on_in_its_own_agent_with_its_stash(
     run: Run, bench: Bench, depth: int, end: str
@@ -92,6 +93,7 @@ async def test_a_method_in_run_fiber_goes_on_without_its_caller(run: Run, bench:
         await asyncio.gather(call, return_exceptions=True)
 
 
+@pytest.mark.promise("CF-53")
 async def test_a_function_that_is_no_method_is_the_hook_s_to_take_up(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         if fiber.key is None:
@@ -120,6 +122,7 @@ async def test_a_function_that_is_no_method_is_the_hook_s_to_take_up(run: Run, b
         await asyncio.gather(call, return_exceptions=True)
 
 
+@pytest.mark.promise("CF-192")
 async def test_each_interrupted_fiber_is_recovered_exactly_once(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         for depth in (0, 1, 2):
@@ -134,6 +137,8 @@ async def test_each_interrupted_fiber_is_recovered_exactly_once(run: Run, bench:
         assert sorted(told) == [(depth, key) for depth in (0, 1, 2) for key in ("a", "b")]
 
 
+@pytest.mark.slow
+@pytest.mark.promise("CF-57")
 async def test_many_fibers_of_one_agent_are_all_recovered(run: Run, bench: Bench) -> None:
     bench.works["wait"] = lambda me: bench.go.wait()
     async with run(Worker, deps=bench) as world:
@@ -154,6 +159,7 @@ async def test_many_fibers_of_one_agent_are_all_recovered(run: Run, bench: Bench
         assert sorted(fiber.key or "" for _, fiber in bench.recovered) == sorted(f"f{n}" for n in range(250))
 
 
+@pytest.mark.promise("A-95")
 async def test_nobody_else_is_woken_for_a_recovery(run: Run, bench: Bench) -> None:
     bench.starts.update({name: lambda me: bench.log.append(f"start {me.name}") for name in ("root", "level 1")})
     async with run(Worker, deps=bench) as world:
@@ -168,6 +174,7 @@ async def test_nobody_else_is_woken_for_a_recovery(run: Run, bench: Bench) -> No
         assert len(world.node.trees) == 1
 
 
+@pytest.mark.promise("CF-54")
 async def test_a_hook_may_resolve_the_fiber(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         assert me.resolve_fiber(fiber.id, "by the hook")
@@ -185,6 +192,7 @@ async def test_a_hook_may_resolve_the_fiber(run: Run, bench: Bench, depth: int) 
         assert len(bench.recovered) == 1
 
 
+@pytest.mark.promise("CF-54")
 async def test_a_hook_may_cancel_the_fiber(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         assert me.cancel_fiber(fiber.id)
@@ -202,6 +210,7 @@ async def test_a_hook_may_cancel_the_fiber(run: Run, bench: Bench, depth: int) -
         assert len(bench.recovered) == 1
 
 
+@pytest.mark.promise("CF-54")
 async def test_a_hook_may_schedule_what_is_left_in_its_own_agent(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         me.schedule(SECOND, me.note, f"from {fiber.stash}")
@@ -217,6 +226,7 @@ async def test_a_hook_may_schedule_what_is_left_in_its_own_agent(run: Run, bench
         assert await (await worker(world, depth)).notes() == ["from 2"]
 
 
+@pytest.mark.promise("CF-54", "CF-192")
 @pytest.mark.parametrize("depth", [0, 3])
 async def test_a_hook_that_raises_is_asked_again_later_and_later(run: Run, bench: Bench, depth: int) -> None:
     at: list[float] = []
@@ -331,6 +341,8 @@ async def test_a_hook_that_stashes_and_raises_makes_no_progress(run: Run, bench:
         assert [fiber.stash for _, fiber in bench.recovered[:2]] == [2, "by the hook"]
 
 
+@pytest.mark.slow
+@pytest.mark.promise("CF-192")
 async def test_a_poisoned_fiber_is_given_up_in_the_end(run: Run, bench: Bench) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         raise LookupError("poisoned")
@@ -540,6 +552,7 @@ async def gone(world: World, bench: Bench, end: Callable[[], Awaitable[object]])
     assert world.node.alarms.stored(Address.root_of("Worker", "root")) is None
 
 
+@pytest.mark.promise("A-99", "CF-23")
 async def test_no_recovery_is_routed_to_a_deleted_agent(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         await waiting(world, bench, 1)
@@ -551,6 +564,7 @@ async def test_no_recovery_is_routed_to_a_deleted_agent(run: Run, bench: Bench) 
         assert await bench.within(await worker(world, 2), lambda me: me.list_fibers()) == []
 
 
+@pytest.mark.promise("A-99", "CF-23", "CF-55")
 async def test_no_recovery_is_routed_to_an_agent_deleted_before_it_could_be_recovered(run: Run, bench: Bench) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
         raise LookupError("not yet")
@@ -570,6 +584,7 @@ async def test_no_recovery_is_routed_to_an_agent_deleted_before_it_could_be_reco
         assert len(bench.recovered) == asked
 
 
+@pytest.mark.promise("A-99", "CF-24")
 async def test_a_child_that_destroys_itself_leaves_no_recovery_and_no_schedule(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         child = await waiting(world, bench, 1)
@@ -585,6 +600,7 @@ async def test_a_child_that_destroys_itself_leaves_no_recovery_and_no_schedule(r
         assert not await bench.within(await worker(world), lambda me: me.has_sub_agent(Worker, "level 1"))
 
 
+@pytest.mark.promise("A-99")
 async def test_a_root_that_destroys_itself_leaves_no_recovery(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         root = await waiting(world, bench)
@@ -622,6 +638,7 @@ async def test_no_fiber_begins_in_a_tree_whose_root_has_destroyed_itself(run: Ru
         assert "late begins" not in bench.log
 
 
+@pytest.mark.promise("A-95", "CF-52", "CF-55")
 async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run: Run, bench: Bench, depth: int) -> None:
     address = Address.root_of("Worker", "root")
     async with run(Worker, deps=bench) as world:
@@ -639,6 +656,7 @@ async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run:
         assert not world.node.trees
 
 
+@pytest.mark.promise("B-19", "CF-55")
 async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats_no_step(
     run: Run, bench: Bench
 ) -> None:
@@ -682,6 +700,7 @@ async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats
     assert nth > 5
 
 
+@pytest.mark.promise("A-39")
 async def test_an_agent_knows_who_it_is_when_an_alarm_wakes_it_after_a_restart(
     run: Run, bench: Bench, depth: int
 ) -> None:
@@ -730,6 +749,7 @@ class Board(Agent[dict[str, int]]):
         return self.state, len(self.list_schedules()), len(self.list_queue()), len(self.list_fibers("running"))
 
 
+@pytest.mark.promise("CF-195")
 async def test_after_a_crash_state_schedules_queue_and_fibers_are_there_again(run: Run, bench: Bench) -> None:
     async with run(Board, deps=bench) as world:
         await (await world.get_agent(Board, "b")).play()
@@ -756,6 +776,7 @@ async def test_a_stop_is_not_held_up_by_hooks_that_hang(run: Run, bench: Bench) 
         await until(lambda: len(bench.recovered) == 1)
 
 
+@pytest.mark.promise("CF-193")
 async def test_waiting_for_a_fiber_of_another_life_gets_its_result(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         await waiting(world, bench, 1)

@@ -56,6 +56,7 @@ class Office(Agent):
         await self.delete_sub_agent(Books, name)
 
 
+@pytest.mark.promise("B-10")
 async def test_a_renamed_child_class_finds_its_children_under_the_alias(run: Run) -> None:
     async with run(Office) as world:
         office = await world.get_agent(Office, "o")
@@ -70,6 +71,7 @@ async def test_a_renamed_child_class_finds_its_children_under_the_alias(run: Run
         assert await office.listed() == ["a"]
 
 
+@pytest.mark.promise("B-10")
 async def test_a_renamed_child_can_be_reached_from_outside_before_its_parent_asks_for_it(run: Run) -> None:
     async with run(Office) as world:
         office = await world.get_agent(Office, "o")
@@ -96,6 +98,7 @@ async def test_a_renamed_child_can_be_deleted(run: Run) -> None:
         assert await office.enter_today("a", "new") == ["new"]
 
 
+@pytest.mark.promise("B-10")
 async def test_a_renamed_root_class_keeps_its_trees(run: Run) -> None:
     async with run(Ledger, Books) as world:
         assert await (await world.get_agent(Ledger, "l")).enter("one") == ["one"]
@@ -179,6 +182,7 @@ async def test_two_classes_of_one_type_id_are_an_error_only_where_the_id_must_be
         assert Right is not Left
 
 
+@pytest.mark.promise("A-19", "CF-8")
 async def test_a_stored_type_that_no_class_has_is_a_typed_error_that_names_it(run: Run) -> None:
     @agent(type="gone-tomorrow")
     class Today(Branch): ...

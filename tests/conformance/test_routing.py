@@ -107,6 +107,7 @@ class RouteApples(RouteLeaf):
     """A name that has to be encoded."""
 
 
+@pytest.mark.promise("A-74")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -126,12 +127,14 @@ def test_a_class_segment_is_the_name_in_kebab_case(name: str, expected: str) -> 
     assert kebab(name) == expected
 
 
+@pytest.mark.promise("A-74")
 @pytest.mark.parametrize("name", ["Sub", "SUB", "Sub_", "sub"])
 def test_no_class_can_be_called_sub(name: str) -> None:
     with pytest.raises(UsageError, match="separates agents"):
         type(name, (Agent,), {})
 
 
+@pytest.mark.promise("A-74", "A-76", "CF-151")
 async def test_every_spelling_of_a_class_has_its_url() -> None:
     async with door(RouteRoot, HTTPRoute, RouteShout, RouteRenamed, RouteApples) as site:
         for segment, type_id in {
@@ -148,6 +151,7 @@ async def test_every_spelling_of_a_class_has_its_url() -> None:
                 assert await call(client, "who") == f"{type_id}:x"
 
 
+@pytest.mark.promise("CF-152")
 @pytest.mark.parametrize(
     "segment", ["RouteRoot", "ROUTE-ROOT", "routeroot", "route_root", "nobody", "route-leaf", "%00"]
 )
@@ -159,6 +163,7 @@ async def test_an_unknown_root_class_is_a_bad_request(segment: str) -> None:
         assert await site.refused(f"/agents/{segment}/x") == 4400
 
 
+@pytest.mark.promise("CF-152")
 @pytest.mark.parametrize(
     "target", ["/", "/agents", "/agents/", "/agents/route-root", "/agents/route-root/", "/other/a/b"]
 )
@@ -168,6 +173,7 @@ async def test_a_path_that_is_not_ours_is_not_found(target: str) -> None:
         assert await site.refused(target) == 4404
 
 
+@pytest.mark.promise("CF-69", "CF-73")
 async def test_a_root_s_name_is_the_raw_segment_and_a_child_s_is_decoded() -> None:
     async with door(RouteRoot) as site:
         root = await site.world.get_agent(RouteRoot, "room%201")
@@ -185,6 +191,8 @@ async def test_a_root_s_name_is_the_raw_segment_and_a_child_s_is_decoded() -> No
             assert (identity["name"], identity["agent"]) == ("c/1 é", "route-leaf")
 
 
+@pytest.mark.slow
+@pytest.mark.promise("CF-153")
 async def test_names_that_differ_in_any_character_are_different_agents() -> None:
     names = ["a", "A", "a%20", "a+", "a.", "a;b", "a%2Fb", "a%2fb", "~", "%C3%A9", "a=b&c", "'", "(", "sub"]
     async with door(RouteRoot) as site:
@@ -198,6 +206,7 @@ async def test_names_that_differ_in_any_character_are_different_agents() -> None
                 assert await call(client, "count") == 2
 
 
+@pytest.mark.promise("CF-73")
 async def test_a_root_called_sub_is_understood_and_so_are_its_children() -> None:
     async with door(RouteRoot) as site:
         await (await site.world.get_agent(RouteRoot, "sub")).make("sub", "sub")
@@ -210,6 +219,7 @@ async def test_a_root_called_sub_is_understood_and_so_are_its_children() -> None
         assert two.json()["path"] == "/sub/x"
 
 
+@pytest.mark.promise("CF-74")
 async def test_a_path_without_a_valid_sub_part_is_the_parent_s_own() -> None:
     async with door(RouteRoot) as site:
         for rest in [
@@ -233,6 +243,7 @@ async def test_an_undecodable_name_is_no_step_down() -> None:
         assert await site.refused("/agents/route-root/r/sub/route-leaf/%ff%fe") == 4404
 
 
+@pytest.mark.promise("CF-72")
 async def test_a_null_character_in_a_name_is_a_bad_request() -> None:
     async with door(RouteRoot) as site:
         answer = await site.http("/agents/route-root/r/sub/route-leaf/a%00b")
@@ -248,11 +259,13 @@ async def test_a_name_that_is_too_long_is_a_bad_request() -> None:
         assert await site.refused(f"/agents/route-root/{'x' * 513}") == 4400
 
 
+@pytest.mark.promise("CF-72")
 async def test_a_socket_to_a_child_of_an_unknown_class_is_not_found() -> None:
     async with door(RouteRoot) as site:
         assert await site.refused("/agents/route-root/r/sub/nobody/x") == 4404
 
 
+@pytest.mark.promise("A-76", "CF-69", "CF-151")
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"])
 async def test_methods_bodies_headers_paths_and_queries_are_kept(method: str) -> None:
     async with door(RouteRoot) as site:
@@ -278,6 +291,7 @@ async def test_methods_bodies_headers_paths_and_queries_are_kept(method: str) ->
             }
 
 
+@pytest.mark.promise("A-73", "CF-62")
 async def test_a_socket_goes_through_any_number_of_hops_and_keeps_its_tail_and_query() -> None:
     names = [f"n{number}" for number in range(8)]
     async with door(RouteRoot) as site:
@@ -295,6 +309,7 @@ def parts_of(body: bytes) -> list[bytes]:
     return [body[at : at + 65_536] for at in range(0, len(body), 65_536)]
 
 
+@pytest.mark.promise("CF-77")
 @pytest.mark.parametrize("hops", [0, 1, 2])
 async def test_a_large_body_arrives_byte_for_byte_and_before_the_upload_ends(hops: int) -> None:
     body = bytes(range(256)) * 8192
@@ -332,6 +347,7 @@ async def test_a_response_is_streamed() -> None:
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: "\0" not in name and name.isprintable())
 
 
+@pytest.mark.promise("CF-75")
 @pytest.mark.slow
 @given(
     root=st.text(alphabet="abcXYZ019-._~%!$&'()*+,;=:@", min_size=1, max_size=20),
@@ -359,12 +375,14 @@ def test_the_path_builder_round_trips_with_the_router(root: str, below: list[str
     assert left == (urlsplit(rest).path or "/")
 
 
+@pytest.mark.promise("CF-75")
 @pytest.mark.parametrize("name", ["a b", "a/b", "é", "..", ".", "a?b", "a#b", "%2e%2E", '"', "a\\b"])
 def test_a_root_whose_name_cannot_stand_in_a_url_has_no_path(name: str) -> None:
     with pytest.raises(UsageError, match="has no URL"):
         App(agents=[RouteRoot]).path_to(RouteRoot, name)
 
 
+@pytest.mark.promise("CF-75")
 @pytest.mark.parametrize(
     "rest", ["x", "/..", "/a/../b", "/%2E%2e/x", "/sub/route-leaf/x", "/a/sub/b/c", "/#x", "/é", "/a b"]
 )
@@ -390,6 +408,7 @@ def test_a_decoded_part_of_a_path_is_found_in_the_raw_one(head: str, tail: str) 
     assert relative(raw, f"/{head}") == f"/{quote(tail, safe='')}"
 
 
+@pytest.mark.promise("A-73")
 async def test_what_the_path_builder_returns_leads_there() -> None:
     async with door(RouteRoot) as site:
         await (await site.world.get_agent(RouteRoot, "r")).make("a/b ?#é%", "..x")
@@ -418,6 +437,7 @@ def custom(app: App) -> Starlette:
     return Starlette(routes=routes, lifespan=app.lifespan)
 
 
+@pytest.mark.promise("A-79", "A-80")
 async def test_a_custom_route_leads_to_a_root_and_its_children(tmp_path: Any) -> None:
     app = App(agents=[RouteRoot], settings=Settings(data=tmp_path))
     async with serving(custom(app), lifespan="on") as site:
@@ -544,6 +564,7 @@ async def test_a_child_s_state_and_calls_work_on_its_own_socket_only() -> None:
             assert await call(root, "count") == 1
 
 
+@pytest.mark.promise("CF-78")
 async def test_a_stub_from_outside_is_safe_to_print_and_has_no_fetch() -> None:
     async with door(RouteRoot) as site:
         stub: Any = await site.world.get_agent(RouteRoot, "r")
@@ -554,6 +575,7 @@ async def test_a_stub_from_outside_is_safe_to_print_and_has_no_fetch() -> None:
                 getattr(stub, name)
 
 
+@pytest.mark.promise("CF-77")
 async def test_two_hops_with_a_body_the_gate_has_read() -> None:
     async with door(RouteReader) as site:
         answer = await site.http("/agents/route-reader/r/sub/route-leaf/a", method="POST", body=b"signed")

@@ -37,6 +37,7 @@ from sapwood.timings import Timings
 pytestmark = pytest.mark.core("temporal")
 
 
+@pytest.mark.promise("A-100", "A-158", "A-159", "A-190", "A-191", "A-194", "A-196", "A-197", "A-198", "A-233", "CF-94")
 async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never said"))
     theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
@@ -60,6 +61,7 @@ async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: s
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
+@pytest.mark.promise("CF-97")
 async def test_a_cancelled_run_of_a_living_turn_is_a_failed_tool_call_and_the_turn_goes_on() -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("without it, then"))
     theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
@@ -97,6 +99,7 @@ async def test_a_person_who_stops_the_helper_itself_stops_the_run_and_nothing_ab
         assert theirs.cancelled == 1
 
 
+@pytest.mark.promise("A-123", "A-161", "A-195", "A-233")
 async def test_a_run_cancelled_before_it_starts_never_starts_and_says_so() -> None:
     class Hasty(boss()):
         async def hurry(self) -> str:
@@ -118,6 +121,7 @@ async def test_a_run_cancelled_before_it_starts_never_starts_and_says_so() -> No
         assert (await agent.hooks())[-1] == ("finish", "r1", "aborted")
 
 
+@pytest.mark.promise("A-163")
 async def test_a_cancel_while_the_helper_gets_to_its_feet_sends_no_request_to_its_model() -> None:
     gate, starting = asyncio.Event(), asyncio.Event()
 
@@ -137,6 +141,7 @@ async def test_a_cancel_while_the_helper_gets_to_its_feet_sends_no_request_to_it
         assert theirs.asked == []
 
 
+@pytest.mark.promise("A-163", "B-32")
 async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
     gate, thinking = asyncio.Event(), asyncio.Event()
 
@@ -156,6 +161,7 @@ async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
         assert theirs.asked == []
 
 
+@pytest.mark.promise("A-161", "A-195")
 async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
     class ComingLate(caller(None)):
         @tool
@@ -178,6 +184,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
         assert await agent.runs() == []
 
 
+@pytest.mark.promise("A-262", "CF-95")
 async def test_a_late_cancel_changes_nothing() -> None:
     async with working(boss()) as (_, agent, _):
         run = await agent.give("dig", run_id="r1")
@@ -201,6 +208,7 @@ async def test_cancelling_twice_is_cancelling_once_and_the_first_reason_counts()
         assert bench.log.count("cut") == 1
 
 
+@pytest.mark.promise("CF-95")
 async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_the_same() -> None:
     class StubbornDigger(Digger):
         async def on_run(self, input: Any) -> Any:
@@ -218,6 +226,7 @@ async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_th
         assert (run.status, run.reason, run.output) == ("aborted", "enough", None)
 
 
+@pytest.mark.promise("A-162", "B-32")
 async def test_a_worker_that_does_not_stop_is_stopped_hard() -> None:
     gate = asyncio.Event()
 
@@ -280,6 +289,7 @@ class MiddleAgent(Agent):
         return self.get_run(id)
 
 
+@pytest.mark.promise("A-192")
 async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
     async with working(cls := boss(MiddleAgent)) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
@@ -294,6 +304,7 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
         assert below.status == "aborted"
 
 
+@pytest.mark.promise("A-191", "A-192", "A-196", "A-197")
 async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
     """Three levels, two below each: every model is cut off before anything of it is written."""
     leaf = helper(ScriptedModel(text("a long story", gate=asyncio.Event()), each=True), "Leaf")
@@ -331,6 +342,7 @@ async def test_whoever_stops_waiting_for_a_turn_stops_its_helpers() -> None:
         assert theirs.cancelled == 1
 
 
+@pytest.mark.promise("A-118", "A-162", "B-32")
 async def test_a_cancel_stops_what_a_helper_does_in_a_tool() -> None:
     class Tooled(ChatAgent):
         @tool
@@ -354,6 +366,7 @@ async def test_a_cancel_stops_what_a_helper_does_in_a_tool() -> None:
         await bench.seen("cut")
 
 
+@pytest.mark.promise("A-97", "A-194", "B-34")
 async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level: str) -> None:
     """The process dies right after the cancel was stored, before anybody below has written anything."""
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never"))
@@ -375,6 +388,7 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
         assert (len(ours.asked), len(theirs.asked)) == (1, 1)
 
 
+@pytest.mark.promise("A-198")
 async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after_a_crash(level: str) -> None:
     async with working(cls := boss(MiddleAgent), durability=level) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
@@ -393,6 +407,7 @@ async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after
         assert bench.log.count("begun wait") == 1
 
 
+@pytest.mark.promise("CF-96")
 async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("without it"))
     theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
@@ -417,6 +432,7 @@ async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> 
         assert len(theirs.asked) == 2
 
 
+@pytest.mark.promise("A-160", "CF-87", "CF-94")
 async def test_many_runs_leave_nothing_behind_that_listens_for_a_cancel() -> None:
     async with working(boss()) as (one, agent, _):
         await agent.give("dig", run_id="first")
@@ -461,6 +477,7 @@ async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them(
         assert {run.status for run in [await over(agent, f"agent-tool:c{n}") for n in (1, 2)]} == {"aborted"}
 
 
+@pytest.mark.slow
 async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_long_sql() -> None:
     begun, counting = asyncio.Event(), asyncio.Event()
 

@@ -105,6 +105,7 @@ def finishes(hooks: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
     return [(run, status) for hook, run, status in hooks if hook == "finish"]
 
 
+@pytest.mark.promise("CF-121")
 async def test_a_detached_run_returns_as_soon_as_it_has_begun_and_its_end_is_told_once(level: str) -> None:
     async with working(sender(), durability=level) as (_, agent, bench):
         run = await agent.send_off("wait", "r1")
@@ -126,6 +127,7 @@ async def test_a_detached_run_that_fails_is_told_like_any_other() -> None:
         assert any("it went wrong" in entry for entry in bench.log)
 
 
+@pytest.mark.promise("CF-121")
 async def test_asking_for_a_detached_run_again_tells_nothing_twice() -> None:
     async with working(sender()) as (_, agent, bench):
         first, second = await asyncio.gather(agent.send_off("wait", "r1"), agent.send_off("wait", "r1"))
@@ -152,6 +154,7 @@ async def killed(one: Served, nth: int, sent: Any, is_over: Any) -> bool:
     return was_killed
 
 
+@pytest.mark.promise("CF-121")
 @pytest.mark.slow
 async def test_killed_at_any_commit_a_detached_run_is_told_exactly_once() -> None:
     """The one who sends it off asks for it again under its id, as a fiber or a tool would."""
@@ -171,6 +174,7 @@ async def test_killed_at_any_commit_a_detached_run_is_told_exactly_once() -> Non
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.promise("CF-121")
 async def test_an_end_that_nobody_saw_is_told_after_the_crash_to_an_agent_that_nobody_asks_for() -> None:
     async with working(sender()) as (one, agent, bench):
         await agent.send_off("wait", "r1")
@@ -204,6 +208,7 @@ class SlowTalker(Agent):
         yield " bye"
 
 
+@pytest.mark.promise("CF-122", "CF-126")
 async def test_a_run_that_takes_too_long_is_given_up_and_its_end_counts_all_the_same() -> None:
     async with working(sender()) as (one, agent, bench):
         client = await one.join(BOSS)
@@ -232,6 +237,7 @@ async def test_a_run_that_takes_too_long_is_given_up_and_its_end_counts_all_the_
         await told(client, "r1", "finished")
 
 
+@pytest.mark.promise("CF-122")
 async def test_a_give_up_is_told_once_however_often_the_process_ends_after_it() -> None:
     async with working(cls := sender()) as (one, agent, bench):
         await agent.send_off("wait", "r1", budget=10)
@@ -248,6 +254,7 @@ async def test_a_give_up_is_told_once_however_often_the_process_ends_after_it() 
         await news(agent, ("r1", "interrupted"), ("r1", "completed"))
 
 
+@pytest.mark.promise("CF-123")
 async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_spoke_is_not() -> None:
     async with working(sender(SlowTalker)) as (one, agent, bench):
         await agent.send_off("talk", "r1", silence=60)
@@ -268,6 +275,7 @@ async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_s
         assert sorted(await agent.news()) == [("r1", "completed"), ("r1", "interrupted"), ("r2", "completed")]
 
 
+@pytest.mark.promise("CF-123")
 async def test_silence_counts_from_the_restart_for_a_run_that_had_spoken() -> None:
     async with working(cls := sender(SlowTalker)) as (one, agent, bench):
         await agent.send_off("talk", "r1", silence=60)
@@ -298,6 +306,7 @@ class SlowReporter(Agent):
         return "done"
 
 
+@pytest.mark.promise("CF-123")
 async def test_progress_keeps_a_detached_run_from_being_given_up() -> None:
     async with working(sender(SlowReporter)) as (one, agent, bench):
         await agent.send_off("x", "r1", silence=60)
@@ -345,6 +354,7 @@ async def asked(agent: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.promise("CF-124")
 async def test_a_callback_that_fails_is_tried_again_and_then_kept_as_a_dead_letter() -> None:
     async with working(sender()) as (one, agent, bench):
         await agent.send_off("cannot be told", "r1")
@@ -360,6 +370,7 @@ async def test_a_callback_that_fails_is_tried_again_and_then_kept_as_a_dead_lett
         assert letter.arguments["run"]["id"] == "r1"
 
 
+@pytest.mark.promise("CF-124")
 async def test_a_callback_that_fails_once_hears_it_the_second_time() -> None:
     async with working(sender()) as (one, agent, bench):
         await agent.send_off("cannot be told", "r1")
@@ -379,6 +390,7 @@ async def test_one_whose_callback_fails_keeps_no_other_from_being_told() -> None
         await news(agent, ("r2", "completed"))
 
 
+@pytest.mark.promise("CF-124")
 async def test_a_class_that_has_lost_the_method_finds_the_news_among_the_dead_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -483,6 +495,7 @@ async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
         assert bench.log == []
 
 
+@pytest.mark.promise("CF-126")
 async def test_a_cancelled_detached_run_is_aborted_told_and_shown() -> None:
     async with working(sender()) as (one, agent, bench):
         client = await one.join(BOSS)
@@ -525,6 +538,7 @@ async def test_a_cancel_is_kept_through_a_crash() -> None:
         assert bench.log.count("begun wait") == 1
 
 
+@pytest.mark.promise("CF-126")
 async def test_a_run_that_is_awaited_calls_nobody_back() -> None:
     async with working(sender()) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
@@ -642,6 +656,7 @@ def asked_in(model: Any) -> list[str]:
     ]
 
 
+@pytest.mark.promise("CF-127")
 async def test_a_tool_sends_a_helper_off_and_the_conversation_goes_on_with_its_end() -> None:
     gate = asyncio.Event()
     ours = ScriptedModel(call("delegate", id="c1", what="dig"), text("It is under way."), text("It is done!"))
@@ -673,6 +688,7 @@ async def one_more_turn(agent: Any, turns: int) -> None:
     assert len(await agent.ends()) == turns
 
 
+@pytest.mark.promise("CF-127")
 @pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", "debounce", "interrupt"])
 async def test_news_that_come_during_a_turn_wait_for_their_own_whatever_the_policy(policy: str) -> None:
     gate = asyncio.Event()
@@ -701,6 +717,7 @@ async def asked_so_often(model: Any, times: int) -> None:
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.promise("CF-127")
 async def test_news_do_not_end_a_turn_that_waits_for_a_person() -> None:
     ours = ScriptedModel(call("sell", id="k1"), text("sold it"), text("good news"))
     async with working(delegate(ours)) as (one, agent, bench):
@@ -736,6 +753,7 @@ async def test_what_is_said_instead_of_an_answer_is_heard_although_news_are_wait
         assert len(await told_of(agent)) == 6
 
 
+@pytest.mark.promise("CF-127")
 @pytest.mark.slow
 async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once() -> None:
     for nth in range(1, 60):
@@ -758,6 +776,7 @@ async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.promise("CF-127")
 async def test_a_give_up_and_a_later_end_are_two_messages() -> None:
     ours = ScriptedModel(text("a pity"), text("good news"))
     async with working(delegate(ours)) as (one, agent, bench):

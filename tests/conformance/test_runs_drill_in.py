@@ -39,6 +39,7 @@ def asking(*more: Any) -> Any:
     return ScriptedModel(call("helper", id="c1", message="the question"), text("thanks"), *more)
 
 
+@pytest.mark.promise("A-108")
 async def test_a_helper_can_be_opened_and_asked_more_with_the_question_in_mind() -> None:
     theirs = ScriptedModel(text("the answer"), text("and more"))
     async with working(cls := caller(asking(), helper(theirs))) as (one, agent, _):
@@ -54,6 +55,7 @@ async def test_a_helper_can_be_opened_and_asked_more_with_the_question_in_mind()
         assert "the question" in str(theirs.asked[1])
 
 
+@pytest.mark.promise("A-136", "A-231", "CF-112")
 async def test_what_is_said_to_a_helper_later_does_not_change_what_the_caller_sees_of_the_run(level: str) -> None:
     theirs = ScriptedModel(text("the answer"), text("and more"), fails(ValueError("no")), text("continued"))
     async with working(cls := caller(asking(), helper(theirs)), durability=level) as (one, agent, _):
@@ -76,6 +78,7 @@ async def test_what_is_said_to_a_helper_later_does_not_change_what_the_caller_se
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
+@pytest.mark.promise("A-136")
 async def test_a_run_whose_turn_is_continued_later_stays_what_it_was() -> None:
     theirs = ScriptedModel(text("the answer"), text(" and more"))
     async with working(cls := caller(asking(), helper(theirs))) as (one, agent, _):
@@ -93,6 +96,7 @@ async def test_a_run_whose_turn_is_continued_later_stays_what_it_was() -> None:
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
+@pytest.mark.promise("A-136")
 async def test_a_run_whose_answer_is_asked_for_again_later_stays_what_it_was() -> None:
     theirs = ScriptedModel(text("the answer"), text("another answer"))
     async with working(cls := caller(asking(), helper(theirs))) as (one, agent, _):
@@ -145,6 +149,7 @@ async def test_a_helper_that_is_cleared_from_inside_leaves_a_run_that_is_still_k
         assert (await agent.one("agent-tool:c1")).output == "the answer"
 
 
+@pytest.mark.promise("A-72", "A-233")
 async def test_only_runs_that_were_given_can_be_opened_and_only_under_their_own_class() -> None:
     helper(ScriptedModel(), "OtherHelper")
     async with working(caller(asking(), helper(ScriptedModel(text("the answer"))))) as (one, agent, _):
@@ -169,6 +174,7 @@ async def test_a_run_that_was_cleared_cannot_be_opened_any_more_and_those_inside
         assert await agent.children() == []
 
 
+@pytest.mark.promise("A-240")
 async def test_whoever_clears_a_conversation_clears_its_runs_in_every_tab() -> None:
     async with working(caller(asking(), helper(ScriptedModel(text("the answer"))))) as (one, agent, _):
         tab, other = await one.join(CALLER), await one.join(CALLER)
@@ -187,6 +193,7 @@ async def test_whoever_clears_a_conversation_clears_its_runs_in_every_tab() -> N
         assert await refused(one, INSIDE) == (404, 4404)
 
 
+@pytest.mark.promise("A-116")
 async def test_a_run_can_be_opened_by_the_name_its_class_had() -> None:
     renamed = agent_type(type="helper-of-old")(helper(ScriptedModel(text("the answer"), text("more")), "HelperOfOld"))
     ours = ScriptedModel(call("helper_of_old", id="c1", message="the question"), text("thanks"))
@@ -204,6 +211,7 @@ async def test_a_run_can_be_opened_by_the_name_its_class_had() -> None:
         assert (await done(inside, "r2"))["outcome"] == "completed"
 
 
+@pytest.mark.promise("A-164")
 async def test_a_helper_has_no_way_to_its_callers_conversation() -> None:
     """Isolation: what the helper knows is its input."""
 

@@ -193,6 +193,7 @@ async def test_a_reader_that_comes_later_sees_what_one_that_was_there_saw(run: R
         assert by_run(await stored(await root_of(world), count=len(heard))) == by_run(heard)
 
 
+@pytest.mark.promise("A-103", "B-21")
 async def test_a_reader_chooses_how_deep_it_looks(run: Run) -> None:
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")
@@ -209,6 +210,7 @@ async def test_a_reader_chooses_how_deep_it_looks(run: Run) -> None:
             assert by_run(await stored(root, depth, count=len(heard))) == by_run(heard)
 
 
+@pytest.mark.promise("B-21")
 async def test_an_event_names_its_path_its_run_and_the_run_that_gave_it(run: Run) -> None:
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")
@@ -240,6 +242,7 @@ async def test_the_agent_that_does_a_run_can_be_watched_by_itself(run: Run) -> N
         assert plain(await again.stop()) == plain(live)
 
 
+@pytest.mark.promise("A-140")
 async def test_a_reader_that_comes_in_the_middle_gets_what_was_and_what_follows_each_once(run: Run) -> None:
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")
@@ -260,6 +263,7 @@ async def test_a_reader_that_comes_in_the_middle_gets_what_was_and_what_follows_
         assert [event.seq for event in seen[0]["leaf-of-one"]] == list(range(8))
 
 
+@pytest.mark.promise("B-21")
 @pytest.mark.parametrize("ends", ["crash", "restart"])
 async def test_a_reader_goes_on_behind_any_event_it_saw_also_in_another_life(ends: str, run: Run) -> None:
     async with run(WatchedRoot) as world:

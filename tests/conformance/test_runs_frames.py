@@ -44,6 +44,7 @@ async def quiet(client: Any) -> None:
     assert (await client.call("wake"))["result"] == "awake"
 
 
+@pytest.mark.promise("A-100", "A-102", "A-121", "A-122", "A-124", "A-125", "A-230", "A-260", "CF-80", "CF-115")
 async def test_the_caller_tells_its_clients_what_its_helper_says_as_it_says_it(level: str) -> None:
     gate = asyncio.Event()
     ours = ScriptedModel(call("helper", id="c1", message="a" * 300), text("thanks"))
@@ -79,6 +80,7 @@ async def test_the_caller_tells_its_clients_what_its_helper_says_as_it_says_it(l
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
+@pytest.mark.promise("A-129")
 async def test_only_what_a_helper_streams_is_passed_on_and_its_own_clients_see_all_as_usual() -> None:
     gate = asyncio.Event()
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
@@ -99,6 +101,7 @@ async def test_only_what_a_helper_streams_is_passed_on_and_its_own_clients_see_a
         assert all(frame["agent"] == "caller" for frame in client.of_type("cf_agent_identity"))
 
 
+@pytest.mark.promise("A-105", "A-121", "A-124", "A-135", "A-159", "A-231")
 @pytest.mark.parametrize("input", ["dig", "fail", "stopped"])
 async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, bench):
@@ -125,6 +128,7 @@ async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: 
         await joined_later(one, BOSS, client, "r1")
 
 
+@pytest.mark.promise("A-134", "A-137", "A-148", "A-231", "A-232")
 async def test_runs_are_replayed_in_the_order_they_were_given_and_not_interleaved() -> None:
     asked = calls(*(call("helper", id=f"c{at}", message="x") for at in range(3)))
     theirs = ScriptedModel(text("one two three", delay=0.01), each=True)
@@ -143,6 +147,7 @@ async def test_runs_are_replayed_in_the_order_they_were_given_and_not_interleave
         assert [frame["event"]["order"] for frame in frames(late) if frame["event"]["kind"] == "started"] == [0, 1, 2]
 
 
+@pytest.mark.promise("A-135")
 async def test_without_runs_nothing_is_replayed() -> None:
     async with working(boss()) as (one, _, _):
         client = await one.join(BOSS)
@@ -164,6 +169,7 @@ class TellingNumbers(Agent):
         await self.deps.go.wait()
 
 
+@pytest.mark.promise("A-118", "CF-88", "CF-115")
 async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice(level: str) -> None:
     async with working(boss(TellingNumbers), durability=level) as (one, agent, bench):
         first = await one.join(BOSS)
@@ -180,6 +186,7 @@ async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice
             assert without_replay(frames(client, "r1")) == frames(first, "r1")
 
 
+@pytest.mark.slow
 async def test_while_old_runs_are_replayed_new_ones_are_told_live() -> None:
     class TellingAtLength(Agent):
         async def on_run(self, input: str) -> AsyncIterator[str]:
@@ -202,6 +209,7 @@ async def test_while_old_runs_are_replayed_new_ones_are_told_live() -> None:
             check_sequence(frames(client, run))
 
 
+@pytest.mark.promise("CF-91")
 async def test_a_client_that_leaves_disturbs_no_other() -> None:
     async with working(boss(TellingNumbers)) as (one, agent, bench):
         leaving, staying = await one.join(BOSS), await one.join(BOSS)
@@ -239,6 +247,7 @@ async def test_a_client_that_leaves_while_it_is_told_of_old_runs_is_no_error(cap
         assert [record.getMessage() for record in caplog.records if "never retrieved" in record.getMessage()] == []
 
 
+@pytest.mark.promise("A-122", "A-230", "CF-93")
 async def test_chunks_are_counted_and_kept_whether_anybody_watches_or_not() -> None:
     async with working(boss(TellingNumbers)) as (one, agent, bench):
         bench.go.set()
@@ -266,6 +275,7 @@ async def test_a_client_without_the_protocol_is_told_nothing_of_runs() -> None:
         assert frames(client) == []
 
 
+@pytest.mark.promise("CF-84")
 async def test_a_failed_stream_fails_the_run_whether_anybody_listens_or_not() -> None:
     theirs = ScriptedModel(fails(ValueError("out of order")))
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("oh"))
@@ -279,6 +289,7 @@ async def test_a_failed_stream_fails_the_run_whether_anybody_listens_or_not() ->
         check_sequence(frames(late, "agent-tool:c1"))
 
 
+@pytest.mark.promise("A-130", "A-230", "CF-84")
 async def test_a_helper_that_yields_an_error_fails_and_passes_no_error_on_as_a_chunk() -> None:
     class Yielding(ChatAgent):
         async def respond(self, turn: Any) -> Any:
@@ -298,6 +309,7 @@ async def test_a_helper_that_yields_an_error_fails_and_passes_no_error_on_as_a_c
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
+@pytest.mark.promise("A-123", "A-135")
 async def test_a_run_whose_helper_is_gone_is_still_replayed_with_its_end() -> None:
     async with working(boss(TellingNumbers)) as (one, agent, bench):
         client = await one.join(BOSS)
@@ -314,6 +326,7 @@ async def test_a_run_whose_helper_is_gone_is_still_replayed_with_its_end() -> No
         check_sequence(frames(late, "r2"))
 
 
+@pytest.mark.promise("CF-92", "CF-111")
 async def test_chunks_that_cannot_be_read_any_more_cost_nothing_but_themselves() -> None:
     async with working(cls := boss(TellingNumbers)) as (one, agent, bench):
         bench.go.set()
@@ -348,6 +361,8 @@ def _spoil(one: Any, run: str) -> None:
         database.close()
 
 
+@pytest.mark.slow
+@pytest.mark.promise("A-127", "CF-90")
 async def test_after_a_crash_the_run_goes_on_where_its_numbers_stopped_for_old_clients_and_new(level: str) -> None:
     gate = asyncio.Event()
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))

@@ -79,6 +79,7 @@ class SteppingWorker(Agent):
         return name
 
 
+@pytest.mark.promise("A-107", "A-114", "A-117", "A-118", "A-172", "B-26")
 async def test_a_run_is_done_by_a_sub_agent_of_its_own_and_comes_back_as_a_value(level: str) -> None:
     async with working(boss(), durability=level) as (_, agent, bench):
         run = await agent.give({"dig": 3}, run_id="r1")
@@ -95,6 +96,7 @@ async def test_a_run_is_done_by_a_sub_agent_of_its_own_and_comes_back_as_a_value
         assert await agent.hooks() == [("start", "r1", "starting"), ("finish", "r1", "completed")]
 
 
+@pytest.mark.promise("A-107", "A-118")
 async def test_a_run_that_fails_is_a_value_that_says_why_and_is_not_retryable() -> None:
     async with working(boss()) as (_, agent, _):
         run = await agent.give("fail")
@@ -104,6 +106,7 @@ async def test_a_run_that_fails_is_a_value_that_says_why_and_is_not_retryable() 
         assert run.failure() == {"ok": False, "status": "error", "error": run.error, "retryable": False}
 
 
+@pytest.mark.promise("A-208", "CF-81", "CF-82")
 async def test_asking_for_a_run_again_returns_what_it_became_and_does_not_run_it_again(level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, bench):
         first = await agent.give("once", run_id="r1")
@@ -168,6 +171,7 @@ async def test_a_result_that_no_json_can_say_is_the_error_of_the_run() -> None:
         assert (await agent.give()).status == "error"
 
 
+@pytest.mark.promise("B-26")
 async def test_an_agent_that_has_no_way_to_be_run_says_how_to_have_one() -> None:
     class Idler(Agent): ...
 
@@ -228,6 +232,7 @@ async def test_after_a_crash_a_run_goes_on_by_itself_and_what_a_step_did_is_not_
         assert bench.log == ["first", "second"]
 
 
+@pytest.mark.promise("CF-90")
 async def test_after_a_crash_a_generator_is_begun_again_and_its_numbers_go_on(level: str) -> None:
     async with working(cls := boss(TellingWorker), durability=level) as (one, agent, bench):
         client = await one.join(BOSS)
@@ -248,6 +253,7 @@ async def test_after_a_crash_a_generator_is_begun_again_and_its_numbers_go_on(le
         assert [frame["event"] for frame in frames(late, "r1")][: len(seen)] == [frame["event"] for frame in seen]
 
 
+@pytest.mark.promise("A-113")
 async def test_a_run_id_belongs_to_one_class() -> None:
     class TwoWays(boss()):
         async def give_typed(self) -> None:
@@ -260,6 +266,7 @@ async def test_a_run_id_belongs_to_one_class() -> None:
             await agent.give_typed()
 
 
+@pytest.mark.promise("A-61")
 async def test_a_run_cannot_change_its_callers_state() -> None:
     class StatefulWorker(Agent[int]):
         initial_state = 0
@@ -296,6 +303,7 @@ async def test_a_run_that_takes_longer_than_it_may_is_stopped_and_failed() -> No
         assert "cut" in bench.log
 
 
+@pytest.mark.promise("CF-105")
 async def test_the_time_a_run_may_take_counts_through_a_crash() -> None:
     async with working(cls := boss()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1", timeout=60.0))
@@ -309,6 +317,7 @@ async def test_the_time_a_run_may_take_counts_through_a_crash() -> None:
         assert (await over(await again(one, cls), "r1")).reason == "timed-out"
 
 
+@pytest.mark.promise("B-34")
 async def test_whoever_stops_waiting_for_a_run_stops_it_unless_they_said_otherwise() -> None:
     class Leaving(boss()):
         async def leave(self, id: str, *, go_on: bool) -> None:
@@ -377,6 +386,7 @@ async def test_an_aborted_sub_agent_aborts_its_run_with_the_reason() -> None:
         await joined_later(one, BOSS, client, "r1")
 
 
+@pytest.mark.promise("A-97")
 async def test_an_aborted_run_does_not_go_on_when_its_sub_agent_is_woken() -> None:
     async with working(cls := boss()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
@@ -433,6 +443,7 @@ async def test_hooks_that_raise_disturb_no_run() -> None:
         assert (await agent.give("two", run_id="r2")).ok
 
 
+@pytest.mark.promise("CF-87")
 async def test_a_finished_run_leaves_nothing_in_memory() -> None:
     async with working(boss()) as (one, agent, _):
         for at in range(3):

@@ -50,6 +50,7 @@ def levels(lowest: Any, **middle: Any) -> tuple[Any, Any, Any]:
     return top, mid, low
 
 
+@pytest.mark.promise("A-182", "CF-120")
 async def test_a_chain_of_three_levels_completes_and_each_level_keeps_its_own_run(level: str) -> None:
     top, mid, low = levels(ScriptedModel(text("lowest done")))
     async with working(top, durability=level) as (one, agent, _):
@@ -63,6 +64,7 @@ async def test_a_chain_of_three_levels_completes_and_each_level_keeps_its_own_ru
         assert await lowest.runs() == []
 
 
+@pytest.mark.promise("A-103", "CF-120")
 async def test_clients_of_each_level_see_the_runs_of_that_level_only() -> None:
     gate = asyncio.Event()
     top, _, _ = levels(ScriptedModel(text("lowest done", gate=gate)))
@@ -88,6 +90,7 @@ async def test_clients_of_each_level_see_the_runs_of_that_level_only() -> None:
         assert told_so_far(middle, "agent-tool:l1") == "lowest done"
 
 
+@pytest.mark.promise("CF-120")
 async def test_each_level_has_its_own_cap() -> None:
     top, mid, _ = levels(ScriptedModel(text("lowest done")), max_runs=0)
     async with working(top) as (one, agent, _):
@@ -99,6 +102,7 @@ async def test_each_level_has_its_own_cap() -> None:
         assert [run.status for run in await middle.runs()] == ["error"]
 
 
+@pytest.mark.promise("A-182", "CF-113")
 async def test_three_levels_go_on_after_a_crash_and_no_turn_runs_twice(level: str) -> None:
     gate = asyncio.Event()
     top, mid, low = levels(ScriptedModel(text("lowest done", gate=gate)))
@@ -123,6 +127,7 @@ async def test_three_levels_go_on_after_a_crash_and_no_turn_runs_twice(level: st
         assert kinds(late, "agent-tool:m1") == ["started", "chunk", "finished"]
 
 
+@pytest.mark.promise("A-164")
 async def test_the_same_helper_may_be_used_at_several_levels_at_once() -> None:
     low = helper(ScriptedModel(text("done"), each=True), "LowestLevel", base=Level)
     asks = ScriptedModel(call("lowest_level", id="l1", message="x"), text("middle done"), each=True)

@@ -90,6 +90,7 @@ async def over(client: Client, run: str) -> Any:
     )
 
 
+@pytest.mark.promise("CF-128")
 async def test_progress_passes_and_only_the_last_of_it_is_remembered() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -110,6 +111,7 @@ async def test_progress_passes_and_only_the_last_of_it_is_remembered() -> None:
         assert (await over(late, "one"))["sequence"] == 1
 
 
+@pytest.mark.promise("CF-128")
 async def test_progress_can_be_read_while_the_run_goes_on_and_while_its_agent_sleeps() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -133,6 +135,7 @@ async def test_progress_can_be_read_while_the_run_goes_on_and_while_its_agent_sl
         assert again.milestones == run.milestones
 
 
+@pytest.mark.promise("CF-128")
 async def test_of_many_reports_at_once_the_first_and_the_last_are_told() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -152,6 +155,7 @@ async def test_of_many_reports_at_once_the_first_and_the_last_are_told() -> None
         assert len(bodies(client, "one", "progress")) == 2
 
 
+@pytest.mark.promise("CF-128")
 async def test_a_report_that_all_is_done_is_told_at_once_and_the_last_before_an_end_is_not_lost() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -162,6 +166,7 @@ async def test_a_report_that_all_is_done_is_told_at_once_and_the_last_before_an_
         assert [body["data"]["fraction"] for _, body in bodies(client, "full", "progress")] == [0.1, 1.0, 0.3]
 
 
+@pytest.mark.promise("CF-129")
 async def test_a_milestone_is_kept_never_merged_and_shown_once_to_everybody() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -185,6 +190,7 @@ async def test_a_milestone_is_kept_never_merged_and_shown_once_to_everybody() ->
         assert bodies(again, "one", "milestone") == bodies(client, "one", "milestone")
 
 
+@pytest.mark.promise("CF-89")
 async def test_progress_and_milestones_pass_through_the_change_from_replay_to_live() -> None:
     async with served(App(agents=[ProgressRoot])) as one:
         root = await one.world.get_agent(ProgressRoot, "r")
@@ -198,6 +204,7 @@ async def test_progress_and_milestones_pass_through_the_change_from_replay_to_li
         assert fractions in ([0.5, 1.0], [1.0], [])  # what passed before it was there is not told
 
 
+@pytest.mark.promise("CF-129")
 async def test_outside_of_a_run_a_report_does_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async with served(App(agents=[ProgressLeaf])) as one:
         leaf = await one.world.get_agent(ProgressLeaf, "alone")

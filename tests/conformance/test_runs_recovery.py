@@ -69,6 +69,7 @@ class Stepping(ChatAgent):
         return "seen"
 
 
+@pytest.mark.promise("A-109", "A-256", "B-14", "B-33", "CF-101", "CF-112")
 async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(
     level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,6 +270,7 @@ async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> No
         assert (await over(agent, "agent-tool:c1")).status == "aborted"
 
 
+@pytest.mark.promise("CF-114")
 @pytest.mark.slow
 async def test_rapid_restarts_do_not_make_a_helper_begin_again() -> None:
     gates = [asyncio.Event() for _ in range(4)]
@@ -341,6 +343,7 @@ async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.promise("A-127", "B-33", "CF-113")
 @pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_nothing_had_happened() -> None:
     nth, passed = 0, True
@@ -378,6 +381,7 @@ async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_no
                 assert replayed[: len(live)] == live
 
 
+@pytest.mark.promise("CF-100")
 async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and_events() -> None:
     """The process dies right after the helper has stored its end, before the caller has."""
     nth = 0
@@ -404,6 +408,7 @@ async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and
             assert (await told_end(client, "r1"))["event"]["kind"] == "finished"
 
 
+@pytest.mark.promise("A-135", "B-37", "CF-107")
 async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_up_without_them() -> None:
     starting = asyncio.Event()
 
@@ -457,6 +462,7 @@ class Words(Bench):
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
 
 
+@pytest.mark.promise("A-105", "A-135", "A-231", "A-256", "B-14", "CF-97", "CF-102", "CF-104", "CF-105", "CF-116")
 async def test_silence_after_a_restart_gives_a_run_up_and_a_later_end_repairs_it(level: str) -> None:
     async with working(cls := boss(CountingAgent), bench=Words(), durability=level) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
@@ -542,6 +548,7 @@ async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_si
         assert (await status(agent, "r1", "interrupted")).reason == "no-progress"
 
 
+@pytest.mark.promise("CF-107")
 async def test_an_interrupted_run_that_goes_on_is_attached_to_by_asking_for_it_again() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
@@ -575,6 +582,7 @@ async def test_a_run_that_was_asked_for_again_and_stays_silent_is_given_up_again
         assert ((await again_).status, (await again_).reason) == ("interrupted", "no-progress")
 
 
+@pytest.mark.promise("B-14", "CF-104")
 @pytest.mark.slow
 async def test_a_run_that_says_something_now_and_then_is_followed_for_any_time() -> None:
     async with working(cls := boss(CountingAgent), bench=Words()) as (one, agent, bench):
@@ -604,6 +612,7 @@ async def test_without_a_restart_a_run_may_be_silent_for_any_time() -> None:
         assert (await giving).ok
 
 
+@pytest.mark.promise("CF-102", "CF-103")
 async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
     stuck: list[str] = []
 
@@ -628,6 +637,7 @@ async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
 
+@pytest.mark.promise("CF-108")
 @pytest.mark.slow
 async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event() -> None:
     broken: list[bool] = []
@@ -658,6 +668,7 @@ async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event
         assert (await agent.give("wait", run_id="r1")).ok
 
 
+@pytest.mark.promise("CF-109", "CF-110")
 async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_for_its_start() -> None:
     order: list[str] = []
     gate = asyncio.Event()
@@ -700,6 +711,7 @@ async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_fo
         assert sorted(order[2:]) == ["finish r1", "finish r2"]
 
 
+@pytest.mark.promise("A-108", "A-109", "A-110", "A-228", "CF-109")
 async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, bench):
         for input in ("dig", "fail"):
@@ -720,6 +732,7 @@ async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level
         assert await agent.children() == children
 
 
+@pytest.mark.promise("CF-119")
 async def test_an_interrupted_run_takes_no_place_among_those_allowed() -> None:
     async with working(cls := boss(CountingAgent, max_runs=1), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))

@@ -42,6 +42,7 @@ class TellingDigger(Agent):
         await self.deps.go.wait()
 
 
+@pytest.mark.promise("A-106")
 async def test_a_run_is_stored_before_its_sub_agent_wakes() -> None:
     class EarlyDigger(Digger):
         async def on_start(self) -> None:
@@ -55,6 +56,7 @@ async def test_a_run_is_stored_before_its_sub_agent_wakes() -> None:
         assert bench.log == ["starting", "begun dig"]
 
 
+@pytest.mark.promise("A-105")
 async def test_a_run_goes_from_starting_to_running_to_its_end() -> None:
     async with working(boss()) as (_, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
@@ -68,6 +70,7 @@ async def test_a_run_goes_from_starting_to_running_to_its_end() -> None:
         assert await agent.hooks() == [("start", "r1", "starting"), ("finish", "r1", "completed")]
 
 
+@pytest.mark.promise("A-100", "A-104", "A-204", "A-205", "A-208", "A-228", "A-259", "B-40", "CF-99")
 async def test_a_row_says_all_that_is_to_be_known_of_a_run() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), text("thanks"))
     cls = caller(model, helper(ScriptedModel(text("here you are"))))
@@ -88,6 +91,7 @@ async def test_a_row_says_all_that_is_to_be_known_of_a_run() -> None:
         assert run.started_at <= run.ended_at
 
 
+@pytest.mark.promise("A-205")
 async def test_runs_are_listed_in_the_order_they_were_given_and_by_status() -> None:
     async with working(boss()) as (_, agent, _):
         for at, input in enumerate(["one", "fail", "two"]):
@@ -98,6 +102,7 @@ async def test_runs_are_listed_in_the_order_they_were_given_and_by_status() -> N
         assert await agent.one("unknown") is None
 
 
+@pytest.mark.promise("A-104", "B-30")
 async def test_only_a_preview_of_the_input_is_kept_by_the_caller() -> None:
     secret = "s" * 1000
     deep: Any = {"a": {"b": {"c": {"d": {"e": 1}}}}}
@@ -149,6 +154,7 @@ async def test_a_run_without_an_id_is_given_one_and_a_fiber_gives_the_same_again
         assert len({run.id for run in await (await again(one, cls)).runs()}) == 2
 
 
+@pytest.mark.promise("CF-119")
 async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used() -> None:
     async with working(boss(max_runs=2)) as (one, agent, bench):
         client = await one.join(BOSS)
@@ -169,12 +175,14 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
         assert [frame["sequence"] for frame in frames(client, "r3")] == [0, 1]
 
 
+@pytest.mark.promise("CF-119")
 async def test_no_runs_allowed_means_none() -> None:
     async with working(boss(max_runs=0)) as (_, agent, bench):
         assert (await agent.give("dig")).status == "error"
         assert bench.log == []
 
 
+@pytest.mark.promise("B-31")
 async def test_a_run_that_would_be_too_deep_is_an_error_before_anything_of_it_exists() -> None:
     class DeepDigger(Agent):
         async def on_run(self, input: int) -> Any:
@@ -201,6 +209,7 @@ async def test_the_limit_of_sub_agents_holds_for_runs() -> None:
         assert bench.log == ["begun one"]
 
 
+@pytest.mark.promise("A-100", "A-111", "A-112", "A-208", "A-229")
 async def test_clearing_forgets_the_runs_and_deletes_those_who_did_them(level: str) -> None:
     class ThirdDigger(Digger): ...
 
@@ -229,6 +238,7 @@ async def test_clearing_forgets_the_runs_and_deletes_those_who_did_them(level: s
         assert frames(late) == []
 
 
+@pytest.mark.promise("A-229")
 async def test_clearing_by_status_leaves_the_others() -> None:
     async with working(boss()) as (_, agent, _):
         await agent.give("dig", run_id="ok")
@@ -240,6 +250,7 @@ async def test_clearing_by_status_leaves_the_others() -> None:
         assert await agent.children() == ["ok"]
 
 
+@pytest.mark.promise("A-229")
 async def test_clearing_by_age_leaves_what_is_younger() -> None:
     class Old(boss()):
         async def clear_old(self, seconds: float) -> int:
@@ -304,6 +315,7 @@ async def test_an_id_that_was_cleared_while_it_went_on_can_be_used_again_at_once
         assert [run.status for run in await agent.runs()] == ["completed"]
 
 
+@pytest.mark.promise("A-111")
 async def test_clearing_a_conversation_clears_its_runs_with_it() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), text("thanks"))
     async with working(caller(model, helper(ScriptedModel(text("here"))))) as (one, agent, _):
@@ -317,6 +329,7 @@ async def test_clearing_a_conversation_clears_its_runs_with_it() -> None:
         assert await agent.children() == []
 
 
+@pytest.mark.promise("A-111", "B-34")
 async def test_a_crash_while_clearing_leaves_no_sub_agent_behind(level: str) -> None:
     nth, passed = 0, True
     while passed:
@@ -335,6 +348,7 @@ async def test_a_crash_while_clearing_leaves_no_sub_agent_behind(level: str) -> 
             assert (await agent.runs(), await agent.children()) == ([], [])
 
 
+@pytest.mark.promise("A-116", "A-171", "B-25")
 async def test_stored_runs_survive_the_renaming_of_their_class(level: str) -> None:
     renamed = agent_type(type="digger-of-old")(type("RenamedDigger", (TellingDigger,), {}))
     async with working(cls := boss(renamed), durability=level) as (one, agent, bench):
@@ -361,6 +375,7 @@ async def test_stored_runs_survive_the_renaming_of_their_class(level: str) -> No
         assert await agent.children() == []
 
 
+@pytest.mark.promise("A-112", "A-113", "A-171", "B-25")
 async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog: pytest.LogCaptureFixture) -> None:
     lost = agent_type(type="digger-of-yesterday")(type("LostDigger", (TellingDigger,), {}))
     async with working(cls := boss(lost)) as (one, agent, bench):
@@ -387,6 +402,7 @@ async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog
         caplog.clear()
 
 
+@pytest.mark.promise("A-115")
 async def test_the_table_of_runs_is_made_when_the_first_is_given(level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, _):
         await agent.wake()

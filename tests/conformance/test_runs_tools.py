@@ -58,6 +58,9 @@ def failure(told: Any) -> dict[str, Any]:
     return json.loads(told) if isinstance(told, str) else told
 
 
+@pytest.mark.promise(
+    "A-100", "A-101", "A-117", "A-164", "A-169", "A-173", "A-174", "A-187", "A-188", "CF-80", "CF-83", "CF-98"
+)
 async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_its_own() -> None:
     class Reader(ChatAgent):
         @tool
@@ -84,6 +87,7 @@ async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_it
         )
 
 
+@pytest.mark.promise("A-166", "A-167")
 async def test_a_model_is_told_what_an_agent_does_and_what_to_give_it() -> None:
     seen: list[Any] = []
 
@@ -120,6 +124,7 @@ async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
         agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
+@pytest.mark.promise("A-165", "A-174", "A-188", "A-202", "CF-82", "CF-98")
 async def test_input_and_output_are_checked_and_structured() -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="Bread", pages=12))
     cls = helper(theirs, output_type=Finding)
@@ -139,6 +144,7 @@ def text_of_last_user(model: Any) -> str:
     return model.asked[0][-1].parts[0].content
 
 
+@pytest.mark.promise("A-165")
 async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> None:
     ours = ScriptedModel(call("find", id="c1", depth="deep"), text("sorry"))
     tools = agent_tool(helper(ScriptedModel(text("x"))), name="find", input=Question)
@@ -150,6 +156,7 @@ async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> N
         assert await agent.runs() == []
 
 
+@pytest.mark.promise("A-165", "CF-98")
 async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
     ours = ScriptedModel(call("find", id="c1", about="bread"), text("sorry"))
     tools = agent_tool(helper(ScriptedModel(text("just text"))), name="find", input=Question, output=Finding)
@@ -161,6 +168,7 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         assert "does not fit" in told["error"]
 
 
+@pytest.mark.promise("A-130", "A-131", "A-132", "A-189", "A-230", "B-37", "CF-97")
 async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_never_an_empty_success() -> None:
     ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
     cls = caller(ours, helper(ScriptedModel(fails(ValueError("the model is on strike")))))
@@ -181,6 +189,7 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
         assert (part["state"], part["errorText"]) == ("output-error", run.error)
 
 
+@pytest.mark.promise("A-132", "CF-83")
 async def test_a_helper_that_says_nothing_completes_with_an_empty_summary() -> None:
     class Silent(ChatAgent):
         async def respond(self, turn: Any) -> Any:
@@ -196,6 +205,7 @@ async def test_a_helper_that_says_nothing_completes_with_an_empty_summary() -> N
         assert await returned(agent) == {"c1": ""}
 
 
+@pytest.mark.promise("A-102", "A-125", "A-143", "A-144", "A-145", "A-150", "A-151", "A-168", "A-232")
 async def test_the_agents_a_model_asks_for_at_once_work_in_parallel_each_for_its_call() -> None:
     gate = asyncio.Event()
     theirs = ScriptedModel(text("done here", gate=gate), each=True)
@@ -220,6 +230,7 @@ async def test_the_agents_a_model_asks_for_at_once_work_in_parallel_each_for_its
         ]
 
 
+@pytest.mark.promise("A-144", "CF-85")
 async def test_one_that_fails_is_not_the_failure_of_its_siblings() -> None:
     good, bad = helper(ScriptedModel(text("good"))), helper(ScriptedModel(fails(ValueError("no"))), "BadHelper")
     asked = calls(call("helper", id="c1", message="x"), call("bad_helper", id="c2", message="x"))
@@ -232,6 +243,7 @@ async def test_one_that_fails_is_not_the_failure_of_its_siblings() -> None:
         assert failure(told["c2"])["ok"] is False
 
 
+@pytest.mark.promise("A-151", "A-167", "A-168")
 async def test_agents_work_beside_tools_of_the_turn_itself() -> None:
     class Busy(caller(None)):
         @tool
@@ -276,6 +288,7 @@ class Comparing(caller(None)):
         return "all done"
 
 
+@pytest.mark.promise("A-114", "A-124", "A-143", "A-146", "A-147", "A-148", "A-150", "A-232", "A-257")
 async def test_one_tool_call_may_run_several_agents_told_apart_and_in_a_fixed_order() -> None:
     ours = ScriptedModel(call("compare", id="c1", inputs=["a", "fail", "b"]), text("compared"))
     async with working(caller(ours, base=Comparing)) as (one, agent, _):
@@ -298,6 +311,7 @@ async def test_one_tool_call_may_run_several_agents_told_apart_and_in_a_fixed_or
             assert frames(client, run.id)[0]["event"]["order"] == run.order
 
 
+@pytest.mark.promise("A-257", "B-17")
 async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> None:
     ours = ScriptedModel(call("first_failure", id="c1", inputs=["wait", "fail"]), text("given up"))
     async with working(caller(ours, base=Comparing)) as (_, agent, bench):
@@ -310,6 +324,7 @@ async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> N
             await bench.seen("cut")
 
 
+@pytest.mark.promise("A-262")
 async def test_a_provider_that_uses_a_tool_call_id_again_gets_another_run() -> None:
     ours = ScriptedModel(
         call("helper", id="c1", message="first"), text("one"), call("helper", id="c1", message="second"), text("two")
@@ -342,6 +357,7 @@ async def test_an_agent_that_code_runs_in_a_turn_is_unbound_where_no_tool_call_a
         assert all("parentToolCallId" not in frame for frame in frames(client))
 
 
+@pytest.mark.promise("A-170")
 async def test_a_child_gets_its_input_as_message_and_as_data() -> None:
     class Taking(ChatAgent):
         async def respond(self, turn: Any) -> Any:
@@ -370,6 +386,7 @@ async def test_what_is_one_text_with_a_name_is_said_as_that_text() -> None:
         assert [run.input for run in await agent.runs()] == [{"query": "wood"}]
 
 
+@pytest.mark.promise("A-220", "B-37")
 async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
     gate = asyncio.Event()
     tools = agent_tool(
@@ -388,6 +405,7 @@ async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
         assert (told["status"], told["reason"], told["retryable"]) == ("error", "timed-out", False)
 
 
+@pytest.mark.promise("CF-86")
 async def test_a_helper_whose_turn_was_dropped_ends_its_run_as_an_error() -> None:
     """The child is busy with somebody else, and its policy is to drop what comes meanwhile."""
     gate = asyncio.Event()
@@ -410,6 +428,7 @@ async def test_a_helper_whose_turn_was_dropped_ends_its_run_as_an_error() -> Non
         assert "skipped" in (run.error or "")
 
 
+@pytest.mark.promise("CF-85")
 async def test_errors_of_other_turns_never_touch_a_run() -> None:
     theirs = helper(ScriptedModel(text("first"), fails(ValueError("the second fails"))))
 
@@ -468,6 +487,7 @@ async def test_a_person_a_helper_waits_for_may_take_any_time_and_what_it_said_is
         assert kinds(client, "agent-tool:c1") == ["started", "chunk", "finished"]
 
 
+@pytest.mark.promise("A-200", "A-201", "A-202")
 async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_callers_stream_open() -> None:
     hooks: list[str] = []
 
@@ -502,6 +522,7 @@ async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_c
         ]
 
 
+@pytest.mark.promise("A-200")
 async def test_run_hooks_of_the_caller_name_the_run_its_status_and_its_class() -> None:
     told: list[tuple[str, str, str]] = []
 

@@ -113,6 +113,7 @@ ESCAPES: dict[str, list[tuple[str, str, str]]] = {
 """Ten ways out, in variations: the code, what kind of refusal it meets, and what that says."""
 
 
+@pytest.mark.promise("A-248")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ESCAPES)
 async def test_an_escape_is_refused_and_the_refusal_says_why(run_with: Customers, way: str) -> None:
@@ -250,6 +251,7 @@ async def test_a_value_is_plain_data_or_described(run_with: Customers, code: str
     assert (await run_with(code)).value == value
 
 
+@pytest.mark.slow
 async def test_code_may_run_for_its_seconds_in_all_however_often_it_calls(run_with: Customers) -> None:
     """Each call goes on in another process; the clock of the code does not begin anew."""
     burn = "for _ in range(1_000_000): pass\n"
@@ -333,6 +335,7 @@ class Office(Agent):
         await run_code("1", {"table": await self.sub_agent(CustomerTable, "all")})  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.promise("A-248")
 async def test_code_reaches_a_sub_agent_through_one_method_and_never_holds_its_stub(run: Run) -> None:
     async with run(Office) as world:
         office = await world.get_agent(Office, "o")

@@ -72,6 +72,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("bubblewrap")
 async def test_a_value_is_plain_data_or_described() -> None:
     assert [(await wrapped(code)).value for code in VALUES] == list(VALUES.values())

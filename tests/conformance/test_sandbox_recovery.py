@@ -157,6 +157,7 @@ async def test_a_call_is_made_again_with_what_the_code_had_made_up_for_it(run: R
         assert results[0].value == ["booked", drawn[0]]
 
 
+@pytest.mark.slow
 @ONE_LEVEL
 async def test_what_a_plain_function_writes_is_written_once_wherever_the_process_dies(run: Run) -> None:
     """It awaits nothing, so what it wrote and that it was called are kept together."""

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.storage
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
+@pytest.mark.promise("A-24", "A-60", "A-87", "A-89", "CF-41", "CF-47")
 @DEPTHS
 async def test_a_delayed_call_happens_at_its_time_in_the_agent_that_wished_it(
     run: Run, probe: Probe, depth: int
@@ -41,6 +42,7 @@ async def test_a_delayed_call_happens_at_its_time_in_the_agent_that_wished_it(
         assert [note for above in range(depth) for note in await (await found(world, above)).notes()] == []
 
 
+@pytest.mark.promise("A-89", "CF-47", "CF-195")
 @DEPTHS
 async def test_it_happens_also_if_the_agent_slept_and_the_process_died_meanwhile(
     run: Run, probe: Probe, depth: int
@@ -59,6 +61,7 @@ async def test_it_happens_also_if_the_agent_slept_and_the_process_died_meanwhile
         assert probe.log == [f"start {name}", f"{name}: later"]
 
 
+@pytest.mark.promise("A-87", "CF-42", "CF-187")
 @DEPTHS
 async def test_a_repeating_call_happens_again_and_again(run: Run, probe: Probe, depth: int) -> None:
     async with run(Planner, deps=probe) as world:
@@ -71,6 +74,7 @@ async def test_a_repeating_call_happens_again_and_again(run: Run, probe: Probe, 
         assert await owner.due(booked) == time_of(world, 5)
 
 
+@pytest.mark.promise("A-87", "CF-42", "CF-187")
 @DEPTHS
 async def test_a_cron_call_happens_at_the_times_of_its_expression(run: Run, probe: Probe, depth: int) -> None:
     async with run(Planner, deps=probe) as world:
@@ -102,6 +106,7 @@ class Brief(Agent):
         self.deps.log.append(text)
 
 
+@pytest.mark.promise("CF-187")
 async def test_a_timedelta_and_a_datetime_say_when_as_well(run: Run, probe: Probe) -> None:
     async with run(Brief, deps=probe) as world:
         brief = await world.get_agent(Brief, "b")
@@ -116,6 +121,7 @@ async def test_a_timedelta_and_a_datetime_say_when_as_well(run: Run, probe: Prob
         assert probe.log == ["3", "0", "1", "2"]
 
 
+@pytest.mark.promise("CF-42")
 async def test_however_many_intervals_were_missed_one_call_is_owed(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
@@ -130,6 +136,7 @@ async def test_however_many_intervals_were_missed_one_call_is_owed(run: Run, pro
         assert await owner.due(booked) == time_of(world, 5)
 
 
+@pytest.mark.promise("CF-188")
 async def test_a_call_that_takes_longer_than_its_interval_is_not_overtaken(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
@@ -145,6 +152,7 @@ async def test_a_call_that_takes_longer_than_its_interval_is_not_overtaken(run: 
         assert await owner.notes() == ["tick"] * 2
 
 
+@pytest.mark.promise("CF-188")
 async def test_a_repeating_call_survives_its_errors(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
@@ -172,6 +180,7 @@ async def test_a_repeating_call_keeps_its_beat_also_when_it_had_to_be_tried_agai
         assert await owner.due(booked) == begun + timedelta(seconds=20)
 
 
+@pytest.mark.promise("A-87", "A-91", "CF-43", "CF-187")
 async def test_cancelling_forgets_a_schedule_by_its_id_or_its_key(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
@@ -187,6 +196,7 @@ async def test_cancelling_forgets_a_schedule_by_its_id_or_its_key(run: Run, prob
         assert await owner.notes() == ["four"]
 
 
+@pytest.mark.promise("A-90")
 async def test_an_agent_sees_its_own_schedules_in_the_order_they_are_due(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         root, child = await planner(world), await planner(world, 1)
@@ -223,6 +233,7 @@ class Office(Agent):
         return await (await self.sub_agent(Secretary, name)).plan()
 
 
+@pytest.mark.promise("CF-43")
 async def test_a_schedule_shows_what_was_wished_and_nothing_of_the_bookkeeping(run: Run) -> None:
     async with run(Office) as world:
         office = await world.get_agent(Office, "o")
@@ -230,6 +241,7 @@ async def test_a_schedule_shows_what_was_wished_and_nothing_of_the_bookkeeping(r
         assert await office.hire("s") == "id, method, arguments, when, due_at, failed, error, created_at"
 
 
+@pytest.mark.promise("A-90", "A-91", "CF-44")
 async def test_nobody_reads_or_cancels_the_schedules_of_another(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         root = await planner(world)
@@ -253,6 +265,7 @@ async def test_nobody_reads_or_cancels_the_schedules_of_another(run: Run, probe:
         assert await a.notes() == ["mine"]
 
 
+@pytest.mark.promise("CF-45")
 async def test_the_same_call_scheduled_by_two_siblings_is_two_schedules(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         root = await planner(world)
@@ -269,6 +282,7 @@ async def test_the_same_call_scheduled_by_two_siblings_is_two_schedules(run: Run
         assert [await one.notes() for one in (root, *both)] == [["tick"] * 2, ["tick"], ["tick"] * 2]
 
 
+@pytest.mark.promise("A-60", "CF-48")
 async def test_slashes_and_wildcards_in_names_are_just_characters(run: Run, probe: Probe) -> None:
     names = ("a", "a/b", "a/Planner:b", "a%", "%", "_", "a_b", "axb", "a:b", "é", "..", "a0", "a-")
     async with run(Planner, deps=probe) as world:
@@ -292,6 +306,7 @@ async def test_slashes_and_wildcards_in_names_are_just_characters(run: Run, prob
         }
 
 
+@pytest.mark.promise("CF-187")
 async def test_the_same_wish_under_a_key_changes_nothing_and_another_takes_its_place(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
@@ -310,6 +325,7 @@ async def test_the_same_wish_under_a_key_changes_nothing_and_another_takes_its_p
         assert await owner.notes() == ["two", "one"]
 
 
+@pytest.mark.promise("CF-42")
 async def test_without_a_key_a_repeating_wish_is_one_schedule_and_a_single_one_is_not(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
@@ -386,6 +402,7 @@ async def test_a_running_call_that_wishes_the_very_same_again_is_called_again(
         assert await chain.keys() == ["again"]
 
 
+@pytest.mark.promise("CF-49")
 async def test_a_call_that_cancels_its_own_schedule_completes_and_later_ones_still_happen(
     run: Run, probe: Probe
 ) -> None:
@@ -399,6 +416,7 @@ async def test_a_call_that_cancels_its_own_schedule_completes_and_later_ones_sti
         assert await chain.keys() == []
 
 
+@pytest.mark.promise("CF-49")
 @pytest.mark.parametrize("raises", [False, True])
 async def test_a_schedule_cancelled_while_its_call_runs_is_not_called_again(
     run: Run, probe: Probe, raises: bool
@@ -443,6 +461,7 @@ class Slow(Agent):
         return len(self.list_schedules()), len(self.list_dead_letters())
 
 
+@pytest.mark.promise("CF-189")
 async def test_a_single_call_is_tried_again_after_a_while_and_then_forgotten(run: Run, probe: Probe) -> None:
     retry = Retry(attempts=4, base=timedelta(seconds=10), most=timedelta(seconds=15))
     async with run(Planner, deps=probe) as world:
@@ -479,6 +498,7 @@ async def test_the_writes_of_a_call_that_raises_before_its_first_await_are_undon
         assert await owner.notes() == []
 
 
+@pytest.mark.promise("CF-189")
 async def test_a_call_that_the_end_of_the_process_interrupts_is_made_again(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 3)
@@ -772,6 +792,7 @@ class Gardener(Agent):
         return len(self.list_sub_agents())
 
 
+@pytest.mark.promise("A-93")
 async def test_a_scheduled_call_may_delete_a_child_whose_schedules_then_never_happen(run: Run, probe: Probe) -> None:
     async with run(Gardener, deps=probe) as world:
         root = await world.get_agent(Gardener, "root")
@@ -787,6 +808,7 @@ async def test_a_scheduled_call_may_delete_a_child_whose_schedules_then_never_ha
         assert await root.children() == 0
 
 
+@pytest.mark.promise("CF-24")
 @pytest.mark.parametrize("child", [False, True])
 async def test_a_scheduled_call_may_destroy_its_agent_and_nothing_of_it_happens_any_more(
     run: Run, probe: Probe, child: bool
@@ -839,6 +861,7 @@ class Counter(Agent[int]):
         return [fiber.status for fiber in self.list_fibers()]
 
 
+@pytest.mark.promise("CF-195")
 async def test_after_a_forced_eviction_state_schedules_and_fibers_are_there_again(run: Run, probe: Probe) -> None:
     async with run(Counter, deps=probe) as world:
         await (await world.get_agent(Counter, "c")).begin()
@@ -916,6 +939,7 @@ async def test_a_message_of_a_client_may_schedule_a_call_that_answers_later(prob
         assert probe.log == ["hello"]
 
 
+@pytest.mark.promise("CF-50")
 async def test_what_happens_to_a_schedule_is_told_by_the_agent_that_owns_it(
     run: Run, probe: Probe, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -946,6 +970,7 @@ async def test_in_real_time_a_call_happens_soon_after_it_is_due_and_never_before
         assert asyncio.get_running_loop().time() - begun >= 0.19
 
 
+@pytest.mark.slow
 @pytest.mark.realtime("about the system's clock, and the timers that are set by it")
 async def test_in_real_time_a_call_that_came_due_while_nobody_ran_happens_at_the_start(
     tmp_path: Any, probe: Probe

@@ -130,6 +130,7 @@ def app() -> App:
     return App(agents=[Hall])
 
 
+@pytest.mark.promise("A-236", "CF-130", "CF-132")
 async def test_a_client_is_greeted_with_identity_state_and_servers_in_this_order_once_each() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -143,6 +144,7 @@ async def test_a_client_is_greeted_with_identity_state_and_servers_in_this_order
         ]
 
 
+@pytest.mark.promise("CF-132")
 async def test_identity_says_that_no_state_follows_where_there_is_none() -> None:
     class Bare(Agent):
         pass
@@ -154,6 +156,7 @@ async def test_identity_says_that_no_state_follows_where_there_is_none() -> None
         assert "stateFollows" not in client.frames[0]
 
 
+@pytest.mark.promise("CF-131")
 async def test_identity_can_be_switched_off() -> None:
     class Shy(Agent[Score]):
         initial_state = Score()
@@ -165,6 +168,7 @@ async def test_identity_can_be_switched_off() -> None:
         assert [type_of(frame) for frame in client.frames] == ["cf_agent_state", "cf_agent_mcp_servers"]
 
 
+@pytest.mark.promise("A-50", "CF-137")
 async def test_calls_return_values_dates_and_nothing_with_a_final_reply() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -181,6 +185,7 @@ async def test_calls_return_values_dates_and_nothing_with_a_final_reply() -> Non
         assert (await client.call("next_day", "2026-11-15"))["result"] == "2026-11-16"
 
 
+@pytest.mark.promise("CF-138")
 async def test_errors_of_a_call_reach_the_client() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -194,6 +199,7 @@ async def test_errors_of_a_call_reach_the_client() -> None:
         assert "does not fit" in (await client.call("add", "two"))["error"]
 
 
+@pytest.mark.promise("CF-139")
 async def test_a_streaming_call_sends_its_items_in_order_and_one_end() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -229,6 +235,7 @@ async def test_a_stream_stops_when_its_client_leaves() -> None:
         await asyncio.wait_for(ended.wait(), patience())
 
 
+@pytest.mark.promise("CF-140")
 async def test_calls_of_one_client_are_answered_independently() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -241,6 +248,7 @@ async def test_calls_of_one_client_are_answered_independently() -> None:
         assert (await slow)["result"] == "waited"
 
 
+@pytest.mark.promise("CF-141")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -270,6 +278,7 @@ async def test_malformed_frames_are_the_users_and_get_no_reply(frame: Any) -> No
         assert len(client.of_type("rpc")) == 1
 
 
+@pytest.mark.promise("A-3", "A-24", "A-78", "A-82", "CF-58")
 async def test_a_new_state_reaches_the_childs_clients_and_nobody_elses() -> None:
     async with served(app()) as one:
         agent = await hall(one)
@@ -282,6 +291,7 @@ async def test_a_new_state_reaches_the_childs_clients_and_nobody_elses() -> None
         assert len(above.of_type("cf_agent_state")) == 1
 
 
+@pytest.mark.promise("CF-145")
 async def test_a_clients_change_of_state_is_kept_and_reaches_the_others_not_the_sender() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -295,6 +305,7 @@ async def test_a_clients_change_of_state_is_kept_and_reaches_the_others_not_the_
         await one.world.crash()
 
 
+@pytest.mark.promise("CF-146")
 async def test_a_refused_change_is_answered_with_an_error_and_told_to_nobody() -> None:
     class Strict(Agent[Score]):
         initial_state = Score()
@@ -314,6 +325,7 @@ async def test_a_refused_change_is_answered_with_an_error_and_told_to_nobody() -
         assert len(other.of_type("cf_agent_state")) == 1
 
 
+@pytest.mark.promise("CF-147")
 async def test_the_hook_after_a_change_knows_its_source_and_its_failure_undoes_nothing() -> None:
     seen: list[tuple[int, str | None]] = []
 
@@ -341,6 +353,7 @@ async def test_the_hook_after_a_change_knows_its_source_and_its_failure_undoes_n
         assert seen == [(1, None), (2, "me")]
 
 
+@pytest.mark.promise("CF-65", "CF-149")
 async def test_a_readonly_connection_can_call_but_not_change_the_state_until_told_otherwise() -> None:
     class Museum(Agent[Score]):
         initial_state = Score()
@@ -375,6 +388,7 @@ async def test_a_readonly_connection_can_call_but_not_change_the_state_until_tol
         assert (await visitor.call("add"))["result"] == 10
 
 
+@pytest.mark.promise("CF-65", "CF-134")
 async def test_a_connection_without_protocol_is_told_nothing_and_can_call() -> None:
     class Plain(Agent[Score]):
         initial_state = Score()
@@ -397,6 +411,7 @@ async def test_a_connection_without_protocol_is_told_nothing_and_can_call() -> N
         assert [frame if isinstance(frame, str) else type_of(frame) for frame in client.frames] == ["news", "rpc"] * 2
 
 
+@pytest.mark.promise("A-81", "A-84", "A-86", "CF-59", "CF-60", "CF-61")
 async def test_a_childs_broadcast_reaches_its_own_clients_in_order_and_not_the_parents() -> None:
     async with served(app()) as one:
         agent = await hall(one)
@@ -431,6 +446,7 @@ async def test_a_broadcast_leaves_out_whom_it_is_told_to() -> None:
         assert "ann: hi" not in ann.frames
 
 
+@pytest.mark.promise("CF-67", "CF-133")
 async def test_no_message_is_delivered_before_on_connect_is_done() -> None:
     seen: list[str] = []
 
@@ -453,6 +469,7 @@ async def test_no_message_is_delivered_before_on_connect_is_done() -> None:
         assert seen == ["connected", "hello from seat 4"]
 
 
+@pytest.mark.promise("CF-64", "CF-66")
 async def test_a_connection_keeps_id_tags_state_and_path_while_its_agent_sleeps() -> None:
     objects: list[Connection] = []
 
@@ -485,6 +502,7 @@ async def test_a_connection_keeps_id_tags_state_and_path_while_its_agent_sleeps(
         assert client.closed is None
 
 
+@pytest.mark.promise("CF-26")
 async def test_deleting_a_child_closes_the_sockets_of_its_subtree_and_nobody_comes_back_by_connecting() -> None:
     class Leaf(Agent):
         pass
@@ -521,6 +539,7 @@ async def test_deleting_a_child_closes_the_sockets_of_its_subtree_and_nobody_com
         assert (await again.ended())[0] == 4404
 
 
+@pytest.mark.promise("CF-12", "CF-13")
 async def test_a_child_can_be_made_while_a_message_is_handled_and_disturbs_nobody() -> None:
     async with served(app()) as one:
         first, second = await one.join(HALL), await one.join(HALL)
@@ -533,6 +552,7 @@ async def test_a_child_can_be_made_while_a_message_is_handled_and_disturbs_nobod
         assert len(second.frames) == 3
 
 
+@pytest.mark.promise("CF-142")
 async def test_an_answer_for_a_client_that_left_is_dropped() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -606,6 +626,7 @@ async def test_an_agent_can_close_a_connection() -> None:
         assert client.frames[-1] == "bye"
 
 
+@pytest.mark.promise("A-86")
 async def test_no_client_hears_of_a_write_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames wait for the disk, in order, with the answer behind them."""
     from sapwood.testing.faults import CountingFiles
@@ -640,6 +661,7 @@ async def test_no_client_hears_of_a_write_that_is_not_kept(monkeypatch: pytest.M
         assert order == ["cf_agent_state", "rpc"]
 
 
+@pytest.mark.promise("CF-143")
 async def test_exposed_methods_are_inherited() -> None:
     class Special(Board):
         pass
@@ -673,6 +695,7 @@ async def test_aborting_an_agent_leaves_its_sockets_open_and_tells_callers() -> 
         assert (await client.call("add", 1))["result"] == 1
 
 
+@pytest.mark.promise("CF-131")
 async def test_identity_is_sent_at_every_reconnect() -> None:
     async with served(app()) as one:
         await hall(one)
@@ -682,6 +705,7 @@ async def test_identity_is_sent_at_every_reconnect() -> None:
             await client.close()
 
 
+@pytest.mark.promise("CF-144")
 async def test_initial_state_is_there_at_first_access_kept_and_not_made_again() -> None:
     async with served(app()) as one:
         first = await one.join(HALL)
@@ -694,6 +718,7 @@ async def test_initial_state_is_there_at_first_access_kept_and_not_made_again() 
         assert second.of_type("cf_agent_state") == [{"type": "cf_agent_state", "state": {"points": 3}}]
 
 
+@pytest.mark.promise("CF-150")
 async def test_the_frameworks_flags_are_not_in_a_connections_state() -> None:
     states: list[Any] = []
 
@@ -728,6 +753,7 @@ async def test_the_figures_of_a_node_can_be_read() -> None:
             assert re.search(rf"^sapwood_{figure}({{worker=.*}})? {value}$", text, re.MULTILINE)
 
 
+@pytest.mark.promise("CF-136")
 async def test_with_a_url_of_the_apps_choosing_identity_names_the_instance() -> None:
     async with served(app()) as one:
 
@@ -746,6 +772,7 @@ async def test_with_a_url_of_the_apps_choosing_identity_names_the_instance() -> 
             await client.close()
 
 
+@pytest.mark.promise("CF-40")
 async def test_opening_a_socket_through_a_stub_points_to_urls() -> None:
     async with served(app()) as one:
         agent: Any = await hall(one)
@@ -755,6 +782,7 @@ async def test_opening_a_socket_through_a_stub_points_to_urls() -> None:
                 getattr(agent, name)
 
 
+@pytest.mark.promise("CF-70")
 async def test_the_gate_of_a_parent_is_asked_about_classes_nobody_knows() -> None:
     asked: list[tuple[str, str]] = []
 

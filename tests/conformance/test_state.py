@@ -70,6 +70,7 @@ async def test_a_state_survives_sleep_restart_and_crash(run: Run) -> None:
         assert await (await world.get_agent(Board, "b")).read() == Stats(3)
 
 
+@pytest.mark.promise("A-54", "A-85")
 async def test_parents_children_and_siblings_have_each_their_own(run: Run) -> None:
     async with run(Board) as world:
         board = await world.get_agent(Board, "b")

@@ -55,6 +55,7 @@ class Watcher(Agent):
         return await self.subtree()
 
 
+@pytest.mark.promise("A-254", "B-5")
 async def test_a_child_is_idle_busy_starting_aborted_or_sleeping(run: Run, probe: Probe) -> None:
     async with run(Watcher, deps=probe) as world:
         watcher = await world.get_agent(Watcher, "w")
@@ -86,6 +87,7 @@ async def test_a_child_is_idle_busy_starting_aborted_or_sleeping(run: Run, probe
         assert (await watcher.status("slow")).calls == 0
 
 
+@pytest.mark.promise("B-5")
 async def test_asking_for_a_status_wakes_nobody(run: Run, probe: Probe) -> None:
     async with run(Watcher, deps=probe) as world:
         watcher = await world.get_agent(Watcher, "w")
@@ -102,6 +104,7 @@ async def test_asking_for_a_status_wakes_nobody(run: Run, probe: Probe) -> None:
         assert probe.log == []
 
 
+@pytest.mark.promise("A-254", "B-5")
 async def test_a_status_tells_age_size_children_and_last_error(run: Run, probe: Probe) -> None:
     async with run(Watcher, deps=probe) as world:
         watcher = await world.get_agent(Watcher, "w")
@@ -137,6 +140,7 @@ async def test_the_status_of_nobody_is_not_found(run: Run, probe: Probe) -> None
         assert missing.value.path == (("Watcher", "w"), ("Child", "nobody"))
 
 
+@pytest.mark.promise("B-5")
 async def test_a_branch_adds_up(run: Run, probe: Probe) -> None:
     async with run(Watcher, deps=probe) as world:
         watcher = await world.get_agent(Watcher, "w")

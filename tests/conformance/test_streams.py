@@ -151,6 +151,7 @@ async def read(stream: AsyncIterator[Any], into: list[Any] | None = None) -> Non
             into.append(item)
 
 
+@pytest.mark.promise("B-29")
 async def test_items_arrive_in_order_and_the_stream_ends(run: Run, probe: Probe) -> None:
     async with run(Spring, deps=probe) as world:
         spring = await world.get_agent(Spring, "s")
@@ -188,6 +189,7 @@ async def test_a_stream_begins_when_it_is_first_read(run: Run, probe: Probe) -> 
         assert await anext(stream) == 0
 
 
+@pytest.mark.promise("B-29")
 async def test_a_generator_runs_ahead_of_its_reader_by_a_bounded_number_of_items(run: Run, probe: Probe) -> None:
     async with run(Spring, deps=probe) as world:
         spring = await world.get_agent(Spring, "s")
@@ -203,6 +205,7 @@ async def test_a_generator_runs_ahead_of_its_reader_by_a_bounded_number_of_items
         await until(lambda: len(probe.log) == ahead + 1)
 
 
+@pytest.mark.promise("B-29")
 async def test_breaking_off_closes_the_generator(run: Run, probe: Probe) -> None:
     async with run(Spring, deps=probe) as world:
         spring = await world.get_agent(Spring, "s")
@@ -252,6 +255,7 @@ async def test_cancelling_the_reader_closes_the_generator(run: Run, probe: Probe
         await probe.seen("unwound")
 
 
+@pytest.mark.slow
 async def test_an_iterator_that_is_let_go_closes_the_generator(run: Run, probe: Probe) -> None:
     async with run(Spring, deps=probe) as world:
         spring = await world.get_agent(Spring, "s")

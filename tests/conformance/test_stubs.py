@@ -83,6 +83,7 @@ async def test_two_stubs_of_one_agent_are_equal_and_of_two_agents_are_not(run: R
         assert len({root, again, child, leaf}) == 3
 
 
+@pytest.mark.promise("A-46")
 async def test_an_agent_below_a_root_can_be_had_from_outside_if_it_exists(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
@@ -93,6 +94,7 @@ async def test_an_agent_below_a_root_can_be_had_from_outside_if_it_exists(run: R
         assert (await leaf.where())[0] == "b"
 
 
+@pytest.mark.promise("A-40", "A-56")
 @pytest.mark.parametrize("guess", [["x"], ["a", "x"], ["x", "b"], ["a", "b", "c"]])
 async def test_guessing_a_name_from_outside_never_makes_a_child(run: Run, guess: list[str]) -> None:
     async with run(Branch) as world:

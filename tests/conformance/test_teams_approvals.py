@@ -193,6 +193,7 @@ async def check_ended(one: Served, *, approved: bool) -> None:
     await asleep(one.world)
 
 
+@pytest.mark.promise("B-39")
 async def test_nobody_is_awake_while_a_question_far_down_waits_and_no_time_counts() -> None:
     async with quiz() as one:
         await asked(one)
@@ -208,6 +209,7 @@ async def test_nobody_is_awake_while_a_question_far_down_waits_and_no_time_count
         assert len(one.world.node.trees[Address.root_of("QuizTop", "t")].actors) == 1  # nobody below was woken for that
 
 
+@pytest.mark.slow
 async def test_a_question_is_shown_to_the_clients_of_every_agent_above_also_to_those_who_come_later() -> None:
     async with quiz() as one:
         live = await asked(one)
@@ -225,6 +227,7 @@ async def test_a_question_is_shown_to_the_clients_of_every_agent_above_also_to_t
         assert own == {"questions": [{"path": [], **question}]}
 
 
+@pytest.mark.promise("B-39")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "approved"),
@@ -282,6 +285,7 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
 
 
+@pytest.mark.slow
 async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> None:
     async with quiz() as one:
         await begun(one)
@@ -299,6 +303,7 @@ async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> Non
         assert QuizDeep.told == ["another"]
 
 
+@pytest.mark.slow
 async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level: str) -> None:
     async with quiz(durability=level) as one:
         client = await asked(one)
@@ -324,6 +329,7 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
         assert QuizDeep.told == ["it"]
 
 
+@pytest.mark.slow
 async def test_who_is_not_let_through_on_the_way_down_does_not_answer() -> None:
     async with quiz() as one:
         await begun(one)
@@ -347,6 +353,7 @@ async def test_who_is_not_let_through_on_the_way_down_does_not_answer() -> None:
         await check_ended(one, approved=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["the turn", "the run", "a client", "a client who clears it"])
 async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str) -> None:
     async with quiz() as one:
@@ -432,6 +439,7 @@ async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_m
         assert await (await top(one)).pending_approvals() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancels", "clears", "says something else"])
 async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
     async with quiz() as one:
@@ -453,6 +461,7 @@ async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
         assert QuizDeep.told == []
 
 
+@pytest.mark.slow
 async def test_what_is_said_meanwhile_is_heard_when_the_turn_is_over() -> None:
     async with quiz() as one:
         client = await asked(one)
@@ -464,6 +473,7 @@ async def test_what_is_said_meanwhile_is_heard_when_the_turn_is_over() -> None:
         assert (await ended(one, "r2")).status == "completed"
 
 
+@pytest.mark.slow
 async def test_who_comes_while_all_sleep_is_shown_what_was_said_so_far_and_what_follows() -> None:
     async with quiz() as one:
         await begun(one)
@@ -486,6 +496,7 @@ async def approval_of(client: Client) -> None:
     await client.send({"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": True, "path": wired(0)})
 
 
+@pytest.mark.slow
 async def test_a_tool_of_the_browser_is_used_far_down(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = ScriptedModel(
         calls(call("locate", id="k", near="here"), call("reveal", id="l", what="it")), text("found"), each=True
@@ -599,6 +610,7 @@ async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart(
         assert await boss.result() == "completed None"
 
 
+@pytest.mark.slow
 async def test_who_goes_on_after_an_answer_may_be_silent_for_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
     theirs = ScriptedModel(call("reveal", id="k", what="it"), text("now you know", gate=gate), each=True)
@@ -688,6 +700,7 @@ async def test_killed_at_any_commit_it_is_asked_once_answered_once_and_goes_on(w
     assert await check_killed(QuizPair, when) > 10
 
 
+@pytest.mark.promise("B-39")
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])
 async def test_killed_anywhere_the_whole_chain_goes_on(when: str) -> None:

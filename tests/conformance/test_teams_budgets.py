@@ -89,6 +89,7 @@ async def check_sums(world: World, agent: Any) -> None:
     assert len({(row.agent, row.run, row.model) for row in rows}) == len(rows)
 
 
+@pytest.mark.promise("B-31")
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_depth() -> None:
     model = ScriptedModel(call("breed", message="more"), text("enough"), each=True)
     async with growing(breeding(model, limits=Limits(depth=3))) as (world, agent):
@@ -114,6 +115,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         assert [run.reason for run in runs if not run.ok] == ["over_limit"] * (4 - most)
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [Limits(tokens=1000), Limits(dollars=0.001)], ids=["tokens", "dollars"])
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_budget(limits: Limits) -> None:
@@ -220,6 +222,7 @@ async def until(what: Any, wanted: Any) -> None:
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.parametrize("most", [0, 1, 3])
 async def test_of_many_that_ask_at_once_exactly_those_begin_whose_requests_fit_together(most: int) -> None:
     gate = asyncio.Event()
@@ -269,6 +272,7 @@ async def asked(model: Any) -> int:
     return len(model.asked)
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.slow
 async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps_that_ran() -> None:
     nth, passed = 0, True
@@ -294,6 +298,7 @@ async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps
             assert world.node.trees[Address.root_of("Breeder", "b")].spending._reserved == set()
 
 
+@pytest.mark.promise("B-4")
 @pytest.mark.parametrize("price", [None, (0.0, 0.0)])
 async def test_a_budget_of_money_lets_nobody_ask_whose_price_is_not_known(price: tuple[float, float] | None) -> None:
     model = ScriptedModel(text("it is free"))
@@ -320,6 +325,7 @@ async def test_a_price_that_nobody_knows_is_none_in_every_sum_it_is_part_of() ->
         assert {row.cost for row in await agent.list_usage()} == {None}
 
 
+@pytest.mark.promise("B-4")
 async def test_each_agent_knows_its_own_use_and_that_of_all_below_it() -> None:
     model = ScriptedModel(call("breed", message="more"), text("enough"), each=True)
     async with growing(cls := breeding(model, limits=Limits(depth=2)), prices=PRICES) as (world, agent):
@@ -387,6 +393,7 @@ async def test_a_model_is_told_that_the_agent_it_used_has_no_budget_left_and_goe
         await check_sums(world, agent)
 
 
+@pytest.mark.promise("B-4")
 async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None:
     """A lead and three workers fit: who gives several together waits, and who gives one more is refused."""
     gate = asyncio.Event()
@@ -423,6 +430,7 @@ async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_
         assert (await agent.try_one("other")).ok
 
 
+@pytest.mark.promise("B-4")
 async def test_only_so_many_runs_of_a_whole_tree_begin_in_a_minute_also_after_a_restart() -> None:
     model = ScriptedModel(text("one two"))
     async with growing(cls := together(model, limits=Limits(runs_per_minute=3))) as (world, agent):

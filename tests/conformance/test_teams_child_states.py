@@ -103,6 +103,7 @@ async def heard(world: World, *wanted: tuple[str, int]) -> None:
     assert await station.heard() == list(wanted)
 
 
+@pytest.mark.promise("B-6")
 async def test_a_parent_is_called_with_its_child_and_the_new_state(run: Run, probe: Probe) -> None:
     async with run(WeatherStation, deps=probe) as world:
         station = await world.get_agent(WeatherStation, "s")
@@ -113,6 +114,7 @@ async def test_a_parent_is_called_with_its_child_and_the_new_state(run: Run, pro
         await heard(world, ("north", 20), ("south", 30))
 
 
+@pytest.mark.promise("B-6")
 async def test_of_several_changes_in_a_row_the_last_is_told(run: Run, probe: Probe) -> None:
     async with run(WeatherStation, deps=probe) as world:
         await (await world.get_agent(WeatherStation, "s")).measure("north", *range(1000))
@@ -177,6 +179,8 @@ async def test_who_follows_nobody_pays_nothing(run: Run) -> None:
         assert not {"sapwood_state_news", "sapwood_child_states", "sapwood_calls"} & set(tables)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("B-6")
 async def test_killed_at_any_commit_the_last_state_is_told_and_no_change_twice(run: Run) -> None:
     for nth in range(1, 40):
         probe = Probe()
@@ -206,6 +210,7 @@ async def test_killed_at_any_commit_the_last_state_is_told_and_no_change_twice(r
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.promise("B-6")
 async def test_a_change_that_was_not_told_before_the_crash_is_told_without_anybody_asking(run: Run) -> None:
     probe = Probe()
     async with run(SlowStation, deps=probe) as world:

@@ -143,6 +143,7 @@ async def offered(*tools: Any) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.promise("A-217", "A-218", "A-220")
 async def test_declaring_persistent_children_gives_the_model_tools_to_keep_them() -> None:
     assert await offered() == {}
     tools = await offered(persistent_agent(scribe(text("x")), mode="non-blocking"))
@@ -154,6 +155,7 @@ async def test_declaring_persistent_children_gives_the_model_tools_to_keep_them(
     assert "- scribe (non-blocking): Helps." in tools["spawn_agent"].description
 
 
+@pytest.mark.promise("A-219")
 async def test_there_is_a_tool_to_wait_only_if_the_model_has_to_wait_for_some_child() -> None:
     quiet, loud = scribe(text("x")), helper(ScriptedModel(text("x")), "LoudScribe")
 
@@ -162,6 +164,7 @@ async def test_there_is_a_tool_to_wait_only_if_the_model_has_to_wait_for_some_ch
     assert sorted(both) == sorted([*FIVE, "wait_for_result"])
 
 
+@pytest.mark.promise("A-217")
 async def test_what_cannot_be_a_persistent_child_is_refused() -> None:
     with pytest.raises(UsageError, match="is not an agent class"):
         persistent_agent(str)
@@ -174,6 +177,7 @@ async def test_what_cannot_be_a_persistent_child_is_refused() -> None:
         persistent_agent(undescribed)
 
 
+@pytest.mark.promise("A-221", "A-224")
 async def test_a_blocking_spawn_runs_the_child_and_returns_its_result(level: str) -> None:
     cls = keeper(ScriptedModel(spawn(), text("Thank you.")), scribe(text("A poem.")))
     async with working(cls, durability=level) as (_, agent, _):
@@ -201,6 +205,8 @@ async def test_a_child_that_fails_is_a_failed_call_and_stays_to_be_told_more() -
         await check(agent)
 
 
+@pytest.mark.slow
+@pytest.mark.promise("A-222")
 async def test_a_non_blocking_spawn_returns_at_once_and_the_reference_is_updated_at_the_end(level: str) -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
     cls = keeper(ScriptedModel(spawn(), text("It is on its way.")), child, "non-blocking")
@@ -217,6 +223,7 @@ async def test_a_non_blocking_spawn_returns_at_once_and_the_reference_is_updated
         assert await agent.news() == [("agent-tool:c1", "completed")]
 
 
+@pytest.mark.promise("B-35")
 async def test_the_end_of_a_non_blocking_child_joins_the_conversation_if_that_is_wished() -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
     ours = ScriptedModel(spawn(), text("It is on its way."), text("Here it is: a poem."))
@@ -233,6 +240,7 @@ async def test_the_end_of_a_non_blocking_child_joins_the_conversation_if_that_is
         await check(agent)
 
 
+@pytest.mark.promise("A-218")
 async def test_a_child_keeps_its_name_and_its_conversation_from_task_to_task() -> None:
     child = scribe(text("One."), text("Two."))
     ours = ScriptedModel(
@@ -260,6 +268,7 @@ async def test_who_waits_for_a_child_that_has_done_its_task_is_told_at_once() ->
         assert (await returns(agent))["w1"] == {"name": "ann", "status": "completed", "result": "One."}
 
 
+@pytest.mark.promise("A-218")
 async def test_a_message_reaches_the_next_step_of_a_child_at_work(level: str) -> None:
     child = scribe(call("look_up", id="l1"), text("With rhymes, then."))
     ours = ScriptedModel(spawn(), message("It has to rhyme."), text("Told."))
@@ -367,6 +376,7 @@ async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_an
             assert (mine[0][0], mine[-1][0]) == ("started", "finished")
 
 
+@pytest.mark.promise("A-218")
 async def test_the_model_can_list_its_children_and_ask_how_each_stands() -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
     ours = ScriptedModel(
@@ -428,6 +438,7 @@ async def test_a_child_that_waits_for_a_person_hears_what_it_was_told_once_it_go
         check_history(json.loads(await _history(scribing)))
 
 
+@pytest.mark.promise("A-218")
 async def test_terminating_a_child_stops_it_for_good_and_says_so(level: str) -> None:
     theirs = ScriptedModel(text("A long story", gate=asyncio.Event()))
     child = helper(theirs, "Scribe", base=Scribe)
@@ -482,6 +493,7 @@ async def test_terminating_a_child_stops_what_it_has_others_do_in_the_background
         assert len(await (await child_of(one, cls, middle)).transcript()) == 2  # nobody tells it of that
 
 
+@pytest.mark.promise("A-218")
 async def test_what_the_model_may_not_do_is_refused_with_a_code() -> None:
     ours = ScriptedModel(
         spawn(),
@@ -641,6 +653,7 @@ async def test_clearing_one_task_keeps_the_child_and_clearing_the_last_deletes_i
         assert await refusal(agent, "m2") == "unknown_child"
 
 
+@pytest.mark.promise("A-224")
 async def test_a_recorded_conversation_marks_companion_tools_and_references_have_mode_and_name() -> None:
     ours = ScriptedModel(calls(spawn(), call("helper", id="h1", message="x")), text("Thank you."))
     usual = helper(ScriptedModel(text("y")))
@@ -680,6 +693,7 @@ async def ended(agent: Any) -> bool:
     return bool(await agent.ends())
 
 
+@pytest.mark.promise("A-221")
 @pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_once_and_the_model_hears_of_each(
     level: str,
@@ -705,6 +719,7 @@ async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_o
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.promise("A-222", "B-35")
 @pytest.mark.slow
 @pytest.mark.parametrize("at_work", [True, False])
 async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_message_once_and_its_end_is_told_once(
@@ -739,6 +754,7 @@ async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_mess
     raise AssertionError("it never got to the end")
 
 
+@pytest.mark.promise("B-35")
 async def test_a_child_that_ends_after_a_crash_wakes_its_parent_which_nobody_asks_for(level: str) -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
     ours = ScriptedModel(spawn(), text("It is on its way."), text("Here it is."), each=True)

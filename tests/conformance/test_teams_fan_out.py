@@ -50,6 +50,7 @@ async def given_up(one: Any, agent: Any, run: str) -> None:
     one.world.clock.settled = one.world.settled
 
 
+@pytest.mark.promise("A-143", "A-147", "A-148", "B-1")
 async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_first(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.gather(*branches("wait", "fail", "quick"))
@@ -69,6 +70,7 @@ async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_f
         assert await agent.children() == [run.id for run in runs]
 
 
+@pytest.mark.promise("B-17")
 async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say_whose_it_was(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.gather(*branches("wait", "late fail", "wait too"), fail_fast=True)
@@ -87,6 +89,7 @@ async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say
         assert {"cut wait", "cut wait too"} <= set(bench.log)
 
 
+@pytest.mark.promise("B-1")
 async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.gather(*branches("wait", "a", "fail", "b", "c", "d"), quorum=2, concurrency=2)
@@ -125,6 +128,7 @@ async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> N
         assert stopped.reason in [f"no-quorum-after {run.id}" for run in failed]
 
 
+@pytest.mark.promise("B-1")
 async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_lost(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return [await agent.race(*branches("wait", "fail", "late"))]
@@ -173,6 +177,7 @@ async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -
         assert (run.ok, run.input) == (False, "fail first")
 
 
+@pytest.mark.promise("A-143", "B-1")
 async def test_no_more_go_on_at_once_than_are_allowed_and_none_is_left_out(level: str) -> None:
     inputs = [f"wait {number}" for number in range(12)]
 
@@ -204,6 +209,7 @@ async def test_a_class_that_allows_few_runs_has_the_others_wait() -> None:
         assert bench.most <= 2
 
 
+@pytest.mark.promise("B-1")
 async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a_run(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.gather(*branches("busy", "a", ids=["x", "y"], retry=SOON))
@@ -441,6 +447,7 @@ class TeamLead(Agent):
         return [run.output for run in await self.gather(*branches(*input))]
 
 
+@pytest.mark.promise("A-144")
 async def test_a_run_may_fan_out_itself_and_stopping_it_stops_all_below(level: str) -> None:
     async def plan(agent: Any) -> Run:
         return await agent.run_agent(TeamLead, ["wait", "a", "wait too"], run_id="lead")
@@ -475,6 +482,7 @@ class Consulting(caller(None)):
         return [run.summary or run.status for run in (first, *runs, *last)]
 
 
+@pytest.mark.promise("A-146", "A-150", "B-1")
 async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(level: str) -> None:
     ours = ScriptedModel(call("consult", id="c1", inputs=["wait", "fail", "a"]), text("thanks"))
     cls = caller(ours, base=Consulting)
@@ -518,6 +526,7 @@ async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathere
         assert len({run.id for run in await agent.runs()}) == 4
 
 
+@pytest.mark.promise("B-1")
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.__name__)
 async def test_killed_at_one_commit_or_another_it_goes_on_does_nothing_twice_and_comes_to_the_same(

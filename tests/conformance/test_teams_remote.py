@@ -36,6 +36,7 @@ def said(client: Client, run: str) -> list[dict[str, Any]]:
     return [frame for frame in frames(client, run) if "data-agent" not in frame["event"].get("body", "")]
 
 
+@pytest.mark.promise("A-209", "A-210", "A-212", "A-214")
 async def test_a_run_of_another_server_is_like_any_other() -> None:
     async with both() as two:
         desk = await two.desk()
@@ -69,6 +70,7 @@ async def test_runs_of_another_server_are_given_side_by_side() -> None:
         assert len({run.remote["session"] for run in runs}) == 3
 
 
+@pytest.mark.promise("A-207", "A-211", "A-212", "A-214", "A-220")
 async def test_what_happens_there_is_told_here_live_and_replayed_when_the_other_is_gone() -> None:
     model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
     async with both(model) as two:
@@ -106,6 +108,7 @@ async def _until_over(desk: Any) -> AsyncIterator[Any]:
             return
 
 
+@pytest.mark.promise("A-216")
 async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_a_crash() -> None:
     model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
     async with both(model) as two:
@@ -127,6 +130,7 @@ async def test_a_talk_of_ours_is_completed_with_what_came_of_a_remote_run_after_
         assert two.bench.log == ["told"]
 
 
+@pytest.mark.promise("A-215", "A-216")
 @pytest.mark.parametrize("who", ["near", "far", "both"])
 async def test_a_crash_on_either_side_loses_nothing_and_repeats_nothing(who: str, level: str) -> None:
     async with both(level=level) as two:
@@ -200,6 +204,7 @@ async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
         assert (await two.ask(run)).json()["reason"] == "enough"
 
 
+@pytest.mark.promise("A-213", "A-215")
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["near", "far"])
 async def test_killed_at_any_commit_of_either_side_a_run_is_done_and_told_once(who: str) -> None:
@@ -238,6 +243,7 @@ async def _dead_or(world: World, giving: asyncio.Task[Any]) -> None:
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.promise("B-38")
 async def test_a_stop_reaches_the_other_server_and_what_it_does() -> None:
     async with both() as two:
         desk = await two.desk()
@@ -317,6 +323,7 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
         assert "begun late" not in two.bench.log
 
 
+@pytest.mark.promise("B-38")
 @pytest.mark.parametrize(
     ("who", "key", "wanted"),
     [
@@ -361,6 +368,7 @@ async def test_a_token_is_returned_or_awaited(is_async: bool) -> None:
         assert (run.status, run.error) == ("completed", None)
 
 
+@pytest.mark.promise("B-38")
 async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() -> None:
     async with both() as two:
         done = await (await two.desk()).give("FarDigger", "dig", "r1")
@@ -459,6 +467,7 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
         assert two.bench.log.count("begun wait") == 1
 
 
+@pytest.mark.promise("A-209")
 async def test_a_stream_is_read_from_any_number_on() -> None:
     async with both() as two:
         two.bench.go.set()
@@ -477,6 +486,7 @@ async def test_a_stream_is_read_from_any_number_on() -> None:
         assert (await two.ask(run, "/stream?from_seq=x")).status == 400
 
 
+@pytest.mark.promise("A-207", "A-213")
 async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_asked_for() -> None:
     async with both() as two, both() as others:
         mine = await (await two.desk()).give("FarDigger", "dig", "agent-tool:c1")
@@ -488,6 +498,7 @@ async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_ask
         assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote | {"seq": 0}
 
 
+@pytest.mark.promise("A-211")
 async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
     with pytest.raises(UsageError, match="is on another server"):
         persistent_agent(at("http://far.example", FarDigger), description="Digs.")

@@ -86,6 +86,7 @@ async def test_without_a_rule_everything_is_kept_and_nobody_is_woken(level: str)
         assert await kept(agent) == ["r1"]
 
 
+@pytest.mark.promise("B-18")
 async def test_a_run_goes_when_it_has_been_over_for_its_age_also_if_the_agent_sleeps(level: str) -> None:
     async with working(cls := keeping(age=timedelta(hours=1)), durability=level) as (one, agent, _):
         client = await one.join(BOSS)
@@ -107,6 +108,7 @@ async def test_a_run_goes_when_it_has_been_over_for_its_age_also_if_the_agent_sl
         assert list(one.world.data.glob("trees/*/*-*.db*")) == []
 
 
+@pytest.mark.promise("B-18")
 async def test_only_so_many_are_kept_and_the_oldest_go_first() -> None:
     async with working(keeping(count=2)) as (one, agent, _):
         for at in range(2):
@@ -121,6 +123,7 @@ async def test_only_so_many_are_kept_and_the_oldest_go_first() -> None:
         assert await agent.sweeps() == 0
 
 
+@pytest.mark.promise("B-18")
 async def test_they_may_hold_so_many_bytes_together_also_what_was_added_later() -> None:
     async with working(keeping(HeapDigger, bytes=1_000_000)) as (one, agent, _):
         for at in range(4):
@@ -153,6 +156,7 @@ async def test_what_runs_below_hold_counts_too() -> None:
         assert large.bytes - small.bytes > 250_000
 
 
+@pytest.mark.promise("B-18")
 async def test_the_last_ones_stay_however_old_and_large_they_are() -> None:
     rule = {"age": MINUTE, "bytes": 0, "last": 2}
     async with working(keeping(**rule)) as (one, agent, _):
@@ -165,6 +169,7 @@ async def test_the_last_ones_stay_however_old_and_large_they_are() -> None:
         assert await agent.sweeps() == 0
 
 
+@pytest.mark.promise("B-18")
 async def test_each_class_may_have_a_rule_of_its_own_and_what_extends_it_has_the_same() -> None:
     keep = {Agent: Retention(count=0), OtherDigger: Retention(count=1)}
     async with working(keeping(keep=keep)) as (one, agent, _):
@@ -183,6 +188,7 @@ async def test_each_class_may_have_a_rule_of_its_own_and_what_extends_it_has_the
         assert await kept(agent) == ["r1"]
 
 
+@pytest.mark.promise("B-18")
 async def test_a_pinned_run_is_not_swept_counted_or_cleared_until_it_is_unpinned(level: str) -> None:
     async with working(cls := keeping(count=1), durability=level) as (one, agent, _):
         await agent.give("dig", run_id="r0")
@@ -326,6 +332,7 @@ async def test_what_a_turn_that_goes_on_gave_is_kept_till_it_is_over() -> None:
         assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
 
 
+@pytest.mark.slow
 async def test_what_a_turn_gave_that_waits_for_an_approval_is_kept_till_it_is_over() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), call("sign", id="c2"), text("signed"))
 
@@ -460,6 +467,7 @@ async def test_an_id_that_was_swept_can_be_used_again() -> None:
         assert bench.log == ["begun dig", "begun dig"]
 
 
+@pytest.mark.promise("B-18")
 @pytest.mark.slow
 async def test_killed_at_any_commit_of_a_sweep_what_has_to_go_goes_and_nothing_else() -> None:
     nth, passed = 0, True

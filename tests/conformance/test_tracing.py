@@ -119,6 +119,7 @@ class TracedCaller(Agent):
         return run and run.output
 
 
+@pytest.mark.promise("A-203", "B-2")
 @pytest.mark.anyio
 async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() -> None:
     async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
@@ -135,6 +136,7 @@ async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() 
     assert [span.attributes and span.attributes["gen_ai.response.model"] for span in steps] == ["scripted"]
 
 
+@pytest.mark.promise("A-203")
 @pytest.mark.anyio
 async def test_what_a_child_notes_is_on_its_own_spans_and_never_on_its_roots() -> None:
     async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
@@ -145,6 +147,7 @@ async def test_what_a_child_notes_is_on_its_own_spans_and_never_on_its_roots() -
     assert str(addresses["invoke_agent TracedLeaf"]).startswith("TracedRoot:r/TracedMiddle:")
 
 
+@pytest.mark.promise("B-2")
 @pytest.mark.anyio
 async def test_what_a_schedule_brings_about_is_a_trace_of_its_own_that_names_what_wished_it() -> None:
     async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
@@ -158,6 +161,7 @@ async def test_what_a_schedule_brings_about_is_a_trace_of_its_own_that_names_wha
     assert [link.context.span_id for link in fired.links] == [wished.context.span_id]
 
 
+@pytest.mark.promise("B-2")
 @pytest.mark.anyio
 async def test_a_call_carries_the_trace_to_the_agent_it_calls() -> None:
     async with running(App(agents=[TracedCaller]), slow_slices="warn") as world:
@@ -165,6 +169,7 @@ async def test_a_call_carries_the_trace_to_the_agent_it_calls() -> None:
     assert f"{trace_id(one('outer')):032x}" in seen
 
 
+@pytest.mark.promise("B-2")
 @pytest.mark.anyio
 async def test_after_a_restart_a_run_goes_on_in_the_trace_it_was_given_in() -> None:
     GATE.clear()
@@ -196,6 +201,7 @@ class TracedFar(Agent):
         return tracing.text() or ""
 
 
+@pytest.mark.promise("B-38")
 @pytest.mark.anyio
 async def test_a_run_that_another_server_does_is_part_of_the_same_trace() -> None:
     async with door(TracedFar) as site:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
@@ -16,6 +18,7 @@ def section(page: str, heading: str) -> str:
     return found[1]
 
 
+@pytest.mark.promise("A-23")
 def test_the_docs_say_when_a_child_stays_and_when_it_does_a_run() -> None:
     said = section("how-to/use-agents.md", "A child that stays, or a run?")
 
@@ -23,6 +26,7 @@ def test_the_docs_say_when_a_child_stays_and_when_it_does_a_run() -> None:
         assert way in said
 
 
+@pytest.mark.promise("A-175")
 def test_the_docs_advise_on_agents_as_tools() -> None:
     said = section("how-to/use-agents.md", "So that it goes well")
 

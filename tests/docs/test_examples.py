@@ -241,6 +241,7 @@ def test_every_example_is_run_here() -> None:
     assert programs == {*SAID, "endless.py", "importing.py"}
 
 
+@pytest.mark.promise("A-243", "A-244", "A-252")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
@@ -297,6 +298,7 @@ def test_the_endless_example_goes_on_where_it_was_killed(tmp_path: Path) -> None
     assert counts[3] >= 4
 
 
+@pytest.mark.promise("B-19")
 @pytest.mark.slow
 def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_path: Path) -> None:
     lines = 200_000

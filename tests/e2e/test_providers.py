@@ -320,6 +320,7 @@ async def left(provider: Provider) -> None:
         await provider.requests[-1].left.wait()
 
 
+@pytest.mark.promise("B-16")
 async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dialect: Dialect) -> None:
     events = dialect.events(GREETING)
     async with providing(Reply(events, holds_after=upto(events, "aus "))) as provider:
@@ -347,6 +348,7 @@ async def test_a_turn_cancelled_while_words_pour_in_closes_the_connection_at_onc
             await done(client, "r1")
 
 
+@pytest.mark.promise("B-16")
 async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at_once(dialect: Dialect) -> None:
     async with providing(Reply(silent=True)) as provider:
         cls = adding(dialect.model(provider.port))
@@ -360,6 +362,7 @@ async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at
             assert (await done(client, "r1"))["outcome"] == "aborted"
 
 
+@pytest.mark.promise("B-16")
 async def test_a_turn_cancelled_before_the_request_was_sent_never_sends_it(dialect: Dialect) -> None:
     async with providing(whole(dialect)) as provider:
         cls = adding(dialect.model(provider.port), shut=True)
@@ -393,6 +396,7 @@ async def test_a_turn_cancelled_at_any_moment_leaves_no_connection_behind(dialec
                 await left(provider)
 
 
+@pytest.mark.promise("B-16")
 @pytest.mark.parametrize("when", ["silent", "middle"])
 async def test_who_stops_waiting_for_send_closes_the_connection_at_once(dialect: Dialect, when: str) -> None:
     events = dialect.events(GREETING)

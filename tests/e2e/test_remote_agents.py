@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.command import PATIENCE, Server
 from tests.ports import free_port
 
@@ -181,6 +182,7 @@ def status(near: Site, *wanted: str) -> Any:
     return found
 
 
+@pytest.mark.promise("A-215")
 def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(tmp_path: Path) -> None:
     with sites(tmp_path) as (near, far):
         watcher = Watcher(near)
@@ -207,6 +209,7 @@ def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(
         assert (run["status"], there["status"], there["seq"]) == ("completed", "completed", WORDS)
 
 
+@pytest.mark.promise("B-38")
 def test_a_wrong_token_and_an_old_protocol_end_a_run_at_once_and_say_what_to_do(tmp_path: Path) -> None:
     with sites(tmp_path, key="wrong") as (near, far):
         near.ask(DESK, "POST", {"words": 1})
@@ -254,6 +257,7 @@ def test_a_server_of_another_release_is_asked_once(tmp_path: Path) -> None:
     assert Newer.asked == 1
 
 
+@pytest.mark.promise("B-38")
 def test_a_reader_that_does_not_read_holds_up_nobody_and_costs_no_memory(tmp_path: Path) -> None:
     words, length = 4000, 8000
     far = Site(tmp_path / "far", FAR)

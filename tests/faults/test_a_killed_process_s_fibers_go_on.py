@@ -89,6 +89,7 @@ def lived(folder: Path, life: str, kind: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.promise("CF-56", "CF-195")
 @pytest.mark.parametrize(("kind", "left"), [("plain", "[]"), ("managed", "[('load', 'completed')]")])
 def test_a_fiber_of_a_grandchild_is_finished_after_its_process_is_killed(tmp_path: Path, kind: str, left: str) -> None:
     arguments = [sys.executable, "-c", PROGRAM, str(tmp_path), "first", kind]

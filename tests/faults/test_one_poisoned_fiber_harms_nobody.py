@@ -108,6 +108,7 @@ async def stalls() -> AsyncIterator[list[float]]:
         ticking.cancel()
 
 
+@pytest.mark.promise("CF-57")
 async def test_all_healthy_fibers_are_done_in_bounded_time_whatever_is_poisoned_beside_them() -> None:
     wood = Wood()
     async with running(App(agents=[Root], deps=wood), slow_slices="allow") as world:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from tests.npm.differences import PAGE, differences, fits, table
 
 
@@ -15,10 +16,12 @@ def sockets(transcript: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from records
 
 
+@pytest.mark.promise("A-77")
 def test_the_clients_see_what_they_should(ours: dict[str, Any]) -> None:
     assert {name: scenario["failures"] for name, scenario in ours.items() if scenario["failures"]} == {}
 
 
+@pytest.mark.promise("B-13")
 def test_every_difference_from_the_original_is_in_the_reference(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     rows = table()
 
@@ -27,6 +30,7 @@ def test_every_difference_from_the_original_is_in_the_reference(ours: dict[str, 
     assert {place: pair for place, pair in found.items() if not any(fits(row, place, pair) for row in rows)} == {}
 
 
+@pytest.mark.promise("B-13")
 def test_the_reference_tells_of_no_difference_that_is_none(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     found = differences(theirs, ours)
 

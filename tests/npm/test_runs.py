@@ -61,18 +61,22 @@ def check(seen: Seen, *names: str) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+@pytest.mark.promise("A-141")
 def test_a_helper_is_shown_below_its_tool_call_with_all_it_says_as_it_says_it(seen: Seen) -> None:
     check(seen, "one", "inner_tool")
 
 
+@pytest.mark.promise("A-149", "CF-118")
 def test_helpers_of_one_turn_and_of_one_tool_call_are_told_apart_and_keep_their_order(seen: Seen) -> None:
     check(seen, "two_in_one_turn", "two_under_one_call", "many")
 
 
+@pytest.mark.promise("CF-118")
 def test_a_helper_that_fails_says_so_in_its_panel_and_its_siblings_go_on(seen: Seen) -> None:
     check(seen, "one_fails")
 
 
+@pytest.mark.promise("A-139", "CF-117")
 def test_whoever_comes_later_or_again_sees_what_those_see_who_stayed(seen: Seen) -> None:
     check(seen, "late_tab", "reloaded", "dropped")
 
@@ -81,10 +85,12 @@ def test_progress_passes_and_milestones_stay(seen: Seen) -> None:
     check(seen, "progress")
 
 
+@pytest.mark.promise("CF-118")
 def test_a_run_that_no_tool_call_asked_for_is_shown_by_itself(seen: Seen) -> None:
     check(seen, "errand")
 
 
+@pytest.mark.promise("CF-118")
 def test_stop_stops_the_helpers_at_every_level_and_every_tab_shows_it(seen: Seen) -> None:
     check(seen, "stopped", "stopped_deep")
 
@@ -97,14 +103,17 @@ def test_clear_in_one_tab_leaves_no_panel_and_nothing_opened_in_any(seen: Seen) 
     check(seen, "cleared")
 
 
+@pytest.mark.promise("A-152", "A-153")
 def test_what_is_said_in_an_opened_helper_leaves_its_panel_as_it_is(seen: Seen) -> None:
     check(seen, "opened")
 
 
+@pytest.mark.promise("A-154")
 def test_the_panel_and_the_opened_helper_are_both_live(seen: Seen) -> None:
     check(seen, "opened_live")
 
 
+@pytest.mark.promise("A-152", "A-155")
 def test_a_helper_of_a_helper_is_seen_by_opening_twice(seen: Seen) -> None:
     check(seen, "opened_twice")
 
@@ -113,6 +122,7 @@ def test_what_was_opened_closes_with_its_socket(seen: Seen) -> None:
     check(seen, "closed")
 
 
+@pytest.mark.promise("A-155", "A-156")
 def test_only_runs_that_were_given_can_be_opened_and_the_page_says_so(seen: Seen) -> None:
     check(seen, "refused")
 
@@ -121,10 +131,12 @@ def test_a_panel_ends_as_if_nothing_had_happened_when_the_server_was_killed_mean
     check(seen, "killed", "killed_between_steps", "killed_with_two_at_work", "killed_deep")
 
 
+@pytest.mark.promise("CF-117", "CF-118")
 def test_a_helper_that_was_given_up_is_shown_so_until_it_ends_after_all(seen: Seen) -> None:
     check(seen, "given_up")
 
 
+@pytest.mark.promise("A-141")
 def test_what_the_panels_show_is_what_the_helpers_have_stored(seen: Seen) -> None:
     stored = {id: run for path in seen.data.rglob("*.db") for id, run in runs_in(path)}
     held = {id: run for scenario in seen.scenarios.values() for id, run in scenario.get("stored", {}).items()}

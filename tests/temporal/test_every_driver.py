@@ -61,6 +61,7 @@ class AlikeRoot(Agent):
         await self.sub_agent(AlikeTalker, "t")
 
 
+@pytest.mark.promise("A-186")
 async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(call("look", id="c1"), text("seen"), text("once upon a time", gate=asyncio.Event()))
     monkeypatch.setattr(AlikeTalker, "model", model)
@@ -85,6 +86,7 @@ async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch
         await in_temporal(one.world, "AlikeRoot:r/AlikeTalker:t", r1="completed", r2="aborted")
 
 
+@pytest.mark.promise("A-223")
 async def test_companion_tools_work_alike_whoever_drives() -> None:
     child = helper(ScriptedModel(text("One."), text("Two."), each=True), "Scribe", base=Scribe)
     ours = ScriptedModel(

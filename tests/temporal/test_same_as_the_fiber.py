@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 from tests.conformance.chats import Talking, approval, cancel, chunks, done, over, say, type_of, user
 from tests.conformance.served import Client, Served, served
 from tests.faults.reading import has, walk
@@ -301,6 +302,7 @@ def rows(data: Path, copy: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.promise("B-36")
 async def test_transcripts_rows_events_and_frames_are_the_same_whoever_drives(
     temporal: Temporal, tmp_path: Path
 ) -> None:

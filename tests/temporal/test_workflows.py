@@ -143,6 +143,7 @@ class FlowGiver(Talking):
         return self.list_runs()
 
 
+@pytest.mark.promise("A-183")
 async def test_a_run_is_a_child_workflow_that_outlives_its_parent_and_has_its_time(
     temporal: Temporal, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ async def policies(handle: Any) -> list[int]:
     ]
 
 
+@pytest.mark.promise("A-193")
 async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, FlowChief) as one:
         client = await dig(one)
@@ -348,6 +350,7 @@ async def test_a_long_turn_goes_on_in_a_new_history(
         ]
 
 
+@pytest.mark.promise("CF-79")
 async def test_workflows_below_report_back_after_a_restart_at_every_level(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, FlowChief) as one:
         await dig(one)

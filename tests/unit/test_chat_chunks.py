@@ -216,6 +216,7 @@ def stream() -> st.SearchStrategy[list[dict[str, Any]]]:
     return steps.map(lambda found: [chunk for number, one in enumerate(found, 1) for chunk in of_step(number, one)])
 
 
+@pytest.mark.slow
 @given(stream())
 def test_what_is_stored_is_what_a_client_builds_and_merging_changes_nothing(chunks: list[dict[str, Any]]) -> None:
     theirs = built([{"type": "start", "messageId": "m"}, *chunks])

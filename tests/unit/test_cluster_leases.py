@@ -298,6 +298,7 @@ class Node:
             self.owns = False
 
 
+@pytest.mark.promise("B-7")
 @pytest.mark.slow
 def test_no_two_nodes_answer_for_a_shard_whenever_and_however_long_they_are_stopped() -> None:
     takes = 0

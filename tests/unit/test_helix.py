@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import sapwood.wire
 from sapwood.address import Step
 from sapwood.runs.registry import Run
@@ -78,6 +80,7 @@ def run(status: Any, **more: Any) -> Run:
     return Run("r1", Step("Summarizer", "r1"), status, None, tool_call="s1", started_at=began, **more)
 
 
+@pytest.mark.promise("A-206", "A-207")
 def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
     ended = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
 
@@ -101,6 +104,7 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
     assert failed["remote"] == {"streamId": "x", "lastSequence": 3}
 
 
+@pytest.mark.promise("A-206")
 def test_a_reference_says_the_status_as_helix_does() -> None:
     words = {"starting": "running", "running": "running", "completed": "completed", "error": "failed"}
     words |= {"aborted": "terminated", "interrupted": "interrupted"}

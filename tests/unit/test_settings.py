@@ -22,6 +22,7 @@ limits = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(limits, limits)
 def test_the_tighter_of_two_limits_wins_in_every_field(one: Limits, other: Limits) -> None:
     both = one.within(other)

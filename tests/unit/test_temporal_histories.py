@@ -83,12 +83,14 @@ async def test_every_stored_history_is_gone_on_with_by_this_version() -> None:
     assert await refused(WorkWorkflow, STORED) == {}
 
 
+@pytest.mark.slow
 async def test_a_version_that_orders_its_commands_otherwise_is_found_out() -> None:
     found = await refused(LooksFirst, STORED)
 
     assert set(found) == {path.stem for path in STORED}
 
 
+@pytest.mark.slow
 async def test_a_change_behind_a_patch_is_none_for_what_has_begun() -> None:
     assert await refused(LooksFirstIfNew, STORED) == {}
 

@@ -259,6 +259,7 @@ def utc(text: str) -> float:
     return datetime.fromisoformat(f"2026-{text}").replace(tzinfo=UTC).timestamp()
 
 
+@pytest.mark.promise("CF-42")
 @pytest.mark.parametrize(("tz", "expression", "after", "expected"), CLOCK_CHANGES)
 def test_cron_follows_the_clock_on_the_wall_through_its_changes(
     tz: str, expression: str, after: str, expected: list[str]

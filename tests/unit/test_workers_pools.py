@@ -70,6 +70,7 @@ def test_every_root_has_one_owner_of_its_pool_however_many_there_are(
     assert len(sharing.parts) == workers + heavy + gpu
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5), sizes, sizes)
 def test_every_worker_of_a_pool_has_a_share_of_it(workers: int, heavy: int, gpu: int) -> None:
     sharing = shared_by(KINDS, workers, {"heavy": heavy, "gpu": gpu})

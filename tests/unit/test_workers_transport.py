@@ -69,6 +69,7 @@ def test_frames_are_read_however_they_were_cut() -> None:
         assert [len(content) for _, _, content in found] == list(range(1, 60))
 
 
+@pytest.mark.slow
 def test_a_long_frame_in_many_parts_is_put_together_once() -> None:
     frame = framed(1, 7, Kind.MESSAGE, bytes(64 * 1024 * 1024)) + framed(2, 7, Kind.END, b"")
     reader = Reader()
@@ -319,6 +320,7 @@ async def test_a_worker_that_is_started_again_is_waited_for(tmp_path: Path) -> N
             assert await (await asking).receive() == b"after"
 
 
+@pytest.mark.slow
 async def test_what_waited_for_room_is_said_to_the_worker_that_is_started_again(tmp_path: Path) -> None:
     async with pair(tmp_path) as both, asyncio.timeout(patience()):
         assert await (await both.one.open("2", "ask", b"before")).receive() == b"before"
