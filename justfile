@@ -28,11 +28,11 @@ ci *args:
 nightly *args:
     python scripts/gate.py nightly {{args}}
 
-# Run the gate again and again, idle and beside CPU hogs; appends to a file, and goes on where it was stopped.
+# Run the gate again and again, idle and beside CPU hogs; appends to a file, and can be resumed.
 prove-gate *args:
     python scripts/prove_gate.py {{args}}
 
-# CPU and wall time by file and fixture, of the fast tests or of any pytest arguments.
+# CPU and wall time by file and fixture, of unit, conformance and docs, or of any pytest arguments.
 timings *args:
     python scripts/timings.py {{args}}
 
@@ -63,7 +63,7 @@ types:
     pyright
     bash tests/typing/check.sh
 
-# The fast tests, four at a time; with any pytest arguments, those tests in one process.
+# The fast tests, three at a time; with any pytest arguments, those tests in one process.
 test *args:
     {{ if args == "" { "python scripts/gate.py check --only 'fast tests'" } else { "pytest " + args } }}
 

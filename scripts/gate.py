@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -34,14 +35,19 @@ class Part:
     cheap: bool = False
     """If it fails, nothing after it is worth its time."""
 
+    def nice(self) -> Part:
+        """Return the same part at low priority."""
+        return replace(self, command=f"nice -n 5 {self.command}")
+
 
 Stage = tuple[Part, ...]
 """Parts that run beside each other."""
 
 
 def tests(name: str, arguments: str, limit: float, **env: str) -> Part:
-    """Return a part that runs tests."""
-    return Part(name, f"pytest -q --inline-snapshot disable {arguments}", limit, env)
+    """Return a part that runs tests; `SAPWOOD_TIMINGS` names a file for what each of them costs."""
+    timings = f" --timings {file}" if (file := os.environ.get("SAPWOOD_TIMINGS")) else ""
+    return Part(name, f"pytest -q --inline-snapshot disable{timings} {arguments}", limit, env)
 
 
 # The fast tests hardly wait: their time is virtual.
@@ -61,9 +67,9 @@ CHECK: list[Stage] = [
     (Part("format", "ruff format --check .", 10, cheap=True),),
     (Part("lint", "ruff check .", 10, cheap=True),),
     (Part("layers", "lint-imports --no-logo", 20, cheap=True),),
-    # What only reads runs beside the tests, so that no core waits.
+    # What only reads runs beside the tests, so that no core waits. pyright is a single process: the tests let it pass.
     (
-        tests("fast tests", f"{THREE} -m '{FAST}'", 150),
+        tests("fast tests", f"{THREE} -m '{FAST}'", 170).nice(),
         Part("types", "pyright && bash tests/typing/check.sh", 150),
         Part("docs", "zensical build --clean --strict", 90),
         Part("ledger", "python scripts/ledger.py", 90),
@@ -104,17 +110,24 @@ TOTALS = {"check": 180.0, "ci": 1200.0, "nightly": 3 * 3600.0}
 
 @dataclass(frozen=True)
 class Reading:
-    """The clocks of the machine and of the processes that were started here and have ended."""
+    """The clocks of the machine, and of the processes that were started here and have ended."""
 
     wall: float
     busy: float
-    """Seconds of all cores that somebody used or the hypervisor took."""
+    """Seconds of all cores that any program used or the hypervisor took."""
     own: float
 
     @classmethod
     def now(cls) -> Reading:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return cls(time.monotonic(), _busy(), usage.ru_utime + usage.ru_stime)
+
+    def taken_since(self, began: Reading, cores: int) -> float:
+        """Return the seconds of wall time that other programs took of the machine.
+
+        The CPU time of processes that were not waited for counts as other programs': it makes the gate lenient.
+        """
+        return max(0.0, self.busy - began.busy - (self.own - began.own)) / cores
 
 
 def _busy() -> float:
@@ -135,7 +148,7 @@ class Result:
     wall: float
     cpu: float
     taken: float
-    """Seconds of wall time that others took of the machine."""
+    """Seconds of wall time that other programs took of the machine."""
     limit: float
 
     @property
@@ -151,102 +164,110 @@ class Result:
 
 
 HEAD = f"{'part':<24}{'wall s':>8}{'cpu s':>8}{'others':>8}{'own s':>8}{'limit':>8}"
+HANGS = 10
+"""A part that takes ten times its limit, and ten minutes at least, is killed."""
+POLL = 0.1
 
 
-def since(began: Reading, name: str, *, ok: bool, cpu: float | None, limit: float, cores: int) -> Result:
-    """Return the result of what began then and ends now; `cpu`: what it used, if not all that was used here."""
-    now = Reading.now()
-    own = now.own - began.own
-    # What was used by processes that nobody has waited for counts as other people's.
-    taken = max(0.0, now.busy - began.busy - own) / cores
-    return Result(name, ok, now.wall - began.wall, own if cpu is None else cpu, taken, limit)
-
-
-@dataclass
-class Running:
+class Run:
     """A part that has begun."""
 
-    part: Part
-    process: subprocess.Popen[bytes]
-    output: IO[bytes] | None
-    """Where it writes, unless it is shown as it comes."""
-    began: Reading
+    def __init__(self, part: Part, *, is_shown: bool) -> None:
+        self.part = part
+        self.wall = self.cpu = 0.0
+        self.code: int | None = None
+        self._output: IO[bytes] | None = None if is_shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_show`
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", part.command],
+            cwd=ROOT,
+            env={**os.environ, **part.env},
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=None if self._output is None else subprocess.STDOUT,
+            start_new_session=True,  # so that it can be killed with all that it started
+        )
 
+    def poll(self) -> bool:
+        """Return whether it has ended."""
+        pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        self.wall = time.monotonic() - self._began
+        if not pid:
+            if self.wall > HANGS * max(self.part.limit, 60):
+                print(f"[{self.part.name}] hangs: killed after {self.wall:.0f} s", flush=True)
+                self.kill()
+            return False
+        self.cpu = usage.ru_utime + usage.ru_stime
+        self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._show()
+        return True
 
-def begin(part: Part, *, shown: bool) -> Running:
-    """Start a part; its output is shown as it comes, or else when it has ended."""
-    output = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed when the part has ended
-    began = Reading.now()
-    process = subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", part.command],
-        cwd=ROOT,
-        env={**os.environ, **part.env},
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=None if output is None else subprocess.STDOUT,
-    )
-    return Running(part, process, output, began)
+    def kill(self) -> None:
+        """End it with all that it started."""
+        if self.code is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _show(self) -> None:
+        """Print what it has written: all of it if it failed, or else its last line."""
+        if self._output is not None:
+            self._output.seek(0)
+            text = self._output.read().decode(errors="replace").strip()
+            self._output.close()
+            print(f"[{self.part.name}]", text if self.code else text.rpartition("\n")[2], flush=True)
 
 
 def run_stage(stage: Stage, cores: int) -> list[Result]:
-    """Run the parts of a stage beside each other; the output of the first is shown as it comes."""
-    waiting = [begin(part, shown=number == 0) for number, part in enumerate(stage)]
-    results: list[Result] = []
-    while waiting:
-        pid, status, usage = os.wait4(-1, 0)
-        ended = next((running for running in waiting if running.process.pid == pid), None)
-        if ended is None:
-            continue
-        waiting.remove(ended)
-        ended.process.returncode = os.waitstatus_to_exitcode(status)
-        if ended.output is not None:
-            show(ended)
-        cpu = usage.ru_utime + usage.ru_stime
-        ok = ended.process.returncode == 0
-        results.append(since(ended.began, ended.part.name, ok=ok, cpu=cpu, limit=ended.part.limit, cores=cores))
-    return results
+    """Run the parts of a stage beside each other; the output of the first is shown as it is written."""
+    began = Reading.now()
+    runs = [Run(part, is_shown=number == 0) for number, part in enumerate(stage)]
+    try:
+        running = list(runs)
+        while running:
+            running = [run for run in running if not run.poll()]
+            time.sleep(POLL)
+    finally:
+        for run in runs:
+            run.kill()
+    now = Reading.now()
+    # Each part has lost the same share of the machine: what its neighbours used can only be told when all have ended.
+    share = min(1.0, now.taken_since(began, cores) / (now.wall - began.wall))
+    return [Result(run.part.name, run.code == 0, run.wall, run.cpu, run.wall * share, run.part.limit) for run in runs]
 
 
-def show(ended: Running) -> None:
-    """Print what a part has written: all of it if it failed, or else its last line."""
-    assert ended.output is not None
-    ended.output.seek(0)
-    text = ended.output.read().decode(errors="replace").strip()
-    ended.output.close()
-    print(f"[{ended.part.name}]", text if ended.process.returncode else text.rpartition("\n")[2], flush=True)
+def run_tier(name: str, stages: list[Stage]) -> list[Result]:
+    """Run a tier; return the results of its parts, and its own at the end."""
+    cores = os.cpu_count() or 1
+    began, results = Reading.now(), list[Result]()
+    for stage in stages:
+        print("==", ", ".join(part.name for part in stage), flush=True)
+        results += run_stage(stage, cores)
+        if any(part.cheap for part in stage) and not all(result.ok for result in results):
+            break
+    now = Reading.now()
+    ok, taken = all(result.ok for result in results), now.taken_since(began, cores)
+    return [*results, Result(name, ok, now.wall - began.wall, now.own - began.own, taken, TOTALS[name])]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tier", choices=sorted(TIERS))
-    parser.add_argument("--only", action="append", help="run the parts of this name only; repeatable")
+    parser.add_argument("--only", action="append", help="run the part of this name only; repeatable")
     parser.add_argument("--list", action="store_true", help="print the parts and their limits, and run nothing")
     options = parser.parse_args()
+    parts = [part for stage in TIERS[options.tier] for part in stage]
+    if unknown := set(options.only or ()) - {part.name for part in parts}:
+        parser.error(f"{options.tier} has no part {', '.join(sorted(unknown))}; see --list")
+    if options.list:
+        for part in parts:
+            print(f"{part.name:<24}{part.limit:>6.0f} s  {part.command}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what runs
     stages = [
         tuple(part for part in stage if not options.only or part.name in options.only) for stage in TIERS[options.tier]
     ]
-    if options.list:
-        for part in (part for stage in stages for part in stage):
-            print(f"{part.name:<24}{part.limit:>6.0f} s  {part.command}")
-        return 0
-    cores = os.cpu_count() or 1
-    began, results = Reading.now(), list[Result]()
-    for stage in stages:
-        if stage:
-            print("==", ", ".join(part.name for part in stage), flush=True)
-            results += run_stage(stage, cores)
-            if any(part.cheap and not result.ok for part, result in zip(stage, results[-len(stage) :], strict=True)):
-                break
-    total = since(
-        began,
-        options.tier,
-        ok=all(result.ok for result in results),
-        cpu=None,
-        limit=TOTALS[options.tier],
-        cores=cores,
-    )
-    print(HEAD, *results, total, sep="\n")
-    return 0 if all(result.ok and not result.is_over for result in (*results, total)) else 1
+    results = run_tier(options.tier, [stage for stage in stages if stage])
+    print(HEAD, *results, sep="\n")
+    return 0 if all(result.ok and not result.is_over for result in results) else 1
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-HOG = "while True: pass"
+HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+"""Keeps one core busy until its parent has ended."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Round:
 
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
-    """Keep so many cores busy meanwhile."""
+    """Run this many CPU hogs beside the gate."""
     running = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(count)]
     try:
         yield
@@ -51,14 +52,14 @@ def hogs(count: int) -> Iterator[None]:
 
 
 def commit() -> str:
-    """Return the commit that is checked out; a changed work tree proves nothing."""
-    if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
-        sys.exit("Commit your changes first: a result is about a commit.")
-    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    """Return the commit that is checked out. A changed work tree proves nothing."""
+    if subprocess.check_output(["git", "status", "--porcelain"], cwd=ROOT):
+        sys.exit("The work tree has changes. Commit them: a result is about a commit.")
+    return subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True).strip()
 
 
 def run(round_: Round, log: Path) -> dict[str, Any]:
-    """Run the gate once; return what became of it."""
+    """Run the gate once; return its result."""
     seed = str(random.SystemRandom().randrange(10**6)) if round_.tier == "check" else None
     options = f"{os.environ.get('PYTEST_ADDOPTS', '')} {f'--order-seed {seed}' if seed else ''}".strip()
     print(f"{round_.name}{f', order seed {seed}' if seed else ''}: see {log}", flush=True)
@@ -83,6 +84,13 @@ def run(round_: Round, log: Path) -> dict[str, Any]:
     }
 
 
+def results_in(file: Path) -> Iterator[dict[str, Any]]:
+    """Return the results in a file, without a last line that was cut off."""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--file", type=Path, default=ROOT / ".cache/gate.jsonl", help="where results are appended")
@@ -100,13 +108,15 @@ def main() -> int:
     file: Path = options.file
     file.parent.mkdir(parents=True, exist_ok=True)
     here = commit()
-    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    known = list(results_in(file))
     done = Counter(result["round"] for result in known if result["commit"] == here)
     red = [result for result in known if result["commit"] == here and not result["green"]]
     for round_ in rounds:
         for number in range(done[round_.name], round_.times):
             log = file.with_name(f"gate-{here}-{round_.name.replace(', ', '-').replace(' ', '-')}-{number}.log")
             result = {"commit": here, **run(round_, log)}
+            if commit() != here:
+                sys.exit("The commit changed during a run: its result is discarded.")
             with file.open("a") as results:
                 print(json.dumps(result), file=results)
             print(json.dumps(result), flush=True)

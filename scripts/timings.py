@@ -1,6 +1,7 @@
 """Print the CPU and wall time of tests by file and fixture, and the slowest tests.
 
-Runs the fast tests, or pytest with the given arguments; `--from FILE` prints what an earlier run has written.
+Runs `unit`, `conformance` and `docs`, or pytest with the given arguments. `--from FILE` prints the table of an
+earlier run with `--timings FILE`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROWS = 25
-FAST = ["-q", "-n", "4", "--dist", "worksteal", "--inline-snapshot", "disable", "-m", "not alone"]
+ALL = ["-q", "-n", "3", "--dist", "worksteal", "--inline-snapshot", "disable", "-m", "not alone"]
 
 Costs = dict[str, tuple[float, float]]
 
 
-def added(lines: Iterable[dict[str, object]], kind: str, key: Callable[[str], str] = str) -> Costs:
+def sum_costs(lines: Iterable[dict[str, object]], kind: str, key: Callable[[str], str] = str) -> Costs:
     """Return CPU and wall time of all lines of a kind, added up by a key that is made of their names."""
     costs: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for line in lines:
@@ -45,12 +46,12 @@ def main() -> int:
         text = Path(arguments[1]).read_text()
     else:
         with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
-            ended = subprocess.run(["pytest", *(arguments or FAST), "--timings", file.name], cwd=ROOT, check=False)
+            ended = subprocess.run(["pytest", *(arguments or ALL), "--timings", file.name], cwd=ROOT, check=False)
             text, code = file.read(), ended.returncode
     lines = [json.loads(line) for line in text.splitlines()]
-    table("file", added(lines, "test", lambda name: name.partition("::")[0]))
-    table("fixture", added(lines, "fixture"))
-    table("test", added(lines, "test"))
+    table("file", sum_costs(lines, "test", lambda name: name.partition("::")[0]))
+    table("fixture", sum_costs(lines, "fixture"))
+    table("test", sum_costs(lines, "test"))
     return code
 
 

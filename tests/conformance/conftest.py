@@ -39,7 +39,11 @@ MOST_CORE = 250
 def choose_core(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests whose subject differs on this runtime or driver."""
     family = config.getoption("driver") if runtimes.chosen == "local" else runtimes.chosen
-    chosen = [item for item in items if any(family in mark.args for mark in item.iter_markers("core"))]
+    chosen = [
+        item
+        for item in items
+        if any(family in mark.args for mark in item.iter_markers("core")) and not item.get_closest_marker("disk")
+    ]
     if len(chosen) > MOST_CORE:
         raise pytest.UsageError(f"{len(chosen)} tests are marked core({family!r}); there is room for {MOST_CORE}.")
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
