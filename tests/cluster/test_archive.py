@@ -95,6 +95,7 @@ ROUNDS = 20
 """So many that a stream has several files: damage in the last one is mended by the server itself."""
 
 
+@pytest.mark.nightly
 async def test_a_snapshot_while_commits_go_on(cluster: Cluster) -> None:
     randomly = random.Random(1)
     place = await cluster.node("a", ROOT)
@@ -294,6 +295,7 @@ async def test_a_stream_that_was_made_anew_is_not_copied_over_the_old_one(cluste
         await cluster.shipper().look()
 
 
+@pytest.mark.nightly
 async def test_one_replica_rots_and_nothing_acknowledged_is_lost(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

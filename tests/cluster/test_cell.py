@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.machine import patience
 from tests.ports import free_ports
 
@@ -44,6 +45,7 @@ def sapwood(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
+@pytest.mark.nightly
 def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     said = tmp_path / "said.txt"

@@ -199,6 +199,7 @@ async def have_lead(connection: Any, cell: Nats, stream: str, victim: int) -> No
     raise AssertionError("It does not come to lead.")
 
 
+@pytest.mark.nightly
 async def test_a_server_that_rots_and_leads_loses_and_serves_nothing(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ async def test_a_server_that_rots_and_leads_loses_and_serves_nothing(
         await connection.close()
 
 
+@pytest.mark.nightly
 async def test_what_no_server_has_any_more_is_repaired_from_the_archive(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ async def test_what_no_server_has_any_more_is_repaired_from_the_archive(
         await connection.close()
 
 
+@pytest.mark.nightly
 async def test_after_all_servers_lost_everything_only_the_last_seconds_are_gone(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +332,7 @@ async def test_after_all_servers_lost_everything_only_the_last_seconds_are_gone(
         assert (await cluster.verify()).is_whole
 
 
+@pytest.mark.nightly
 async def test_one_tree_and_all_of_them_as_they_were_at_a_time(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +373,7 @@ async def test_one_tree_and_all_of_them_as_they_were_at_a_time(
         assert await cluster.items("d", "three") == [0, 1, 2]
 
 
+@pytest.mark.nightly
 async def test_a_tree_that_was_snapshotted_and_destroyed_comes_back_as_it_was_before(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

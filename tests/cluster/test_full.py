@@ -83,6 +83,7 @@ async def give_room(connection: Any, room: int) -> None:
     await connection.jetstream().update_stream(info.config)
 
 
+@pytest.mark.nightly
 async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(apps: list[App], connection: Any) -> None:
     await give_room(connection, ROOM)
     names = [f"full-{number}" for number in range(6)]
@@ -128,6 +129,7 @@ async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(ap
     assert not any("full" in one or "room" in one for one in troubles), troubles
 
 
+@pytest.mark.nightly
 async def test_what_is_due_while_the_log_is_full_is_done_when_there_is_room(apps: list[App], connection: Any) -> None:
     chest = await apps[0].get_agent(FullChest, "due")
     await chest.put_later(7, 3.0)

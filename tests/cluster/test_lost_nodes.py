@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster.lost_app import LostTalker, LostWorker
 from tests.cluster.processes import NodeProcess, Nodes
 from tests.cluster.servers import S3, Nats
@@ -62,6 +63,7 @@ async def write(node: NodeProcess, name: str, text: str) -> int:
         return await remote.stub.write(text)
 
 
+@pytest.mark.nightly
 async def test_what_a_killed_node_had_to_do_goes_on_elsewhere_and_nothing_else_is_opened(
     nats: Nats, s3: S3, tmp_path: Path
 ) -> None:

@@ -294,6 +294,7 @@ async def seen(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.nightly
 async def test_what_is_due_is_done_by_whoever_takes_over(nats: Nats, tmp_path: Path) -> None:
     async with group(nats, tmp_path) as nodes:
         await nodes.start("a")

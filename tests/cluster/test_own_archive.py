@@ -136,6 +136,7 @@ async def test_commands_refuse_another_archive(cluster: Cluster) -> None:
         assert (code, "Everything is whole" in said) == (0, True), said
 
 
+@pytest.mark.nightly
 async def test_a_restored_cluster_has_the_archive_it_was_restored_from(cluster: Cluster) -> None:
     own, other = cluster.url("archive"), cluster.url("other")
     async with cluster.node("a", own) as app:

@@ -108,6 +108,7 @@ async def test_the_first_node_owns_everything_at_once(nats: Nats, cluster: str) 
         assert first.ownership.status()["without_owner"] == []
 
 
+@pytest.mark.nightly
 async def test_nodes_that_join_get_their_share_in_groups_that_pause_shortly(nats: Nats, cluster: str) -> None:
     async with nodes(nats, cluster, "a", "b", "c") as (a, b, c):
         took = await eventually(lambda: are_settled(a, b, c), 60)
@@ -157,6 +158,7 @@ async def test_what_a_killed_node_owned_is_taken_when_its_lease_is_over(nats: Na
         assert b.ownership.epoch_of(next(iter(b.notes.ended_badly))) is not None
 
 
+@pytest.mark.nightly
 async def test_a_node_that_comes_again_gets_what_it_owned_although_it_forgets_its_former_life(
     nats: Nats, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +207,7 @@ async def test_a_node_that_lapsed_keeps_what_nobody_took(nats: Nats, cluster: st
         assert status["lost"] == 0
 
 
+@pytest.mark.nightly
 async def test_nobody_loses_anything_when_a_server_dies(nats: Nats, cluster: str) -> None:
     async with nodes(nats, cluster, "a", "b", lease=12.0) as (a, b):
         await eventually(lambda: are_settled(a, b), 60)
@@ -241,6 +244,7 @@ async def test_a_node_that_was_killed_comes_again_at_once(nats: Nats, cluster: s
             await eventually(lambda: again.here == SHARDS)
 
 
+@pytest.mark.nightly
 async def test_a_second_process_of_the_same_name_takes_the_place_of_one_that_stands_still(
     nats: Nats, cluster: str
 ) -> None:
@@ -291,6 +295,7 @@ async def test_a_shard_that_is_lost_while_it_is_being_gained_is_not_kept(nats: N
         assert a.notes.lost_shards == {7}
 
 
+@pytest.mark.nightly
 async def test_a_stream_that_is_full_keeps_no_shards_of_the_others_from_moving(nats: Nats, cluster: str) -> None:
     async with processes(nats, cluster, "a") as (a,), nodes(nats, cluster, "b") as (b,):
         await eventually(lambda: 1500 < b.here < SHARDS - 1500)

@@ -26,6 +26,7 @@ BUSY = 5.0
 """Seconds that a machine may be late that does much else; a quiet one needs one or two."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["killed", "paused"])
 async def test_a_node_stops_in_time_though_nobody_takes_its_shards(tmp_path: Path, s3: S3, how: str) -> None:
     cell = Nats(tmp_path / "cell").start().wait()
@@ -66,6 +67,7 @@ def test_a_node_that_waits_for_servers_that_are_not_there_can_be_interrupted(tmp
     assert "Traceback" not in said
 
 
+@pytest.mark.nightly
 async def test_a_node_ends_that_stood_still_until_another_process_had_its_name(
     nats: Nats, s3: S3, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ async def written(node: NodeProcess, text: str) -> dict[str, int]:
     return dict(zip(BOOKS, await asyncio.gather(*(write(node, book, text) for book in BOOKS)), strict=True))
 
 
+@pytest.mark.nightly
 async def test_what_a_newer_program_migrated_is_run_by_newer_nodes_only(nats: Nats, s3: S3, tmp_path: Path) -> None:
     with Nodes(nats, s3, tmp_path, APP) as nodes:
         nodes.start("old", BOOK_VERSION="1")

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.conformance.worlds import Probe, Run
+from tests.machine import patience
 
 from sapwood import Agent, ChildFailed, TimedOut, deadline
 
@@ -18,8 +19,8 @@ def level() -> str:
     return "process"
 
 
-SOON = 0.1
-"""Seconds; long enough for a busy machine to begin the work, short enough to wait for."""
+SOON = patience(0.1)
+"""Seconds: long enough for this machine to begin the work, short enough to wait for."""
 
 
 class Patient(Agent):

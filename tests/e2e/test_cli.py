@@ -171,6 +171,7 @@ def test_sigterm_closes_sockets_with_1012_and_loses_nothing_that_was_acknowledge
         assert receive(again, "cf_agent_state")["state"]["value"] >= acknowledged
 
 
+@pytest.mark.nightly
 def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("\n".join(SLOW))
     with serving(tmp_path, "serve", "app", "--grace", "1") as server:
@@ -378,6 +379,7 @@ def letters_of(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return json.loads(said_by(folder, "dead-letters", *arguments, "--json"))["letters"]
 
 
+@pytest.mark.nightly
 def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
     with serving(shop) as server:
         none = said_by(shop, "dead-letters")
@@ -402,6 +404,7 @@ def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
     assert left == "There are no dead letters of Shop:main, or below it.\n"
 
 
+@pytest.mark.nightly
 def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_is_due(shop: Path) -> None:
     with serving(shop) as server:
         said_by(shop, "call", "Shop:main", "order", "bread")
@@ -419,6 +422,7 @@ def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_
     assert (refused.returncode, "No server runs" in refused.stderr) == (1, True)
 
 
+@pytest.mark.nightly
 def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -> None:
     new = "\n".join(SHOP).replace("def send(self, item: str)", "def send(self, thing: str)")
     (shop / "new.py").write_text(new)
@@ -491,6 +495,7 @@ def test_an_app_that_needs_an_extra_says_which(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None:
     with serving(project):
         for arguments, sentence in [

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from tests.machine import patience
 
+pytestmark = pytest.mark.nightly  # its tests share one run with hundreds of clients
+
 PROGRAM = Path(__file__).parents[2] / "benchmarks/load.py"
 PATIENCE = patience(600)
 OUTGOING_MIB = 4

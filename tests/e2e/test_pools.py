@@ -123,6 +123,7 @@ def test_whoever_computes_in_a_pool_holds_up_no_client_of_the_others(pooled: Ser
         assert not burning.is_alive()
 
 
+@pytest.mark.nightly
 def test_the_mill_of_the_documentation_is_not_beside_the_shop(folder: Path) -> None:
     shutil.copy(MILL, folder)
 
@@ -142,6 +143,7 @@ def test_a_worker_of_a_pool_that_dies_is_started_again(pooled: Server, folder: P
     assert call(pooled, "press/a", "add", 1) == 8
 
 
+@pytest.mark.nightly
 def test_other_pools_find_everything_and_what_was_due_happens(folder: Path) -> None:
     agents = [f"{kind}/n{number}" for kind in ("desk", "press") for number in range(4)]
     unpooled = APP.replace('@agent(pool="heavy")\n', "")

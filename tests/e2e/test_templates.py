@@ -53,6 +53,7 @@ def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_project_passes_its_own_tests(project: Path) -> None:
     run(project, sys.executable, "-m", "pytest", "-q")
 
@@ -91,6 +92,7 @@ def test_a_project_is_served_with_its_page(template: Template, project: Path, tm
             assert server.get(f"/{file}")[0] == 200
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("npm")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_page_of_a_project_is_what_its_sources_make(name: Template, tmp_path: Path) -> None:
@@ -109,6 +111,7 @@ def test_the_page_of_a_project_is_what_its_sources_make(name: Template, tmp_path
     assert filecmp.cmpfiles(page, shipped, names, shallow=False) == (names, [], [])
 
 
+@pytest.mark.nightly
 def test_a_wheel_has_every_template_and_nothing_that_was_left_there(tmp_path: Path) -> None:
     run(ROOT, sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), ".")  # from the sdist
 

@@ -107,6 +107,7 @@ def test_a_worker_waits_for_a_namespace_and_says_so(project: Path, temporal: Tem
     assert "Traceback" not in "".join(worker.said)
 
 
+@pytest.mark.nightly
 def test_a_worker_with_another_token_says_so_and_the_turn_goes_on_with_the_right_one(
     project: Path, temporal: Temporal
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_worker_with_another_token_says_so_and_the_turn_goes_on_with_the_right
                 assert worker.stop() == 0
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_away_is_one_line_and_one_when_it_is_back(project: Path, temporal: Temporal) -> None:
     with serving(project, "serve", "app:app", TEMPORAL=temporal.host) as server:
         url = f"http://127.0.0.1:{server.port}"

@@ -74,6 +74,7 @@ def test_without_a_terminal_it_is_printed_once_with_what_each_process_uses(folde
     assert text.count("Nothing waits.") == 1
 
 
+@pytest.mark.nightly
 def test_with_workers_each_is_shown_with_its_pool_and_one_that_is_stuck_is_named(folder: Path) -> None:
     (folder / "app.py").write_text(APP)
     with serving(folder, *POOLED) as server:

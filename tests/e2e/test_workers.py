@@ -259,6 +259,7 @@ def test_sigterm_lets_requests_end_whichever_worker_answers_them(folder: Path) -
         assert not any(map(alive, processes))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_stuck", [False, True])
 def test_whoever_comes_after_sigterm_is_refused_while_requests_end(folder: Path, is_stuck: bool) -> None:
     with serving(folder, *PATIENT) as two:
@@ -322,6 +323,7 @@ def test_workers_end_when_their_supervisor_is_killed_and_nobody_runs_beside_them
         assert call(again, one, "add", 1) == 1
 
 
+@pytest.mark.nightly
 def test_another_number_of_workers_finds_everything_and_what_was_due_happens(folder: Path) -> None:
     names = [f"n{number}" for number in range(8)]
     for count, workers in enumerate([("--workers", "2"), (), ("--workers", "3"), ("--workers", "1")]):
@@ -346,6 +348,7 @@ def test_an_app_that_cannot_start_ends_the_command_and_says_why(folder: Path) ->
     assert "Picky wants deps of type int" in done.stderr
 
 
+@pytest.mark.nightly
 def test_the_commands_of_an_operator_reach_every_worker(two: Server, folder: Path) -> None:
     one, other = apart(two)
     for name in (one, other):

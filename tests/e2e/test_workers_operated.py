@@ -111,6 +111,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two")
 def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> None:
     for name in BOTH:
@@ -126,6 +127,7 @@ def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> N
     assert [call(folder, name, "add", 0) for name in BOTH] == [1, 1]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two")
 def test_dead_letters_and_runs_are_shown_and_replayed_and_deleted_wherever_they_are(folder: Path) -> None:
     for name in BOTH:
@@ -152,6 +154,7 @@ def test_an_exception_of_the_app_s_own_is_caught_by_its_class_in_another_worker(
     assert call(folder, THERE, "buy_from", HERE) == ["a chair is sold", "a chair", 3]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Server, folder: Path) -> None:
     for name in BOTH:
         call(folder, name, "add", 1)
@@ -170,6 +173,7 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Se
     assert "does not answer" not in said_by(folder, "tree")
 
 
+@pytest.mark.nightly
 def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_nothing(two: Server, folder: Path) -> None:
     for name in BOTH:
         call(folder, name, "add", 1)
@@ -188,6 +192,7 @@ def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_noth
     assert "Copied 2 trees" in said_by(folder, "backup", "copy")
 
 
+@pytest.mark.nightly
 def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(folder: Path) -> None:
     limits = {"SAPWOOD_SLOW_SLICE": "0.2", "SAPWOOD_STUCK_SLICE": "0.5", "SAPWOOD_FATAL_SLICE": "1.5"}
     with serving(folder, *TWO, SAPWOOD_STRIKES="2", **limits) as two:
@@ -214,6 +219,7 @@ def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(fo
         assert call(folder, THERE, "add", 1) == 6
 
 
+@pytest.mark.nightly
 def test_sapwood_release_lets_a_tree_run_again_whichever_worker_has_it_and_without_a_server(folder: Path) -> None:
     with serving(folder, *TWO) as two:
         for name in BOTH:

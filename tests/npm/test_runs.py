@@ -15,9 +15,14 @@ from tests.npm.running import MAJORS, SapwoodImpatient, SapwoodRuns, built, driv
 from sapwood.runs.kept import PLACE
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>runs</title><div id="root"></div><script src="runs.js"></script>'
+NEWEST, *OLDER = sorted(MAJORS, reverse=True)
 WAYS = [
-    *(f"jsdom-{major}" for major in sorted(MAJORS)),
-    *(pytest.param(f"chromium-{major}", marks=pytest.mark.needs("chromium")) for major in sorted(MAJORS)),
+    f"jsdom-{NEWEST}",
+    *(pytest.param(f"jsdom-{major}", marks=pytest.mark.nightly) for major in OLDER),
+    *(
+        pytest.param(f"chromium-{major}", marks=[pytest.mark.needs("chromium"), pytest.mark.nightly])
+        for major in sorted(MAJORS)
+    ),
 ]
 SCENARIOS = 25
 
