@@ -27,7 +27,10 @@ def _bubblewrap() -> str:
     if found is None:
         return "needs bubblewrap: apt-get install bubblewrap"
     command = [found, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--dev", "/dev", "true"]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired as error:
+        return f"needs bubblewrap, which made no namespaces within {error.timeout:.0f} s"
     return f"needs bubblewrap, which cannot make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 

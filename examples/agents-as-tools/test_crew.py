@@ -277,7 +277,7 @@ async def the_researcher(
 async def at_work(agent: Assistant, helpers: int) -> set[str]:
     """Return the runs of so many helpers, at any depth, as soon as each has spoken."""
     runs: set[str] = set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for event in agent.subscribe("tree"):
             if event.kind == "chunk" and event.run_id is not None:
                 runs.add(event.run_id)

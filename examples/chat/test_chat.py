@@ -99,7 +99,7 @@ async def test_a_failure_is_told_in_words(world: World) -> None:
 
 async def said(agent: Assistant, text: str) -> list[str]:
     """Wait until this is said; return everything that was."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             texts = [text_of(message) for message in await agent.transcript()]
             if text in texts[-1]:

@@ -188,7 +188,7 @@ async def test_a_crash_between_a_decision_and_who_waits_for_it_loses_neither(
     await world.crash()
     me = await world.get_agent(Gatekeeper, "me")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for _ in me.subscribe("self"):
             if (turn := await me.turn(turn.id)).status == "completed":
                 break
@@ -241,7 +241,7 @@ async def test_whoever_is_looked_for_and_not_found_is_not_invented(
 
 async def waiting(me: Gatekeeper, many: int) -> list[Waiting]:
     """Return what waits at the gate, as soon as it is so many."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for _ in me.subscribe("tree"):
             if len(found := await me.waiting()) == many:
                 return found

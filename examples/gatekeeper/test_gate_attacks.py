@@ -385,7 +385,7 @@ def twice(heard: Heard) -> Reply:
 
 async def waiting(me: Gatekeeper, many: int) -> list[Any]:
     """Return what waits at the gate, as soon as it is so many."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for _ in me.subscribe("tree"):
             if len(found := await me.waiting()) == many:
                 return found
@@ -432,7 +432,7 @@ def opened(port: int, path: str) -> connect:
 
 async def refused(port: int, path: str) -> int:
     """Return the code a socket is closed with, before anything was told to it."""
-    async with asyncio.timeout(10), opened(port, path) as client:
+    async with asyncio.timeout(60), opened(port, path) as client:
         with pytest.raises(ConnectionClosed):
             await client.recv()
         return client.close_code or 0
@@ -446,7 +446,7 @@ async def called(client: ClientConnection, method: str, *args: Any) -> dict[str,
 
 async def heard(client: ClientConnection, kind: str) -> str:
     """Return the next frame of a kind."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for frame in client:
             if isinstance(frame, str) and json.loads(frame).get("type") == kind:
                 return frame

@@ -218,7 +218,7 @@ async def until(
     me: Panel, is_so: Callable[[tuple[Discussion, ...]], bool]
 ) -> tuple[Discussion, ...]:
     """Return the discussions as soon as they are like this."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if is_so(found := await me.discussions()):
                 return found

@@ -303,7 +303,7 @@ async def until(
     world: World, is_so: Callable[[tuple[Listed, ...]], bool]
 ) -> tuple[Listed, ...]:
     """Wait until the list is like this, and return it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if is_so(rooms := await listed(world)):
                 return rooms

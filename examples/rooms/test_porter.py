@@ -87,7 +87,7 @@ class House:
 async def until_closed(client: ClientConnection) -> tuple[list[Any], int]:
     """Read a socket to its end; return what it was told, and its close code."""
     frames: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         try:
             while True:
                 frames.append(json.loads(await client.recv()))
@@ -342,7 +342,7 @@ def sockets(who: str, room: str) -> list[str]:
 
 async def told(client: ClientConnection, type: str) -> str:
     """Read a socket up to the first frame of this type."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             frame = str(await client.recv())
             if json.loads(frame)["type"] == type:

@@ -177,7 +177,7 @@ async def everybody(world: World) -> list[lab_customers.Customer]:
 
 async def until(lab: Lab, is_so: Callable[[CodeRun], bool]) -> CodeRun:
     """Return the latest run as soon as it is like this."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             runs = (await lab.shown()).runs
             if runs and is_so(runs[-1]):

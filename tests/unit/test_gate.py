@@ -19,6 +19,7 @@ from sapwood.kernel.gate import DiskGate, ProcessGate
 from sapwood.kernel.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.testing.loop import VirtualLoop, until
 
 
 class HeldFiles(Files):
@@ -263,6 +264,23 @@ async def test_each_who_waited_in_vain_gets_an_error_of_its_own(disk: Disk) -> N
 
     assert all(isinstance(error, Unavailable) for error in errors)
     assert len({id(error) for error in errors}) == 3
+
+
+async def test_a_thread_that_syncs_a_folder_counts_as_work_after_the_call_was_cancelled(disk: Disk) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    disk.files.let.clear()
+    task = asyncio.create_task(disk.gate.sync_folder(disk.folder))
+    await until(lambda: bool(disk.files.threads))
+
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert loop.is_outside_busy
+
+    disk.files.let.set()
+    await until(lambda: not loop.is_outside_busy)
+    assert disk.files.syncs["folder tree"] == 1
 
 
 async def test_a_folder_that_cannot_be_synced_is_an_error_and_the_threads_live_on(disk: Disk) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.kernel.slice_time import KernelTime, SliceTimer, Wait
+from sapwood.kernel.slice_time import STEAL_CHECK, KernelTime, SliceTimer, Wait
 
 BEAT = 0.02
 TASK, OTHER = object(), object()
@@ -134,6 +134,13 @@ def test_a_thread_that_is_ready_and_computes_is_judged(slice: Slice) -> None:
     assert slice.look(BEAT, computed=BEAT, is_ready=True) - before == pytest.approx(BEAT)
 
 
+def test_a_standstill_that_the_kernel_reports_later_is_taken_out_once(slice: Slice) -> None:
+    before = slice.timer.seconds
+
+    assert slice.look(60.0, is_ready=True) == before
+    assert slice.look(BEAT, computed=0.01, waited=60.0) - before == pytest.approx(BEAT)
+
+
 def test_another_task_and_a_beat_each_begin_another_slice(slice: Slice) -> None:
     took = slice.looks(10)
     ran = slice.timer.seconds
@@ -200,9 +207,17 @@ class Proc:
 
 class ProcTime(KernelTime):
     now = 1000.0
+    cpu = 5.0
 
     def wall(self) -> float:
         return self.now
+
+    def computed(self) -> float:
+        return self.cpu
+
+    def move(self, passed: float, *, computed: float = 0.0) -> None:
+        self.now += passed
+        self.cpu += computed
 
 
 def test_the_kernel_tells_how_long_the_thread_was_queued_and_what_its_core_misses(tmp_path: Path) -> None:
@@ -211,16 +226,87 @@ def test_the_kernel_tells_how_long_the_thread_was_queued_and_what_its_core_misse
     tick = 1 / 100
     assert proc_time.wait() == Wait(0.0, is_ready=False)
 
-    proc_time.now += 1.0  # of which the core had 30 ticks, and does not even know that others had it
+    proc_time.move(1.0, computed=0.2)  # the core had 30 ticks, and does not even know that other machines had it
     proc.write(queued=0.25, own=530, state="R")
 
     waited, is_ready = proc_time.wait()
-    assert waited == pytest.approx(0.25 + 1.0 - 30 * tick)
+    assert waited == pytest.approx(0.25 + 0.75 * (1.0 - 30 * tick)), "a quarter of the stolen time is in the run delay"
     assert is_ready
 
-    proc_time.now += 1.0  # the core was idle, or busy
+    proc_time.move(1.0, computed=0.2)  # the core was idle, or busy
     proc.write(queued=0.25, own=630, steal=77)
     assert proc_time.wait().seconds == pytest.approx(waited)
+
+
+def test_a_thread_that_sleeps_on_a_stolen_core_is_not_forgiven(tmp_path: Path) -> None:
+    proc_time = ProcTime(tmp_path)
+    Proc(tmp_path)
+    proc_time.wait()
+
+    proc_time.move(1.0)
+
+    assert proc_time.wait().seconds == 0.0
+
+
+def test_stolen_time_of_a_ready_thread_is_known_when_it_has_a_core(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    proc.write(state="R")
+    queued_thread, stolen_thread = ProcTime(tmp_path), ProcTime(tmp_path)
+    threads = queued_thread, stolen_thread
+    for thread in threads:
+        thread.wait()
+        thread.move(1.0)
+        assert thread.wait() == Wait(0.0, is_ready=True)
+        thread.move(0.01, computed=0.01)
+    proc.write(state="R", own=501)
+
+    assert stolen_thread.wait().seconds == pytest.approx(1.0)
+    proc.write(state="R", own=501, queued=1.0)
+    assert queued_thread.wait().seconds == pytest.approx(1.0, abs=0.02), "not twice"
+
+
+class Machine:
+    """A core that the hypervisor takes for half of the time, and three threads that never sleep on it."""
+
+    TURN = 3
+    """Milliseconds of the core's own time after which it runs the next thread."""
+
+    def __init__(self, folder: Path, burst: int) -> None:
+        self.proc = Proc(folder)
+        self.time = ProcTime(folder)
+        self.burst = burst
+        """Milliseconds for which the core is taken, and after that given back."""
+        self.passed = self.own = 0
+        self.delay = self.queued = 0.0
+
+    def run(self, milliseconds: int) -> None:
+        for _ in range(milliseconds):
+            has_turn = self.own // self.TURN % 3 == 0
+            is_stolen = self.passed // self.burst % 2 == 0
+            if has_turn:  # the kernel reports a run delay when it is over
+                self.queued, self.delay = self.queued + self.delay, 0.0
+            else:
+                self.delay += 0.001
+            self.time.move(0.001, computed=0.001 if has_turn and not is_stolen else 0.0)
+            self.passed += 1
+            self.own += not is_stolen
+        self.proc.write(queued=self.queued, state="R", own=500 + self.own // 10)
+
+
+@pytest.mark.parametrize("burst", [2, 7, 50, 200])
+def test_an_endless_loop_runs_as_long_as_it_computes_however_little_the_machine_leaves_it(
+    tmp_path: Path, burst: int
+) -> None:
+    machine = Machine(tmp_path, burst)
+    timer = SliceTimer(machine.time, beat=BEAT, slow=0.1)
+    began = machine.time.cpu
+    for _ in range(200):
+        machine.run(20)
+        timer.look(TASK, 0)
+
+    computed = machine.time.cpu - began
+    assert computed == pytest.approx(4 / 2 / 3, rel=0.1)
+    assert timer.seconds == pytest.approx(computed, rel=0.15)
 
 
 def test_what_another_core_misses_is_not_taken_from_the_thread(tmp_path: Path) -> None:
@@ -228,7 +314,7 @@ def test_what_another_core_misses_is_not_taken_from_the_thread(tmp_path: Path) -
     proc_time = ProcTime(tmp_path)
     proc_time.wait()
 
-    proc_time.now += 1.0
+    proc_time.move(1.0, computed=0.5)
     proc.write(core=0)
 
     assert proc_time.wait().seconds == 0.0
@@ -241,10 +327,71 @@ def test_where_no_hypervisor_says_what_it_took_a_core_misses_nothing(tmp_path: P
     proc_time = ProcTime(tmp_path)
     proc_time.wait()
 
-    proc_time.now += 1.0
+    proc_time.move(1.0, computed=0.5)
     proc.write(queued=0.5, steal=steal)
 
     assert proc_time.wait().seconds == 0.5
+
+
+def test_a_machine_that_begins_to_steal_is_noticed(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    proc.write(steal=0)
+    proc_time = ProcTime(tmp_path)
+    proc_time.wait()
+    proc.write(steal=7)
+
+    for passed in (STEAL_CHECK - 0.1, 0.2):
+        proc_time.move(passed, computed=passed)
+        assert proc_time.wait().seconds == 0.0
+    proc_time.move(1.0, computed=0.5)
+    assert proc_time.wait().seconds == pytest.approx(1.0)
+
+
+def test_the_times_of_the_cores_are_read_seldom_where_none_is_stolen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Proc(tmp_path).write(steal=0)
+    proc_time = ProcTime(tmp_path)
+    reads: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def count(path: Path) -> bytes:
+        reads.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", count)
+    for _ in range(100):
+        proc_time.wait()
+        proc_time.move(BEAT)
+
+    assert reads.count(tmp_path / "stat") == 1
+
+
+def test_a_reading_that_fails_takes_back_nothing_and_adds_nothing(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    proc.write(queued=30.0, steal=0)
+    proc_time = ProcTime(tmp_path)
+    (proc.task / "schedstat").rename(proc.task / "away")
+    first = proc_time.wait().seconds
+    (proc.task / "away").rename(proc.task / "schedstat")
+    assert proc_time.wait().seconds == first, "the thread waited before it was first looked at"
+
+    proc.write(queued=30.5, steal=0)
+    assert proc_time.wait().seconds == first + 0.5
+    (proc.task / "stat").unlink()
+    assert proc_time.wait() == Wait(first + 0.5, is_ready=False)
+    proc.write(queued=31.0, steal=0)
+    assert proc_time.wait().seconds == first + 1.0
+
+
+def test_run_delay_counts_where_the_times_of_the_cores_cannot_be_read(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    proc_time = ProcTime(tmp_path)
+    proc_time.wait()
+    proc.write(queued=0.5, state="R")
+    (tmp_path / "stat").unlink()
+
+    assert proc_time.wait() == Wait(0.5, is_ready=True)
 
 
 def test_where_there_is_no_proc_the_machine_took_nothing(tmp_path: Path) -> None:

@@ -315,6 +315,21 @@ def test_a_timer_that_repeats_forever_does_not_hide_a_deadlock() -> None:
         runner.run(forever())
 
 
+async def test_a_cancelled_real_timer_is_forgotten_at_once() -> None:
+    loop, timers = running(), running()._real_timers  # pyright: ignore[reportPrivateUsage]
+    before = len(timers)
+    first, *others = [call_in_real_time(loop, delay, lambda: None) for delay in (3600, 7200, 60)]
+    first.cancel()
+    first.cancel()
+    assert len(timers) == before + 2
+    for _ in range(10):
+        await loop.idle()
+    assert len(timers) == before + 2
+    for other in others:
+        other.cancel()
+    assert len(timers) == before
+
+
 async def test_what_is_called_in_real_time_does_not_make_the_clock_jump() -> None:
     loop, rung = running(), asyncio.Event()
     began = loop.time()

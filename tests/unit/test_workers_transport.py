@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from sapwood.kernel.crossing import crossing
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.workers.framing import HEAD, Gap, Kind, Reader, framed
 from sapwood.runtimes.workers.link import WINDOW, Link
+from sapwood.runtimes.workers.placement import Sharing
+from sapwood.runtimes.workers.supervisor import Inherited, Seat
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.timings import DEFAULTS, Timings
 
@@ -367,6 +370,24 @@ async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path) -
 
     await both.one.close()
     both.listening.close()
+
+
+async def test_a_worker_waits_for_another_as_long_as_its_supervisor_says(tmp_path: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    descriptor, (line, other_line) = Inherited(listening.fileno()), Pipe()
+    sockets = {"0": tmp_path / "0", "1": tmp_path / "1"}
+    timings = Timings(worker_connect_timeout=0.01)
+    seat = Seat(0, Sharing(2), 0, sockets, listening, "s", descriptor, line, descriptor, timings)
+    transport = seat.share().transport
+    began = asyncio.get_running_loop().time()
+
+    with pytest.raises(Unavailable, match="Worker 1 does not answer"):
+        await transport.open("1", "ask", b"")
+
+    assert asyncio.get_running_loop().time() - began < DEFAULTS.worker_connect_timeout
+    await transport.close()
+    for open_file in (listening, line, other_line):
+        open_file.close()
 
 
 async def test_whoever_does_not_know_the_secret_is_not_listened_to(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class DiskGate:
     def __init__(self, files: Files, loop: asyncio.AbstractEventLoop) -> None:
         self._files = files
         self._loop = loop
-        self._ended_work = report_work(loop, self._is_busy)
+        self._end_work_report = report_work(loop, self._is_busy)
         self._folders = 0
         """How many folders are being synced."""
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -248,14 +248,16 @@ class DiskGate:
                 self._files.sync_folder(path)
             except OSError as raised:
                 error = raised
-            self._tell(lambda: done.cancelled() or done.set_result(error))
+            self._tell(finish, error)
 
-        self._jobs.put(sync)
-        self._folders += 1
-        try:
-            error = await done
-        finally:
+        def finish(error: OSError | None) -> None:
             self._folders -= 1
+            if not done.cancelled():
+                done.set_result(error)
+
+        self._folders += 1
+        self._jobs.put(sync)
+        error = await done
         if error is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
 
@@ -293,7 +295,7 @@ class DiskGate:
         return self._folders > 0 or any(file.flushing for file in self._known.values())
 
     def close(self) -> None:
-        self._ended_work()
+        self._end_work_report()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

@@ -27,7 +27,7 @@ class Offload:
         self._jobs: set[Future[Any]] = set()
         self._awaited = 0
         """How many results the loop has not got yet."""
-        self._ended_work = report_work(loop, lambda: self._awaited > 0 or bool(self._jobs))
+        self._end_work_report = report_work(loop, lambda: self._awaited > 0 or bool(self._jobs))
 
     @property
     def waiting(self) -> int:
@@ -45,10 +45,10 @@ class Offload:
         """Return what the loop waits for."""
         result = asyncio.wrap_future(job)
         self._awaited += 1
-        result.add_done_callback(self._received)
+        result.add_done_callback(self._count_result)
         return result
 
-    def _received(self, _: object) -> None:
+    def _count_result(self, _: object) -> None:
         self._awaited -= 1
 
     async def in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,7 +110,7 @@ class Offload:
             actor.release()
 
     def close(self) -> None:
-        self._ended_work()
+        self._end_work_report()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

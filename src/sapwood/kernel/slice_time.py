@@ -1,8 +1,8 @@
 """Measures how long a slice of the loop ran, without the time that the machine took from it.
 
-What the wall clock shows is the sum of four things: the thread computed, it slept in a blocking call, it was ready to
-run and waited for a core, or it had a core that the hypervisor gave to another machine. The first two count. The
-other two are the machine's, and the kernel knows them: the run delay of the thread, and the time of its core.
+Wall time is the sum of four things: the thread computed, it slept in a blocking call, it was ready to run and waited
+for a core, or it had a core that the hypervisor gave to another machine. The first two count. The other two are the
+machine's, and the kernel knows them: the run delay of the thread, and the time of its core.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 CORE = 36
-"""Where `/proc/…/stat` names the core that a thread last ran on, counted from behind the thread's name."""
+"""Index of the core that a thread last ran on in `/proc/…/stat`, counted after the thread's name."""
 STEAL = 7
-"""Which of the times of a core in `/proc/stat` is the one that the hypervisor took; those before it make up the rest
-of the core's time, and those behind it are part of them."""
+"""Index of the stolen time of a core in `/proc/stat`. The times before it add up to the core's own time; those after
+it are parts of them."""
+STEAL_CHECK = 10.0
+"""Seconds between two reads of `/proc/stat` while it reports no stolen time."""
 
 
 class Wait(NamedTuple):
-    """What the machine took from a thread."""
+    """The time that the machine took from a thread."""
 
     seconds: float
-    """For how long it kept the thread from running so far, although the thread was ready to run."""
+    """Seconds since the first reading in which the thread was ready to run and did not run."""
     is_ready: bool
     """Whether the thread is ready to run at this moment: then it may have waited longer than `seconds` says."""
 
@@ -41,21 +43,38 @@ class ThreadTime(Protocol):
         ...
 
     def wait(self) -> Wait:
-        """Return what the machine took from the thread so far."""
+        """Return the time that the machine took from the thread so far."""
         ...
 
 
+class _Reading(NamedTuple):
+    """The clocks of a thread and of its core at one moment."""
+
+    wall: float
+    computed: float
+    queued: float
+    core: bytes
+    missing: float | None
+    """How far the core's own time is behind the wall clock. `None` means unknown."""
+
+
 class KernelTime:
-    """The clocks of the thread that makes it, as the kernel keeps them. What it cannot tell is 0."""
+    """The clocks of the thread that creates it, as the kernel keeps them. A time that the kernel does not know is 0."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._thread = threading.get_ident()
         self._proc = proc
         self._folder = proc / f"self/task/{threading.get_native_id()}"
         self._tick = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.0
-        self._stolen = 0.0
-        self._core: tuple[bytes, float] | None = None
-        """The core that the thread was on when it was last looked at, and how much of its time was missing then."""
+        self._queued: float | None = None
+        """The run delay at the last reading."""
+        self._waited = 0.0
+        """The run delay and the stolen time since the first reading."""
+        self._base: _Reading | None = None
+        """The reading up to which stolen time is settled."""
+        self._late = 0.0
+        """Run delay that was reported after its time was settled."""
+        self._next_steal_check = 0.0
 
     def wall(self) -> float:
         return time.monotonic()
@@ -68,37 +87,56 @@ class KernelTime:
         try:
             queued = int((self._folder / "schedstat").read_bytes().split()[1]) / 1e9
             thread = (self._folder / "stat").read_bytes().rpartition(b")")[2].split()
-            self._note_stolen(thread[CORE])
+            state, core = thread[0], thread[CORE]
         except (OSError, IndexError, ValueError):
-            return Wait(0.0, is_ready=False)
-        return Wait(queued + self._stolen, is_ready=thread[0] == b"R")
-
-    def _note_stolen(self, core: bytes) -> None:
-        """Add what the hypervisor took from the core of the thread since the last time, if the thread stayed on it.
-
-        What is missing in the core's own time counts, and not what it says was stolen: it learns that only when it is
-        given back. An idle core misses nothing, so a thread that sleeps is forgiven little.
-        """
-        missing = self._missing_in(core)
-        if missing is None:
-            self._core = None
-            return
-        if self._core is not None and self._core[0] == core:
-            self._stolen += missing - self._core[1]
-        self._core = core, missing
-
-    def _missing_in(self, core: bytes) -> float | None:
-        """Return how far the core's own time is behind; None where no hypervisor ever says that it took something."""
+            return Wait(self._waited, is_ready=False)
+        if self._queued is not None:
+            self._waited += queued - self._queued
+        self._queued = queued
         now = self.wall()
-        for line in (self._proc / "stat").read_bytes().splitlines():
-            name, *ticks = line.split()
-            if name == b"cpu" + core:
-                return now - sum(map(int, ticks[:STEAL])) * self._tick if int(ticks[STEAL]) else None
+        reading = _Reading(now, self.computed(), queued, core, self._missing_time(core, now))
+        self._waited += self._settle_steal(reading, is_ready=state == b"R")
+        return Wait(self._waited, is_ready=state == b"R")
+
+    def _settle_steal(self, now: _Reading, *, is_ready: bool) -> float:
+        """Return the time that the hypervisor took from the thread since the base, and move the base.
+
+        The time that is missing in the core's own time counts, and not its counter of stolen time: the core adds to
+        that only when it runs again. Run delay includes stolen time, so only the rest of the time has a share in it.
+        """
+        base = self._base
+        if base is None or base.core != now.core or base.missing is None or now.missing is None:
+            self._base = now
+            return 0.0
+        has_computed = now.computed > base.computed
+        if is_ready and not has_computed:
+            return 0.0  # the thread is queued, or its core is stolen: the run delay will tell, when it has a core
+        self._base = now
+        passed = now.wall - base.wall
+        if not has_computed or passed <= 0:
+            return 0.0  # the thread slept: it did not miss the core
+        # The kernel reports a run delay when it is over, possibly after the time in which it began was settled.
+        on_core = passed - (now.queued - base.queued) - self._late
+        self._late = max(0.0, -on_core)
+        return (now.missing - base.missing) * min(1.0, max(0.0, on_core) / passed)
+
+    def _missing_time(self, core: bytes, now: float) -> float | None:
+        """Return how far the core's own time is behind. Returns `None` if the machine reports no stolen time."""
+        if now < self._next_steal_check:
+            return None
+        try:
+            for line in (self._proc / "stat").read_bytes().splitlines():
+                name, *ticks = line.split()
+                if name == b"cpu" + core and int(ticks[STEAL]):
+                    return now - sum(map(int, ticks[:STEAL])) * self._tick
+        except (OSError, IndexError, ValueError):
+            pass
+        self._next_steal_check = now + STEAL_CHECK
         return None
 
 
 class SliceTimer:
-    """Tells how long the current slice of the loop has run, to a watcher that looks again and again."""
+    """Measures how long the current slice of the loop has run, each time that a watcher looks at it."""
 
     def __init__(self, thread: ThreadTime, *, beat: float, slow: float) -> None:
         self.seconds = 0.0
@@ -112,15 +150,16 @@ class SliceTimer:
         self._now, self._computed = thread.wall(), thread.computed()
         self._since = self._now
         self._waited: float | None = None
-        """What the machine had taken from the thread at the last look; None if this slice was looked at only once."""
+        """The wait of the thread at the last look. `None` means that this slice was looked at only once."""
 
     def look(self, task: object, beats: int) -> bool:
-        """Measure the slice of the task that runs now; return `True` if it is another one than at the last look.
+        """Measure the slice of the task that runs now. Returns `True` if it is another one than at the last look.
 
         Within one round of the loop a task takes one step: another task, or a beat, ends the slice.
         """
         now, computed_so_far = self._thread.wall(), self._thread.computed()
-        passed, computed = now - self._now, computed_so_far - self._computed
+        last_look = self._now
+        passed, computed = now - last_look, computed_so_far - self._computed
         self._now, self._computed = now, computed_so_far
         if is_new := task is None or (task, beats) != self._slice:
             if self._waited is not None:
@@ -132,10 +171,13 @@ class SliceTimer:
             self._slice, self._waited = (task, beats), None
             self._since = now - computed if was_blind else now
         else:
-            # Asked only now, because reading it lets the loop go on.
+            # Read only now, because reading it releases the GIL, and the loop may run.
             waited, is_ready = self._thread.wait()
             if self._waited is None:
                 self._since, self._waited = max(self._since, self._thread.wall() - self._beat), waited
+            elif is_ready and not computed:  # it waits for a core: it is judged when it has one
+                self._now = last_look
+                return False
             else:
                 self._forgive(passed, computed, waited)
             if is_ready:  # it may wait for a core right now: for how long is known when it has one
@@ -145,7 +187,7 @@ class SliceTimer:
         return is_new
 
     def _forgive(self, passed: float, computed: float, waited: float) -> None:
-        """Take out of the slice what the machine took from it since the last look."""
+        """Subtract from the slice the time that the machine took from it since the last look."""
         assert self._waited is not None
         lost = waited - self._waited
         # The machine, or the whole process, stood still: the watcher is late itself, and the loop computed nothing.

@@ -22,20 +22,20 @@ Ts = TypeVarTuple("Ts")
 
 SIOCOUTQNSD = 0x894B
 """Asks Linux how many bytes of a socket were not sent yet."""
-COMES, MUST_HAVE_COME = 0.001, 0.05
+SHORT_TRANSIT, LONG_TRANSIT = 0.001, 0.05
 """Real seconds that bytes may need between two ends in this process: before a short jump, and before a long one."""
 Wait = Callable[[float | None], Any]
 """Waits for files, in real time."""
 ROUND = 1e-5
-"""Virtual seconds that one round of the loop takes: code that asks again and again reaches the timers, too."""
+"""Virtual seconds that one round of the loop takes: code that polls reaches the timers, too."""
 LOOK = 0.005
 """Real seconds between two looks at a condition, while something outside of the loop works and may change it."""
 GRACE = 1.0
-"""Real seconds to wait for a thread that the loop was not told of, before a deadlock is reported."""
+"""Real seconds to wait for a thread that did not report its work, before a deadlock is reported."""
 
 
 class Deadlock(RuntimeError):
-    """Nothing can happen any more on a loop with virtual time, and something still waits."""
+    """Nothing can happen any more on a loop with virtual time, and a task still waits."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Sleeping costs no real time on it, and no timeout fires because the machine is busy. The clock
     jumps only if nothing outside of the loop works: no thread of an executor, no socket or pipe whose
     other end may be outside, no subprocess, and no other work that was announced with
-    `add_work_source`. While something does, the loop waits for it in real time, and its clock moves on
+    `add_work_source`. While something does, the loop waits for it in real time, and its clock runs
     as real time does. Connections over TCP whose two ends are both of this loop are part of it.
 
     If nothing is runnable, no timer is set and nothing outside works, it raises `Deadlock`.
@@ -57,8 +57,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = time.monotonic()
         self._selector_of_time = _Selector(self._round)
         self._threads = 0
-        self._abandoned: list[Event] = []
-        """Set when threads end whose work was cancelled."""
+        self._cancelled_work: list[Event] = []
+        """For each thread whose work was cancelled, an event that is set when the thread ends."""
         self._processes: list[asyncio.SubprocessTransport] = []
         self._sources: dict[object, Callable[[], bool]] = {}
         self._idle: list[Future[bool]] = []
@@ -81,18 +81,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._threads or self._selector_of_time.is_busy or any(busy() for busy in self._sources.values()):
             return True
         self._processes = [process for process in self._processes if process.get_returncode() is None]
-        self._abandoned = [over for over in self._abandoned if not over.is_set()]
-        return bool(self._processes or self._abandoned)
+        self._cancelled_work = [over for over in self._cancelled_work if not over.is_set()]
+        return bool(self._processes or self._cancelled_work)
 
     @property
     def has_files(self) -> bool:
-        """Whether sockets or pipes are registered of which nobody knows whether their other ends work."""
+        """Whether sockets or pipes are registered whose other ends may be outside of the loop."""
         return self._selector_of_time.reaches_outside
 
     def add_work_source(self, is_busy: Callable[[], bool]) -> Callable[[], object]:
-        """Ask `is_busy`, on the loop, whether work goes on in threads of its own. Return what ends that.
+        """Call `is_busy`, on the loop, to learn whether other threads work. Returns a function that removes the source.
 
-        It must stay true until the loop was told of the result.
+        `is_busy` must return `True` until the loop has the result of the work.
         """
         key = object()
         self._sources[key] = is_busy
@@ -108,14 +108,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             finally:
                 over.set()
 
-        def ended(future: Future[T]) -> None:
+        def end(future: Future[T]) -> None:
             self._threads -= 1
-            if future.cancelled() and begun.is_set():  # the result is not awaited, but the thread works on
-                self._abandoned.append(over)
+            if future.cancelled() and begun.is_set():  # the result is not awaited, but the thread still works
+                self._cancelled_work.append(over)
 
         future = super().run_in_executor(executor, work)
         self._threads += 1
-        future.add_done_callback(ended)
+        future.add_done_callback(end)
         return future
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
@@ -126,21 +126,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._threads -= 1
 
     async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
-        return self._watched(await super().subprocess_exec(*args, **kwargs))
+        return self._add_process(await super().subprocess_exec(*args, **kwargs))
 
     async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
-        return self._watched(await super().subprocess_shell(*args, **kwargs))
+        return self._add_process(await super().subprocess_shell(*args, **kwargs))
 
-    def _watched(self, made: tuple[asyncio.SubprocessTransport, Any]) -> Any:
-        self._processes.append(made[0])
-        return made
+    def _add_process(self, process: tuple[asyncio.SubprocessTransport, Any]) -> Any:
+        self._processes.append(process[0])
+        return process
 
     # Waiting
 
     async def idle(self, patience: float = 3600.0) -> bool:
         """Return when nothing is runnable and nothing outside of the loop works, before the clock jumps.
 
-        Returns `False` if that does not come within so many real seconds.
+        Returns `False` if the loop is not idle within `patience` real seconds.
         """
         waiter: Future[bool] = self.create_future()
         self._idle.append(waiter)
@@ -168,8 +168,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._conditions.remove(waiting)
 
     def call_in_real_time(self, delay: float, callback: Callable[[], object]) -> _RealTimer:
-        """Call `callback` after so many real seconds. The clock never jumps because of it."""
-        timer = _RealTimer(time.monotonic() + delay, next(self._numbers), callback)
+        """Call `callback` after `delay` real seconds. The clock never jumps because of it."""
+        timer = _RealTimer(time.monotonic() + delay, next(self._numbers), callback, self._real_timers)
         heapq.heappush(self._real_timers, timer)
         return timer
 
@@ -201,7 +201,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self.is_outside_busy:
             self._jumps = 0
             return self._wait(timeout, wait)
-        if self._selector_of_time.has_connections and (events := wait(self._on_the_way(timeout))):
+        if self._selector_of_time.has_connections and (events := wait(self._transit_time(timeout))):
             return events
         if self._idle:
             waiters, self._idle = self._idle, []
@@ -223,14 +223,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += timeout + self._clock_resolution  # no timer rings early
         return []
 
-    def _on_the_way(self, timeout: float | None) -> float:
+    def _transit_time(self, timeout: float | None) -> float:
         """Return how many real seconds bytes may need from one end of a connection to the other, at most."""
-        return MUST_HAVE_COME if not self._idle and timeout is not None and timeout > 1 else COMES
+        return LONG_TRANSIT if not self._idle and timeout is not None and timeout > 1 else SHORT_TRANSIT
 
     def _wait(self, timeout: float | None, wait: Wait) -> Any:
         limits = [timeout] if timeout is not None else []
         began = time.monotonic()
-        if self._conditions or self._abandoned or self._selector_of_time.has_connections:
+        if self._conditions or self._cancelled_work or self._selector_of_time.has_connections:
             limits.append(LOOK)
         if self._real_timers:
             limits.append(max(self._real_timers[0].when - began, 0.0))
@@ -240,12 +240,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return events
 
     def _pending(self) -> str:
-        lines = [_described(task) for task in asyncio.all_tasks(self) if not task.done()]
+        lines = [_description(task) for task in asyncio.all_tasks(self) if not task.done()]
         return "\n".join(["Pending tasks:", *sorted(lines)])
 
 
 async def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
-    """Return when the condition holds; fail if it does not come to hold within so many seconds of the loop's time."""
+    """Return when the condition holds. Raises `AssertionError` after `timeout` seconds of the loop's time."""
     loop = asyncio.get_running_loop()
     try:
         if isinstance(loop, VirtualLoop):
@@ -369,12 +369,14 @@ class _Condition:
 
 
 class _RealTimer:
-    __slots__ = ("_callback", "_number", "when")
+    __slots__ = ("_callback", "_number", "_timers", "when")
 
-    def __init__(self, when: float, number: int, callback: Callable[[], object]) -> None:
+    def __init__(self, when: float, number: int, callback: Callable[[], object], timers: list[_RealTimer]) -> None:
         self.when = when
         self._number = number
         self._callback: Callable[[], object] | None = callback
+        self._timers = timers
+        """The heap that it is in until it rings or is cancelled."""
 
     def __lt__(self, other: _RealTimer) -> bool:
         return (self.when, self._number) < (other.when, other._number)
@@ -385,9 +387,12 @@ class _RealTimer:
             callback()
 
     def cancel(self) -> None:
-        self._callback = None
+        if self._callback is not None:
+            self._callback = None
+            self._timers.remove(self)
+            heapq.heapify(self._timers)
 
 
-def _described(task: asyncio.Task[Any]) -> str:
+def _description(task: asyncio.Task[Any]) -> str:
     where = "".join(f", {frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack(limit=1)[-1:])
     return f"  {task.get_name()}: {getattr(task.get_coro(), '__qualname__', task.get_coro())}{where}"

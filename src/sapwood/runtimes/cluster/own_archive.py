@@ -22,6 +22,7 @@ from sapwood.runtimes.cluster.founding import said_first
 from sapwood.runtimes.cluster.looking import last_of, names_of
 from sapwood.runtimes.cluster.segments import segment_key
 from sapwood.runtimes.cluster.shipping import position
+from sapwood.timings import DEFAULTS, Timings
 
 SETUP = "setup"
 """Where in the archive it stands whose it is."""
@@ -128,22 +129,22 @@ async def looking_at(nats: str, cluster: str, archive: Archive, who: str) -> Asy
         await connection.close()
 
 
-async def claim_archive(connection: Any, names: Names, archive: Archive) -> None:
+async def claim_archive(connection: Any, names: Names, archive: Archive, timings: Timings = DEFAULTS) -> None:
     """Have the archive be the cluster's own if it has none yet; `UsageError` if it has another."""
     await compare_archive(connection, names, archive)
-    await _claim(connection, names, archive)
+    await _claim(connection, names, archive, timings)
 
 
-async def _claim(connection: Any, names: Names, archive: Archive) -> None:
+async def _claim(connection: Any, names: Names, archive: Archive, timings: Timings) -> None:
     """The same, of an archive that was compared."""
     await archive.put(ID, uuid.uuid4().hex.encode(), only_new=True)
     has = (await archive.get(ID) or b"").decode()
     wished = msgspec.json.encode(Own(has, url_of(archive)))
-    own = await said_first(connection, names.members, names.archive, wished)
+    own = await said_first(connection, names.members, names.archive, wished, timings)
     _compare(names, msgspec.json.decode(own, type=Own), has, archive)
 
 
-async def check_archive(connection: Any, names: Names, archive: Archive) -> None:
+async def check_archive(connection: Any, names: Names, archive: Archive, timings: Timings = DEFAULTS) -> None:
     """Have cluster and archive know each other; `UsageError` if one is another's, or the log has lost its messages."""
     await compare_archive(connection, names, archive)
     mine = Setup(names.cluster, names.layout)
@@ -161,7 +162,7 @@ async def check_archive(connection: Any, names: Names, archive: Archive) -> None
                     f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
                     "its data. Begin with what the archive has: `sapwood cluster restore`."
                 )
-    await _claim(connection, names, archive)
+    await _claim(connection, names, archive, timings)
 
 
 def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:

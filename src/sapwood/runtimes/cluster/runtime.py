@@ -183,7 +183,7 @@ class ClusterRuntime:
             connection = await connect(settings.nats, name, timings=self._timings)
             stack.push_async_callback(disconnect, connection)
             names = await found(connection, settings.cluster, self._layout, timings=self._timings)
-            archive = OwnArchive(given, lambda: check_archive(connection, names, given))
+            archive = OwnArchive(given, lambda: check_archive(connection, names, given, self._timings))
             try:
                 await archive.know()
             except ArchiveRefused as error:

@@ -145,7 +145,7 @@ class _Verifying:
         self._names = names
         self._archive = archive
         self._progress = progress
-        self._log = NatsLog(connection, names)
+        self._log = NatsLog(connection, names, timings=timings)
         self._replicas = NatsReplicas(connection, names, archive)
         self._found = Verified()
         self._lacking: Counter[str] = Counter()

@@ -15,6 +15,7 @@ from pathlib import Path
 from sapwood.runtimes.workers.placement import Part
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.storage.files import FolderLock
+from sapwood.timings import DEFAULTS, Timings
 
 
 class WorkerShare:
@@ -29,10 +30,11 @@ class WorkerShare:
         folder_lock: int,
         *,
         restarts: int = 0,
+        timings: Timings = DEFAULTS,
     ) -> None:
         self.directory = directory
         self.restarts = restarts
-        self.transport = UnixTransport(directory.here, sockets, secret)
+        self.transport = UnixTransport(directory.here, sockets, secret, timings=timings)
         self._listening = listening
         self._folder_lock = folder_lock
         """The open file that the folder is locked by; it is let go by the end of the process."""

@@ -83,11 +83,20 @@ class Seat:
     """To the supervisor, which closes it by ending."""
     stacks: Inherited
     """A file to write to where it is, when it is asked by `WHERE`: the supervisor reads it."""
+    timings: Timings = DEFAULTS
 
     def share(self) -> WorkerShare:
         part = Part(self.number, self.sharing)
         folder_lock = self.folder_lock.descriptor
-        return WorkerShare(part, self.sockets, self.listening, self.secret, folder_lock, restarts=self.restarts)
+        return WorkerShare(
+            part,
+            self.sockets,
+            self.listening,
+            self.secret,
+            folder_lock,
+            restarts=self.restarts,
+            timings=self.timings,
+        )
 
 
 @dataclass(slots=True)
@@ -216,6 +225,7 @@ class Supervisor:
             Inherited(self.lock.descriptor),
             line,
             Inherited(worker.stacks.fileno()),
+            self.timings,
         )
 
     def _process(self, seat: Seat, name: str) -> BaseProcess:
