@@ -32,8 +32,6 @@ from tests.conformance.worlds import Run, until
 from sapwood import tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
-pytestmark = pytest.mark.core("temporal")
-
 ONE, TWO, THREE = user("one", "u1"), user("two", "u2"), user("three", "u3")
 
 

@@ -37,8 +37,6 @@ from tests.machine import patience
 from sapwood import Turn, tool
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = pytest.mark.core("temporal")
-
 
 def silent(*before: Any, says: str = "once upon a time", times: int = 1, gate: asyncio.Event | None = None) -> Any:
     """Return a model that falls silent so many times after its first word, and then says everything."""

@@ -28,8 +28,6 @@ from sapwood import Agent, ChatAgent, Run, UsageError, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
-pytestmark = pytest.mark.core("temporal")
-
 
 class Question(BaseModel):
     """What a helper is asked."""

@@ -318,12 +318,12 @@ def test_the_import_goes_on_where_it_was_killed_and_imports_every_line_once(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # `.ci/run` runs them in the projects that are made of the templates
 def test_the_tests_among_the_examples_pass() -> None:
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "examples", cwd=ROOT)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # `.ci/run` runs them in the projects that are made of the templates
 def test_the_tests_among_the_examples_can_be_collected_and_run_beside_others() -> None:
     one_of_each = "test_notes_survive_a_crash or test_an_address_knows_its_root"
     others = "tests/unit/test_address.py"

@@ -257,6 +257,7 @@ def test_a_server_of_another_release_is_asked_once(tmp_path: Path) -> None:
     assert Newer.asked == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-38")
 def test_a_reader_that_does_not_read_holds_up_nobody_and_costs_no_memory(tmp_path: Path) -> None:
     words, length = 4000, 8000

@@ -128,6 +128,7 @@ async def workflows(temporal: Temporal) -> dict[str, tuple[str, str | None]]:
     return found
 
 
+@pytest.mark.nightly
 def test_turns_of_all_workers_are_driven_and_go_on_when_one_of_them_is_killed_amid_a_step(
     two: Server, temporal: Temporal, project: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_turns_of_all_workers_are_driven_and_go_on_when_one_of_them_is_killed_am
     until(lambda: asyncio.run(workflows(temporal)) == expected)
 
 
+@pytest.mark.nightly
 def test_temporal_stops_a_turn_in_any_worker(two: Server, temporal: Temporal, project: Path) -> None:
     for name in (HERE, THERE):
         say(two, name)
@@ -168,6 +170,7 @@ def test_temporal_stops_a_turn_in_any_worker(two: Server, temporal: Temporal, pr
     until(lambda: {id: how for id, (how, above) in asyncio.run(workflows(temporal)).items() if above is None} == ends)
 
 
+@pytest.mark.nightly
 def test_a_server_that_stops_does_not_wait_for_steps_and_they_go_on_with_another_number_of_workers(
     two: Server, temporal: Temporal, project: Path
 ) -> None:

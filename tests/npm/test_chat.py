@@ -22,7 +22,14 @@ class Talks(NamedTuple):
     data: Path
 
 
-@pytest.fixture(scope="module", params=sorted(MAJORS), ids=[f"ai-{major}" for major in sorted(MAJORS)])
+NEWEST, *OLDER = sorted(MAJORS, reverse=True)
+EACH = [
+    pytest.param(NEWEST, id=f"ai-{NEWEST}"),
+    *(pytest.param(major, id=f"ai-{major}", marks=pytest.mark.nightly) for major in OLDER),
+]
+
+
+@pytest.fixture(scope="module", params=EACH)
 def talks(request: pytest.FixtureRequest, home: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) -> Talks:
     """Everything that is tried in jsdom, with one major of the AI SDK."""
     built(home, work, "hooks.js", f"made/hooks-{request.param}.mjs", request.param, "--format=esm")
@@ -65,6 +72,7 @@ def test_the_model_remembers_the_same_text_as_the_tabs_show(talks: Talks) -> Non
 
 
 @pytest.mark.needs("chromium")
+@pytest.mark.nightly
 @pytest.mark.parametrize("major", sorted(MAJORS))
 def test_tabs_of_a_real_browser_show_what_is_stored(home: Path, work: Path, tmp_path: Path, major: str) -> None:
     pages = work / "pages"

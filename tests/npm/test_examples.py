@@ -32,6 +32,7 @@ def sources(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_the_sources_of_the_pages_have_no_type_errors(home: Path, sources: Path) -> None:
     run(home, sources, "node", "node_modules/typescript/bin/tsc", "--noEmit")
 

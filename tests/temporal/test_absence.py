@@ -25,6 +25,7 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.nightly
 async def test_a_turn_begun_without_temporal_waits_for_it_and_stop_is_as_quick_as_ever(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -51,6 +52,7 @@ async def test_a_turn_begun_without_temporal_waits_for_it_and_stop_is_as_quick_a
         temporal.end(signal.SIGKILL)
 
 
+@pytest.mark.nightly
 async def test_a_temporal_server_that_begins_anew_and_knows_nothing_is_told_what_it_has_to_know(tmp_path: Path) -> None:
     temporal = Temporal(tmp_path, tmp_path / "data")
     try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography.fernet import Fernet
 from sealing import ENCODING, sealed
 from temporalio.client import Client, WorkflowHistory
@@ -60,6 +61,7 @@ def texts(kept: Any, name: str) -> set[str]:
     return {one[name] for one in objects(kept) if isinstance(one.get(name), str)}
 
 
+@pytest.mark.nightly
 async def test_no_payload_and_no_failure_can_be_read_without_the_key(temporal: Temporal, tmp_path: Path) -> None:
     keys = [Fernet.generate_key().decode()]
     scenes = ["children", "failed", "approved", "interrupted"]

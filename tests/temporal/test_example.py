@@ -42,6 +42,7 @@ def until_closed(temporal: Temporal, query: str, count: int) -> list[str]:
     raise AssertionError(workflows(temporal, query))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["open", "sealed"])
 def test_the_example_runs_as_its_readme_says(folder: Path, temporal: Temporal, *, is_sealed: bool) -> None:
     name = f"Editor:{'sealed' if is_sealed else 'open'}"

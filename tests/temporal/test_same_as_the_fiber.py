@@ -302,6 +302,7 @@ def rows(data: Path, copy: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-36")
 async def test_transcripts_rows_events_and_frames_are_the_same_whoever_drives(
     temporal: Temporal, tmp_path: Path
@@ -324,6 +325,7 @@ async def test_transcripts_rows_events_and_frames_are_the_same_whoever_drives(
     assert len(ends) == RUNS + 3
 
 
+@pytest.mark.nightly
 async def test_nothing_that_was_said_is_in_any_history(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, SceneChief) as one:
         await play(one.one)
