@@ -79,13 +79,13 @@ CHECK: list[Stage] = [
 CI: list[Stage] = [
     *CHECK,
     (Part("wheel and templates", "bash .ci/wheel", 90),),
-    (tests("slow tests", f"{FOUR} -m '{SLOW}'", 240),),
-    (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 150, SAPWOOD_LIVES="25"),),
+    (tests("slow tests", f"{FOUR} -m '{SLOW}'", 250),),
+    (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 180, SAPWOOD_LIVES="25"),),
     (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 60),),
     (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
-    (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 90),),
-    (tests("log and archive", f"{TWO} -m 'not alone and not nightly' tests/cluster", 90),),
-    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 240),),
+    (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 100),),
+    (tests("log and archive", f"{TWO} -m 'not alone and not nightly' tests/cluster", 140),),
+    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 260),),
 ]
 
 NIGHTLY: list[Stage] = [
@@ -169,6 +169,12 @@ HANGS = 10
 POLL = 0.1
 
 
+def _heed_signals() -> None:
+    """Undo what `nohup` and shells do to background jobs: a program that ignores SIGINT passes that on to all tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Run:
     """A part that has begun."""
 
@@ -186,6 +192,7 @@ class Run:
             stdout=self._output,
             stderr=None if self._output is None else subprocess.STDOUT,
             start_new_session=True,  # so that it can be killed with all that it started
+            preexec_fn=_heed_signals,  # noqa: PLW1509 - there are no threads here
         )
 
     def poll(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -64,3 +65,16 @@ def test_a_part_that_passes_above_its_limit_fails_its_tier(
     assert run(monkeypatch, (Part("one", "true", -1e9),)) == 1
 
     assert "over its limit" in capfd.readouterr().out
+
+
+def test_a_gate_that_runs_in_the_background_does_not_make_its_tests_deaf_to_signals(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in the background
+    try:
+        code = run(monkeypatch, (Part("one", f"{sys.executable} -c 'import signal; print(signal.getsignal(2))'", 60),))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert code == 0
+    assert "default_int_handler" in capfd.readouterr().out
