@@ -37,7 +37,7 @@ class Part:
 
     def nice(self) -> Part:
         """Return the same part at low priority."""
-        return replace(self, command=f"nice -n 5 {self.command}")
+        return replace(self, command=f"nice -n 15 {self.command}")
 
 
 Stage = tuple[Part, ...]
@@ -69,10 +69,10 @@ CHECK: list[Stage] = [
     (Part("layers", "lint-imports --no-logo", 20, cheap=True),),
     # What only reads runs beside the tests, so that no core waits. pyright is a single process: the tests let it pass.
     (
-        tests("fast tests", f"{THREE} -m '{FAST}'", 170).nice(),
-        Part("types", "pyright && bash tests/typing/check.sh", 150),
-        Part("docs", "zensical build --clean --strict", 90),
-        Part("ledger", "python scripts/ledger.py", 90),
+        tests("fast tests", f"{THREE} -m '{FAST}'", 190).nice(),
+        Part("types", "pyright && bash tests/typing/check.sh", 190),
+        Part("docs", "zensical build --clean --strict", 60),
+        Part("ledger", "python scripts/ledger.py", 60),
     ),
 ]
 
@@ -80,12 +80,12 @@ CI: list[Stage] = [
     *CHECK,
     (Part("wheel and templates", "bash .ci/wheel", 90),),
     (tests("slow tests", f"{FOUR} -m '{SLOW}'", 250),),
-    (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 180, SAPWOOD_LIVES="25"),),
-    (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 60),),
-    (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
-    (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 100),),
+    (tests("lives", f"{TWO} -m 'not alone and not mutant and not nightly' tests/faults", 190, SAPWOOD_LIVES="25"),),
+    (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 80),),
+    (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 100),),
+    (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 120),),
     (tests("log and archive", f"{TWO} -m 'not alone and not nightly' tests/cluster", 140),),
-    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 260),),
+    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 300),),
 ]
 
 NIGHTLY: list[Stage] = [

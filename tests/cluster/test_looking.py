@@ -129,6 +129,7 @@ async def test_whoever_is_asked_in_vain_is_told_of(cell: Nats, node: Any, watch:
     ]
 
 
+@pytest.mark.nightly
 async def test_a_server_that_is_gone_is_told_of(tmp_path: Any) -> None:
     cell = Nats(tmp_path).start().wait()
     connection = await connect(cell.urls, "node")

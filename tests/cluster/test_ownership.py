@@ -143,6 +143,7 @@ async def test_a_node_that_leaves_hands_everything_over(nats: Nats, cluster: str
         assert not b.notes.ended_badly
 
 
+@pytest.mark.nightly
 async def test_what_a_killed_node_owned_is_taken_when_its_lease_is_over(nats: Nats, cluster: str) -> None:
     async with nodes(nats, cluster, "b") as (b,), processes(nats, cluster, "a") as (a,):
         await eventually(lambda: b.here < SHARDS - 200)
@@ -177,6 +178,7 @@ async def test_a_node_that_comes_again_gets_what_it_owned_although_it_forgets_it
             assert again.here > 200
 
 
+@pytest.mark.nightly
 async def test_a_node_that_was_stopped_beyond_its_lease_does_not_answer_and_learns_what_it_lost(
     nats: Nats, cluster: str
 ) -> None:
@@ -235,6 +237,7 @@ async def test_a_second_process_of_the_same_name_is_refused_while_the_first_live
         assert not first.notes.lost_shards
 
 
+@pytest.mark.nightly
 async def test_a_node_that_was_killed_comes_again_at_once(nats: Nats, cluster: str) -> None:
     async with processes(nats, cluster, "a") as (a,):
         a.kill()

@@ -136,6 +136,7 @@ async def test_a_damaged_disk_is_found_and_repaired_and_nothing_is_lost(stored: 
     assert await stored.read() == before
 
 
+@pytest.mark.nightly
 async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -> None:
     info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
     gone = info.cluster.replicas[0].name

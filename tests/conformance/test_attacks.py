@@ -190,6 +190,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow
 async def test_1_forged_replayed_and_unsigned_tokens_open_nothing(log: Log) -> None:
     async with door(Fort, deps=log, authenticate=AUTH, authorize=owner) as site:
         for name, bad in FORGED.items():
@@ -312,6 +313,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 async def test_7_no_trick_with_a_path_reaches_the_child(log: Log) -> None:
     async with door(Fort, Plain, deps=log) as site:
         await (await site.world.get_agent(Fort, "f")).make("c")
@@ -334,6 +336,7 @@ async def test_7_no_trick_with_a_path_reaches_the_child(log: Log) -> None:
         assert not list(site.world.data.parent.glob("c.db"))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-70", "B-22")
 async def test_8_a_guessed_child_is_not_made_and_its_parent_keeps_no_trace(log: Log) -> None:
     async with door(Fort, deps=log) as site:

@@ -94,6 +94,7 @@ async def test_a_backup_under_load_is_the_tree_at_one_moment_and_opens_elsewhere
         await copy.put(10_000)
 
 
+@pytest.mark.slow
 async def test_more_commits_than_a_checkpoint_waits_for_do_not_spoil_a_backup(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")

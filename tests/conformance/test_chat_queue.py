@@ -278,6 +278,7 @@ async def test_what_is_changed_during_a_turn_is_what_the_next_one_answers(policy
         assert [text_of(message) for message in shown["messages"]] == ["changed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{"type": "file"}, {"type": "nonsense"}, {"type": "tool-x", "state": "no"}])
 async def test_what_no_model_could_be_told_is_refused_and_holds_up_nobody(part: dict[str, Any]) -> None:
     gate = asyncio.Event()

@@ -251,6 +251,7 @@ async def killed_until_hopeless(one: Served, model: Any) -> None:
     await one.world.crash()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("CF-182")
 async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_and_the_next_one_runs() -> None:
     model = ScriptedModel(text("never", gate=asyncio.Event()))

@@ -121,6 +121,7 @@ async def test_silence_before_the_first_word_counts_too() -> None:
         assert text_of((await agent.transcript())[-1]) == "at last"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("CF-186")
 async def test_one_that_stays_silent_is_given_up_with_a_text_and_the_next_turn_runs() -> None:
     model = silent(times=5)

@@ -187,6 +187,7 @@ async def test_a_failed_turn_keeps_what_was_said_and_ends_with_text_a_person_can
         assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
 
 
+@pytest.mark.slow
 async def test_a_storm_of_tokens_becomes_a_few_frames() -> None:
     words = " ".join(f"w{number}" for number in range(2_000))
     cls = talker(ScriptedModel(text(words)))
@@ -357,6 +358,7 @@ async def test_messages_over_the_count_are_forgotten_the_oldest_first_and_client
         assert [len(asked) for asked in model.asked] == [1, 3, 5, 5, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("CF-163")
 async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
     class Big(Talking):

@@ -656,6 +656,7 @@ async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run:
         assert not world.node.trees
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-19", "CF-55")
 async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats_no_step(
     run: Run, bench: Bench

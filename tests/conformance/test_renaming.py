@@ -182,6 +182,7 @@ async def test_two_classes_of_one_type_id_are_an_error_only_where_the_id_must_be
         assert Right is not Left
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-19", "CF-8")
 async def test_a_stored_type_that_no_class_has_is_a_typed_error_that_names_it(run: Run) -> None:
     @agent(type="gone-tomorrow")

@@ -304,6 +304,7 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
         assert below.status == "aborted"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-191", "A-192", "A-196", "A-197")
 async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
     """Three levels, two below each: every model is cut off before anything of it is written."""

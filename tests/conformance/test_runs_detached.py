@@ -451,6 +451,7 @@ class TopOfSenders(Agent):
         self.deps.log.append("took long")
 
 
+@pytest.mark.slow
 async def test_news_are_not_lost_while_the_root_of_the_tree_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SendingBoss, "worker", Digger, raising=False)
     async with working(type("Boss", (TopOfSenders,), {})) as (one, top, bench):

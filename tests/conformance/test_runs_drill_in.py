@@ -55,6 +55,7 @@ async def test_a_helper_can_be_opened_and_asked_more_with_the_question_in_mind()
         assert "the question" in str(theirs.asked[1])
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-136", "A-231", "CF-112")
 async def test_what_is_said_to_a_helper_later_does_not_change_what_the_caller_sees_of_the_run(level: str) -> None:
     theirs = ScriptedModel(text("the answer"), text("and more"), fails(ValueError("no")), text("continued"))

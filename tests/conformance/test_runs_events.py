@@ -263,6 +263,7 @@ async def test_a_reader_that_comes_in_the_middle_gets_what_was_and_what_follows_
         assert [event.seq for event in seen[0]["leaf-of-one"]] == list(range(8))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-21")
 @pytest.mark.parametrize("ends", ["crash", "restart"])
 async def test_a_reader_goes_on_behind_any_event_it_saw_also_in_another_life(ends: str, run: Run) -> None:
@@ -282,6 +283,7 @@ async def test_a_reader_goes_on_behind_any_event_it_saw_also_in_another_life(end
             assert by_run(rest) == by_run(heard[at + 1 :]), at
 
 
+@pytest.mark.slow
 async def test_a_cursor_does_not_grow_with_what_is_over(run: Run) -> None:
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")
@@ -294,6 +296,7 @@ async def test_a_cursor_does_not_grow_with_what_is_over(run: Run) -> None:
         assert all(event.cursor is not None and len(event.cursor) < 80 for event in events)
 
 
+@pytest.mark.slow
 async def test_while_very_much_goes_on_not_every_event_carries_the_cursor(run: Run) -> None:
     async with run(WatchedRoot, timings=Timings(event_cursor_chars=50)) as world:
         root = await world.get_agent(WatchedRoot, "r")
@@ -601,6 +604,7 @@ class HookedChat(HookedHelper):
     )
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_child_is_its_own_whichever_way_it_ends_and_the_parents_stream_goes_on(run: Run) -> None:
     told_hooks.clear()
     async with run(HookedChat) as world:

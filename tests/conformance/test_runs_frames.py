@@ -169,6 +169,7 @@ class TellingNumbers(Agent):
         await self.deps.go.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-118", "CF-88", "CF-115")
 async def test_whoever_joins_in_the_middle_misses_nothing_and_gets_nothing_twice(level: str) -> None:
     async with working(boss(TellingNumbers), durability=level) as (one, agent, bench):

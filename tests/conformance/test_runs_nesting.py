@@ -50,6 +50,7 @@ def levels(lowest: Any, **middle: Any) -> tuple[Any, Any, Any]:
     return top, mid, low
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-182", "CF-120")
 async def test_a_chain_of_three_levels_completes_and_each_level_keeps_its_own_run(level: str) -> None:
     top, mid, low = levels(ScriptedModel(text("lowest done")))
@@ -64,6 +65,7 @@ async def test_a_chain_of_three_levels_completes_and_each_level_keeps_its_own_ru
         assert await lowest.runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-103", "CF-120")
 async def test_clients_of_each_level_see_the_runs_of_that_level_only() -> None:
     gate = asyncio.Event()
@@ -102,6 +104,7 @@ async def test_each_level_has_its_own_cap() -> None:
         assert [run.status for run in await middle.runs()] == ["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-182", "CF-113")
 async def test_three_levels_go_on_after_a_crash_and_no_turn_runs_twice(level: str) -> None:
     gate = asyncio.Event()
@@ -127,6 +130,7 @@ async def test_three_levels_go_on_after_a_crash_and_no_turn_runs_twice(level: st
         assert kinds(late, "agent-tool:m1") == ["started", "chunk", "finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-164")
 async def test_the_same_helper_may_be_used_at_several_levels_at_once() -> None:
     low = helper(ScriptedModel(text("done"), each=True), "LowestLevel", base=Level)

@@ -69,6 +69,7 @@ class Stepping(ChatAgent):
         return "seen"
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-109", "A-256", "B-14", "B-33", "CF-101", "CF-112")
 async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(
     level: str, caplog: pytest.LogCaptureFixture
@@ -220,6 +221,7 @@ async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_mess
     assert (parts["c2"]["input"], parts["c2"]["output"]) == ({}, "heavy")
 
 
+@pytest.mark.slow
 async def test_a_crash_just_after_a_helper_failed_leaves_that_in_the_message() -> None:
     gate = asyncio.Event()
     asked = calls(call("loser", id="c1", message="look"), call("helper", id="c2", message="look"))
@@ -381,6 +383,7 @@ async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_no
                 assert replayed[: len(live)] == live
 
 
+@pytest.mark.slow
 @pytest.mark.promise("CF-100")
 async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and_events() -> None:
     """The process dies right after the helper has stored its end, before the caller has."""

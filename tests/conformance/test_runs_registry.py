@@ -329,6 +329,7 @@ async def test_clearing_a_conversation_clears_its_runs_with_it() -> None:
         assert await agent.children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-111", "B-34")
 async def test_a_crash_while_clearing_leaves_no_sub_agent_behind(level: str) -> None:
     nth, passed = 0, True

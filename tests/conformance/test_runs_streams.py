@@ -401,6 +401,7 @@ class StreamTwo(ChatAgent[str]):
     tools = (agent_tool(StreamHelper, name="helper"), agent_tool(StreamFailing, name="failing"))
 
 
+@pytest.mark.slow
 async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_and_refers_to_the_runs() -> None:
     async with served(App(agents=[StreamTwo])) as one:
         chat = await one.world.get_agent(StreamTwo, "r")

@@ -322,6 +322,7 @@ async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> N
             await bench.seen("cut")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-262")
 async def test_a_provider_that_uses_a_tool_call_id_again_gets_another_run() -> None:
     ours = ScriptedModel(
@@ -485,6 +486,7 @@ async def test_a_person_a_helper_waits_for_may_take_any_time_and_what_it_said_is
         assert kinds(client, "agent-tool:c1") == ["started", "chunk", "finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-200", "A-201", "A-202")
 async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_callers_stream_open() -> None:
     hooks: list[str] = []

@@ -207,6 +207,7 @@ async def test_what_goes_wrong_is_a_sentence_with_a_line(run_with: Customers, co
     assert str(await run_with(code)).startswith(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -278,6 +279,7 @@ async def test_code_cannot_hold_up_the_process_by_sleeping(run_with: Customers) 
     assert result.value == "awake"
 
 
+@pytest.mark.slow
 async def test_many_at_once_wait_for_each_other_but_not_for_functions() -> None:
     """With one process for all: code whose function has more code run would wait for itself, if it held one."""
     one = Monty(processes=1)

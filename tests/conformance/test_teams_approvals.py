@@ -193,6 +193,7 @@ async def check_ended(one: Served, *, approved: bool) -> None:
     await asleep(one.world)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-39")
 async def test_nobody_is_awake_while_a_question_far_down_waits_and_no_time_counts() -> None:
     async with quiz() as one:
@@ -396,6 +397,7 @@ async def until_gone(agent: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["aborted", "deleted"])
 async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) -> None:
     async with quiz() as one:
@@ -419,6 +421,7 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         await asleep(one.world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["awake", "asleep", "aborted", "cleared", "by itself"])
 async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_more(how: str) -> None:
     async with quiz() as one:
@@ -535,6 +538,7 @@ class QuizBoth(QuizTop):
     tools = (agent_tool(QuizDeep),)
 
 
+@pytest.mark.slow
 async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
     async with asyncio.timeout(patience()), served(App(agents=[QuizBoth])) as one:
         client = await one.join("/agents/quiz-both/t")
@@ -593,6 +597,7 @@ async def asks(boss: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart() -> None:
     async with asyncio.timeout(patience()), served(App(agents=[QuizBoss])) as one:
         boss: Any = await one.world.get_agent(QuizBoss, "b")

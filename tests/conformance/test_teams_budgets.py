@@ -89,6 +89,7 @@ async def check_sums(world: World, agent: Any) -> None:
     assert len({(row.agent, row.run, row.model) for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-31")
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_depth() -> None:
     model = ScriptedModel(call("breed", message="more"), text("enough"), each=True)
@@ -104,6 +105,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         await check_sums(world, agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 2])
 async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_children(most: int) -> None:
     wide = ScriptedModel(calls(*(call("breed", message="more") for _ in range(4))), text("enough"), each=True)
@@ -222,6 +224,7 @@ async def until(what: Any, wanted: Any) -> None:
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-4")
 @pytest.mark.parametrize("most", [0, 1, 3])
 async def test_of_many_that_ask_at_once_exactly_those_begin_whose_requests_fit_together(most: int) -> None:
@@ -240,6 +243,7 @@ async def test_of_many_that_ask_at_once_exactly_those_begin_whose_requests_fit_t
         await check_sums(world, agent)
 
 
+@pytest.mark.slow
 async def test_what_was_reserved_and_not_used_is_there_for_others_again() -> None:
     model = ScriptedModel(text("one two"))
     async with growing(together(model, limits=Limits(tokens=3 * STEP))) as (_, agent):
@@ -325,6 +329,7 @@ async def test_a_price_that_nobody_knows_is_none_in_every_sum_it_is_part_of() ->
         assert {row.cost for row in await agent.list_usage()} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.promise("B-4")
 async def test_each_agent_knows_its_own_use_and_that_of_all_below_it() -> None:
     model = ScriptedModel(call("breed", message="more"), text("enough"), each=True)
@@ -411,6 +416,7 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         assert (await agent.try_one("other")).ok
 
 
+@pytest.mark.slow
 async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_those_at_once() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("one two", gate=gate))

@@ -240,6 +240,7 @@ async def test_the_end_of_a_non_blocking_child_joins_the_conversation_if_that_is
         await check(agent)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-218")
 async def test_a_child_keeps_its_name_and_its_conversation_from_task_to_task() -> None:
     child = scribe(text("One."), text("Two."))
@@ -260,6 +261,7 @@ async def test_a_child_keeps_its_name_and_its_conversation_from_task_to_task() -
         await check(agent)
 
 
+@pytest.mark.slow
 async def test_who_waits_for_a_child_that_has_done_its_task_is_told_at_once() -> None:
     ours = ScriptedModel(spawn(), call("wait_for_result", id="w1", name="ann"), text("Yes."))
     async with working(keeper(ours, scribe(text("One.")))) as (_, agent, _):
@@ -268,6 +270,7 @@ async def test_who_waits_for_a_child_that_has_done_its_task_is_told_at_once() ->
         assert (await returns(agent))["w1"] == {"name": "ann", "status": "completed", "result": "One."}
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-218")
 async def test_a_message_reaches_the_next_step_of_a_child_at_work(level: str) -> None:
     child = scribe(call("look_up", id="l1"), text("With rhymes, then."))
@@ -316,6 +319,7 @@ async def test_a_child_that_was_about_to_end_goes_on_with_what_it_was_told() -> 
         check_history(json.loads(await _history(scribing)))
 
 
+@pytest.mark.slow
 async def test_what_a_child_was_told_before_it_was_stopped_stays_in_its_conversation() -> None:
     child = scribe(text("A poem.", gate=asyncio.Event()), text("Two poems."))
     told = (message("It has to rhyme."), text("Told."), message("Once more.", id="m2"), text("Told again."))
@@ -349,6 +353,7 @@ async def test_clients_of_the_parent_see_a_child_like_any_run_with_its_name() ->
         await joined_later(one, CALLER, client, "agent-tool:c1", "agent-tool:m1")
 
 
+@pytest.mark.slow
 async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_and_later() -> None:
     async def watched(agent: Any) -> list[tuple[str, str, int]]:
         seen: list[tuple[str, str, int]] = []
@@ -376,6 +381,7 @@ async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_an
             assert (mine[0][0], mine[-1][0]) == ("started", "finished")
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-218")
 async def test_the_model_can_list_its_children_and_ask_how_each_stands() -> None:
     child = scribe(call("look_up", id="l1"), text("A poem."))
@@ -574,6 +580,7 @@ async def test_a_child_without_a_conversation_does_tasks_and_cannot_be_told_more
         assert await agent.children() == ["dig"]
 
 
+@pytest.mark.slow
 async def test_stopping_the_turn_stops_a_blocking_child_at_work_and_its_request(level: str) -> None:
     theirs = ScriptedModel(text("A long story", gate=asyncio.Event()), text("Another one."))
     child = helper(theirs, "Scribe", base=Scribe)
@@ -610,6 +617,7 @@ async def test_a_child_whose_turn_was_stopped_before_the_crash_does_not_go_on_af
         assert len(theirs.asked) == 1
 
 
+@pytest.mark.slow
 async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() -> None:
     theirs = ScriptedModel(text("One."), text("A long story", gate=asyncio.Event()))
     child = helper(theirs, "Scribe", base=Scribe)
@@ -634,6 +642,7 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
         assert theirs.cancelled == 1
 
 
+@pytest.mark.slow
 async def test_clearing_one_task_keeps_the_child_and_clearing_the_last_deletes_it() -> None:
     failing = ScriptedModel(text("One."), text("Two."), each=True)
     child = helper(failing, "Scribe", base=Scribe)
@@ -774,6 +783,7 @@ async def test_a_child_that_ends_after_a_crash_wakes_its_parent_which_nobody_ask
         assert text_of((await agent.transcript())[-1]) == "Here it is."
 
 
+@pytest.mark.slow
 async def test_a_terminated_child_stays_so_after_a_crash() -> None:
     child = scribe(text("A long story", gate=asyncio.Event()))
     ours = ScriptedModel(

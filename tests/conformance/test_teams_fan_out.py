@@ -482,6 +482,7 @@ class Consulting(caller(None)):
         return [run.summary or run.status for run in (first, *runs, *last)]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("A-146", "A-150", "B-1")
 async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(level: str) -> None:
     ours = ScriptedModel(call("consult", id="c1", inputs=["wait", "fail", "a"]), text("thanks"))

@@ -400,6 +400,7 @@ async def test_a_run_is_kept_while_its_sub_agent_is_at_work_on_something_else() 
         assert await kept(agent) == []
 
 
+@pytest.mark.slow
 async def test_many_go_in_one_sweep_and_nobody_goes_in_place_of_one_that_is_needed() -> None:
     class SomeBusyDigger(Digger):
         async def on_run(self, input: Any) -> Any:

@@ -146,6 +146,7 @@ async def ended(world: World) -> Any:
                 await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["is stopped there", "is answered"])
 async def test_what_follows_is_durable_only_after_those_above_are_woken(
     monkeypatch: pytest.MonkeyPatch, how: str
@@ -175,6 +176,7 @@ async def busy(world: World, agent: Any) -> asyncio.Task[None]:
     return counting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["is stopped there", "is told something else", "is cleared there"])
 async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> None:
     async with resting() as world:
@@ -229,6 +231,7 @@ async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rest
         assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1])
 async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int) -> None:
     async with resting() as world:
@@ -257,6 +260,7 @@ class PactTalker(PactDeep):
 PactKeeper.tools = (agent_tool(PactTalker),)
 
 
+@pytest.mark.slow
 async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_agent() -> None:
     async with asyncio.timeout(patience()), running(App(agents=[PactKeeper])) as world:
         keeper = await world.get_agent(PactKeeper, "t")

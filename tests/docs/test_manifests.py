@@ -46,6 +46,7 @@ def every(key: str, within: Any) -> Iterator[Any]:
             yield from every(key, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_kubernetes_takes_every_manifest(name: str, version: str) -> None:

@@ -259,6 +259,7 @@ def test_a_public_address_needs_authenticate(project: Path, tmp_path: Path) -> N
         assert server.get("/agents/vault/a")[0] == 401
 
 
+@pytest.mark.nightly
 def test_dev_finds_the_app_and_begins_anew_when_a_file_changes(project: Path) -> None:
     with serving(project, "dev") as server:
         server.wait_for(re.compile(r"open http://127\.0\.0\.1:\d+/agents/lobby/main"))
@@ -362,6 +363,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_runs_are_shown_with_their_size_also_when_no_server_runs(shop: Path) -> None:
     with serving(shop):
         said_by(shop, "call", "Shop:main", "ask", "Any bread?")

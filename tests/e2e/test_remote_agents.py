@@ -209,6 +209,7 @@ def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(
         assert (run["status"], there["status"], there["seq"]) == ("completed", "completed", WORDS)
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-38")
 def test_a_wrong_token_and_an_old_protocol_end_a_run_at_once_and_say_what_to_do(tmp_path: Path) -> None:
     with sites(tmp_path, key="wrong") as (near, far):

@@ -96,6 +96,7 @@ def test_a_worker_that_waits_for_temporal_can_be_stopped(project: Path) -> None:
     assert "Traceback" not in "".join(worker.said)
 
 
+@pytest.mark.nightly
 def test_a_worker_waits_for_a_namespace_and_says_so(project: Path, temporal: Temporal) -> None:
     app = APP.replace("patience=2.0", "namespace='elsewhere'")
     (project / "app.py").write_text(app)

@@ -62,6 +62,7 @@ def terminal(folder: Path, *arguments: str) -> Iterator[Screen]:
         os.waitpid(process, 0)
 
 
+@pytest.mark.nightly
 def test_without_a_terminal_it_is_printed_once_with_what_each_process_uses(folder: Path) -> None:
     with serving(folder) as server:
         call(server, "desk/a", "add", 1)

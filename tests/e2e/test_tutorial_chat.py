@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.machine import patience
 
 BAKERY = Path(__file__).parents[2] / "examples/bakery.py"
@@ -45,6 +46,7 @@ def messages(port: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 def test_an_answer_that_was_cut_off_by_a_kill_is_finished_and_its_tool_not_called_again(tmp_path: Path) -> None:
     with serving(tmp_path / "shop", pause=0.2) as (server, port):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)

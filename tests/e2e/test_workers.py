@@ -206,6 +206,7 @@ def test_nobody_notices_the_end_of_the_process_that_workers_are_forked_from(two:
     assert two.stop() == 0
 
 
+@pytest.mark.nightly
 def test_a_server_that_was_paused_as_a_whole_goes_on_with_the_workers_it_had(folder: Path) -> None:
     with serving_by_two(folder, silence=-58.0) as two:  # of 60: two seconds
         workers = [call(two, name, "process") for name in apart(two)]
@@ -296,6 +297,7 @@ def is_refused(server: Server) -> bool:
     return False
 
 
+@pytest.mark.nightly
 def test_sockets_are_told_to_come_again_when_the_server_stops(two: Server) -> None:
     one, other = apart(two)
     with ExitStack() as open_:

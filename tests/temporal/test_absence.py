@@ -72,6 +72,7 @@ async def test_a_temporal_server_that_begins_anew_and_knows_nothing_is_told_what
         temporal.end(signal.SIGKILL)
 
 
+@pytest.mark.nightly
 async def test_without_a_worker_a_turn_waits_and_the_log_says_what_is_missing(
     temporal: Temporal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,6 +86,7 @@ async def test_without_a_worker_a_turn_waits_and_the_log_says_what_is_missing(
         assert (await done(client, "r1"))["outcome"] == "completed"
 
 
+@pytest.mark.nightly
 async def test_a_worker_with_the_wrong_token_says_so_in_a_line(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, AbsentTalker, workers=0) as one:
         client = await one.one.join(f"/agents/absent-talker/{one.name}")

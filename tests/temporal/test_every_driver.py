@@ -61,6 +61,7 @@ class AlikeRoot(Agent):
         await self.sub_agent(AlikeTalker, "t")
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("A-186")
 async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(call("look", id="c1"), text("seen"), text("once upon a time", gate=asyncio.Event()))

@@ -42,6 +42,7 @@ async def all_speak(provider: Provider) -> None:
             await request.sent.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("A-199")
 async def test_a_stop_closes_every_connection_below_fifty_child_workflows(temporal: Temporal, tmp_path: Path) -> None:
     async with providing(HELD) as provider, driven(temporal, tmp_path, crew(provider.port), patience=10) as one:

@@ -15,6 +15,7 @@ addresses = st.lists(st.tuples(text, text), min_size=1, max_size=4).map(
 )
 
 
+@pytest.mark.slow
 @given(addresses)
 def test_an_address_is_read_back_as_it_was_written(address: Address) -> None:
     assert Address.parse(str(address)) == address
@@ -26,6 +27,7 @@ def test_different_addresses_have_different_texts(one: Address, other: Address) 
     assert (str(one) == str(other)) == (one == other)
 
 
+@pytest.mark.slow
 @given(addresses)
 def test_the_text_of_an_address_is_plain_ascii_without_dots_of_a_path(address: Address) -> None:
     written = str(address)

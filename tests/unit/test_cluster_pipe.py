@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import loops
@@ -92,6 +93,7 @@ FATES = st.lists(st.sampled_from(["come", "lost", "twice", "late"]), max_size=60
 WRITES = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 200)), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(fates=FATES, writes=WRITES)
 def test_all_that_is_written_comes_once_and_in_order(fates: list[str], writes: list[tuple[int, int]]) -> None:

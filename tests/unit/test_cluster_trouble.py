@@ -359,6 +359,7 @@ async def test_a_tree_whose_bringing_was_cancelled_before_it_began_can_be_brough
     assert await add(one) == 1
 
 
+@pytest.mark.slow
 async def test_a_lost_tree_leaves_no_open_files_and_lets_nothing_of_its_own_out(one: OneNode) -> None:
     assert await add(one) == 1
     tree = one.node.trees[TROUBLED]

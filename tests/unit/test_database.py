@@ -711,6 +711,7 @@ def test_the_time_of_a_write_is_counted_though_the_owner_asks_the_database_befor
     db.close()
 
 
+@pytest.mark.slow
 def test_an_old_deadline_never_interrupts_a_commit_or_a_block(table: Database) -> None:
     # SQLite counts the steps of a cached statement over all its uses, and asks for the time once in a while.
     for _ in range(15_000):
@@ -887,6 +888,7 @@ def test_a_table_of_the_framework_that_was_rolled_back_is_made_again(table: Data
     assert table.execute("SELECT count(*) FROM sapwood_state") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_can_be_tried_any_number_of_times_without_using_up_descriptors(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     path.write_bytes(b"garbage" * 4000)

@@ -230,6 +230,7 @@ async def test_those_of_a_tree_in_quarantine_are_shown_too(app: App) -> None:
             await Operator(world.node).replay(str(MAIN), "all")
 
 
+@pytest.mark.slow
 async def test_they_are_found_after_their_root_got_another_type_id(tmp_path: Path) -> None:
     async def letters(of: type[Heating], *, woken: bool) -> list[str]:
         async with running(App(agents=[of], deps={"broken": True}), data=str(tmp_path)) as world:
@@ -254,6 +255,7 @@ async def test_they_are_found_after_their_root_got_another_type_id(tmp_path: Pat
     assert await letters(Oven, woken=True) == ["oven:main", "oven:main"]
 
 
+@pytest.mark.slow
 async def test_they_are_found_after_a_child_got_another_type_id(tmp_path: Path) -> None:
     async def letters(root: type[Any], *, fail: bool) -> list[str]:
         async with running(App(agents=[root], deps={"broken": True}), data=str(tmp_path)) as world:

@@ -654,6 +654,7 @@ def opened_images(node: Node) -> dict[str, bytes]:
     return node.images(ONE)
 
 
+@pytest.mark.slow
 async def test_whoever_asked_and_does_not_wait_leaves_nothing_behind_when_the_tree_goes(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,6 +87,7 @@ class Asker(Agent):
         return sorted(found)
 
 
+@pytest.mark.slow
 async def test_a_crash_between_two_commits_of_a_tree_keeps_a_prefix_of_its_writes() -> None:
     lengths: set[int] = set()
     for nth in range(1, 40):
@@ -304,6 +305,7 @@ class Drain(Agent):
         return "read all"
 
 
+@pytest.mark.slow
 async def test_what_a_generator_sets_in_its_context_does_not_leak_between_its_items() -> None:
     log = Log()
     async with running(App(agents=[Drain], deps=log)) as world:
@@ -649,6 +651,7 @@ async def test_long_statements_of_one_agent_wait_for_each_other() -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_a_process_may_end_while_a_long_statement_runs() -> None:
     async with running(App(agents=[Library])) as world:
         library = await world.get_agent(Library, "a")

@@ -398,6 +398,7 @@ def test_where_there_is_no_proc_the_machine_took_nothing(tmp_path: Path) -> None
     assert KernelTime(tmp_path).wait() == Wait(0.0, is_ready=False)
 
 
+@pytest.mark.slow
 def test_the_clocks_of_this_thread_go_on_and_account_for_all_of_its_time() -> None:
     thread = KernelTime()
     wall, computed, waited = thread.wall(), thread.computed(), thread.wait().seconds

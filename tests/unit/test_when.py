@@ -47,6 +47,7 @@ def test_an_interval_is_counted_from_when_it_was_due_and_what_was_missed_is_skip
     assert every.next(110.0, 3600.0) == 3610.0
 
 
+@pytest.mark.slow
 @given(
     interval=st.integers(1, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
     due=st.floats(1e9, 3e9),

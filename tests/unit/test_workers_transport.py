@@ -405,6 +405,7 @@ async def test_whoever_does_not_know_the_secret_is_not_listened_to(tmp_path: Pat
     both.listening.close()
 
 
+@pytest.mark.slow
 @pytest.mark.realtime("about how real loops write to real sockets")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_small_and_large_messages_arrive_in_order_however_the_loop_writes(
