@@ -61,7 +61,6 @@ def commit() -> str:
 def run(round_: Round, log: Path) -> dict[str, Any]:
     """Run the gate once; return its result."""
     seed = str(random.SystemRandom().randrange(10**6)) if round_.tier == "check" else None
-    options = f"{os.environ.get('PYTEST_ADDOPTS', '')} {f'--order-seed {seed}' if seed else ''}".strip()
     print(f"{round_.name}{f', order seed {seed}' if seed else ''}: see {log}", flush=True)
     command = ["bash", ".ci/run"] if round_.tier == "ci" else [sys.executable, "scripts/gate.py", round_.tier]
     began = time.monotonic()
@@ -69,7 +68,7 @@ def run(round_: Round, log: Path) -> dict[str, Any]:
         ended = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTEST_ADDOPTS": options},
+            env={**os.environ, **({"SAPWOOD_ORDER_SEED": seed} if seed else {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -93,7 +92,7 @@ def results_in(file: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", type=Path, default=ROOT / ".cache/gate.jsonl", help="where results are appended")
+    parser.add_argument("--file", type=Path, default=ROOT / ".gate/results.jsonl", help="where results are appended")
     parser.add_argument("--check", type=int, default=10, help="runs of `just check`, idle")
     parser.add_argument("--check-hogs", type=int, default=0, help="runs of `just check` beside two CPU hogs")
     parser.add_argument("--ci", type=int, default=2, help="runs of `.ci/run`, idle")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="local",
         help="where agents live in tests/conformance: local, workers, movable, replicated or cluster",
     )
-    parser.addoption("--order-seed", metavar="SEED", help="shuffle the files, and the tests within each file")
+    parser.addoption(
+        "--order-seed",
+        metavar="SEED",
+        default=os.environ.get("SAPWOOD_ORDER_SEED"),
+        help="shuffle the files, and the tests within each file",
+    )
     parser.addoption("--timings", metavar="FILE", help="append the CPU and wall time of each test and fixture to FILE")
 
 
