@@ -38,8 +38,7 @@ timings *args:
 
 # Mutation tests: every injected bug must be caught by the crash tests.
 test-mutants:
-    pytest -n 2 --dist worksteal --inline-snapshot disable -m 'mutant and not alone' tests/faults
-    pytest -m 'mutant and alone' tests/faults
+    python scripts/gate.py nightly --only mutants --only "mutants that run alone"
 
 # Format, and fix what can be fixed by itself.
 fix:
@@ -48,20 +47,19 @@ fix:
 
 # Is everything formatted?
 format-check:
-    ruff format --check .
+    python scripts/gate.py check --only format
 
 # Is everything tidy?
 lint:
-    ruff check .
+    python scripts/gate.py check --only lint
 
 # The rooms look down, never up.
 layers:
-    lint-imports --no-logo
+    python scripts/gate.py check --only layers
 
 # Types tell the truth: the package strictly, the programs in tests/typing with both checkers.
 types:
-    pyright
-    bash tests/typing/check.sh
+    python scripts/gate.py check --only types
 
 # The fast tests, three at a time; with any pytest arguments, those tests in one process.
 test *args:
@@ -77,7 +75,7 @@ pictures folder *args:
 
 # Build the documentation; a warning is an error.
 docs:
-    zensical build --clean --strict
+    python scripts/gate.py check --only docs
 
 # Which promises are shown by a test? With `--all` or ids such as A-27, print the lines with their text and tests.
 ledger *args:

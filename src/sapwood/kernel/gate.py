@@ -257,8 +257,7 @@ class DiskGate:
 
         self._folders += 1
         self._jobs.put(sync)
-        error = await done
-        if error is not None:
+        if (error := await done) is not None:
             raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
 
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:

@@ -200,7 +200,7 @@ class _Verifying:
             await self._replicas.distrust(bad[0].shard)
             if stream not in did.mistrusted:
                 did.mistrusted.append(stream)
-            await asyncio.sleep(self._timings.election_delay)  # whoever led may still answer
+            await asyncio.sleep(self._timings.election_delay)  # the old leader may still answer
         return False
 
     async def _is_whole_when_led(self, bad: Sequence[_Bad]) -> bool:
