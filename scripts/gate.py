@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ Stage = tuple[Part, ...]
 
 def tests(name: str, arguments: str, limit: float, **env: str) -> Part:
     """Return a part that runs tests; `SAPWOOD_TIMINGS` names a file for what each of them costs."""
-    timings = f" --timings {file}" if (file := os.environ.get("SAPWOOD_TIMINGS")) else ""
+    timings = f" {shlex.quote(f'--timings={file}')}" if (file := os.environ.get("SAPWOOD_TIMINGS")) else ""
     return Part(name, f"pytest -q --inline-snapshot disable{timings} {arguments}", limit, env)
 
 

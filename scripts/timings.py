@@ -46,7 +46,7 @@ def main() -> int:
         text = Path(arguments[1]).read_text()
     else:
         with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
-            ended = subprocess.run(["pytest", *(arguments or ALL), "--timings", file.name], cwd=ROOT, check=False)
+            ended = subprocess.run(["pytest", *(arguments or ALL), f"--timings={file.name}"], cwd=ROOT, check=False)
             text, code = file.read(), ended.returncode
     lines = [json.loads(line) for line in text.splitlines()]
     table("file", sum_costs(lines, "test", lambda name: name.partition("::")[0]))

@@ -75,7 +75,7 @@ class Owning:
             self.node,
             version="1",
             lease=self._lease,
-            renewal=self._lease / 4,
+            renewal=min(self._lease / 4, 1.0),
             margin=0.5,
             moves_per_minute=self._moves,
         )

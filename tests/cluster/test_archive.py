@@ -143,7 +143,6 @@ async def test_a_parked_tree_leaves_nothing_in_the_log_and_wakes_from_s3(cluster
         await other.close(tree)
         assert await cluster.count(root) >= 1
     print(f"woken from S3: 10 MB {took[0] * 1e3:.0f} ms, 3 KB {sorted(took[1:])[5] * 1e3:.1f} ms in the middle")
-    assert sorted(took[1:])[5] < 0.5  # what it takes where nothing else runs is measured by benchmarks/cluster.py
     third = await cluster.node("c", *roots, epoch=3)
     for root in roots:
         await third.open(root)

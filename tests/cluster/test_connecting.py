@@ -18,7 +18,7 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.runtimes.cluster import connecting, founding
 from sapwood.runtimes.cluster.cells import Layout, Names
 from sapwood.runtimes.cluster.transport import NatsTransport
-from sapwood.timings import DEFAULTS, Timings
+from sapwood.timings import Timings
 
 
 async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_path: Path) -> None:
@@ -46,15 +46,12 @@ async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_t
         await asyncio.sleep(0.1)
         assert not await connecting.answers(connection)
 
-        began = time.monotonic()
         await connecting.go_elsewhere(connection)
         with pytest.raises(nats.errors.Error):
             await asked
         await _until(lambda: connection.is_connected)
-        took = time.monotonic() - began
         assert cell.ports.index(connection.connected_url.port) != still
         assert await connecting.answers(connection)
-        assert took < connecting.REACHED
         await connection.close()
     finally:
         for n in range(cell.count):
@@ -125,7 +122,7 @@ async def test_a_server_that_answers_too_late_is_not_left(tmp_path: Path, caplog
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + patience(10)
     while not is_so():
         assert time.monotonic() < end
         await asyncio.sleep(0.05)
@@ -141,11 +138,11 @@ async def test_who_cannot_connect_is_told_where_and_not_the_password() -> None:
 async def test_a_wrong_password_is_told_at_once_in_one_sentence(
     one_nats: Nats, caplog: pytest.LogCaptureFixture
 ) -> None:
-    began = time.monotonic()
-    with pytest.raises(UsageError) as told:
-        await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test")
+    never = Timings(nats_connect_timeout=3600, nats_interactive_timeout=3600)
+    async with asyncio.timeout(patience()):
+        with pytest.raises(UsageError) as told:
+            await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test", timings=never)
 
-    assert time.monotonic() - began < DEFAULTS.nats_interactive_timeout
     where = f"nats://127.0.0.1:{one_nats.ports[0]}"
     assert str(told.value) == f"The NATS servers at {where} refuse the user 'node': is the password right?"
     with pytest.raises(UsageError, match=r"want a user and a password\."):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
@@ -102,12 +101,11 @@ async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(ap
         said = await asyncio.gather(*map(fill, names))
 
     assert all("The log is full" in one and STREAM in one and "maximum bytes exceeded" in one for one in said), said
-    began = time.monotonic()
-    for name in names:
-        assert "The log is full" in await fill(name)  # what went together was refused together: one may fit
-        assert await chests[name].things() == stored[name]
-        assert await (await apps[1].get_agent(FullChest, name)).things() == stored[name]
-    assert time.monotonic() - began < 10.0
+    async with asyncio.timeout(patience(10)):
+        for name in names:
+            assert "The log is full" in await fill(name)  # what went together was refused together: one may fit
+            assert await chests[name].things() == stored[name]
+            assert await (await apps[1].get_agent(FullChest, name)).things() == stored[name]
     why = [app.node.unready for app in apps if app.node.unready is not None]
     assert why
     assert all(STREAM in one for one in why)
@@ -180,10 +178,9 @@ async def test_servers_that_are_full_refuse_in_seconds_and_are_named(tmp_path: P
 
         with pytest.raises(Full, match="insufficient resources"):
             await fill()
-        began = time.monotonic()
         with pytest.raises(Unavailable, match="The log is full"):  # a server that just gave up may not answer
-            await log.append([Entry(0, "t", bytes(50_000), "one more")], owned)
-        assert time.monotonic() - began < 15.0
+            async with asyncio.timeout(patience()):
+                await log.append([Entry(0, "t", bytes(50_000), "one more")], owned)
         log.close()
 
         monitors = [f"http://127.0.0.1:{port}" for port in cell.monitors]

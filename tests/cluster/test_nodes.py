@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -28,7 +27,9 @@ from sapwood.runtimes.cluster.ownership import LEAVING, Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 
-QUICK = partial(Ownership, lease=6.0, renewal=1.0, margin=0.5)
+LEASE = 6.0
+LONG_LEASE = 600.0
+"""Nobody waits for its end in a test: what came sooner did not wait for it."""
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,9 @@ DIARY = Address.root_of("NodesDiary", "d")
 class Group:
     """Some nodes of one cluster."""
 
-    def __init__(self, nats: Nats, folder: Path) -> None:
+    def __init__(self, nats: Nats, folder: Path, lease: float) -> None:
         self.nats = nats
+        self.owners = partial(Ownership, lease=lease, renewal=1.0, margin=0.5)
         self.folder = folder
         self.name = f"c{uuid4().hex[:8]}"
         self.archive = MemoryArchive()
@@ -92,7 +94,7 @@ class Group:
             node=node,
             **settings,
         )
-        runtime = ClusterRuntime(given, layout=Layout(streams=2), archive=self.archive, make_owners=QUICK)
+        runtime = ClusterRuntime(given, layout=Layout(streams=2), archive=self.archive, make_owners=self.owners)
         app = self.apps[node] = App(agents=[NodesDiary], settings=given, runtime=runtime)
         await app.__aenter__()
         return app
@@ -112,8 +114,8 @@ class Group:
 
 
 @asynccontextmanager
-async def group(nats: Nats, folder: Path) -> AsyncGenerator[Group, None]:
-    nodes = Group(nats, folder)
+async def group(nats: Nats, folder: Path, lease: float = LEASE) -> AsyncGenerator[Group, None]:
+    nodes = Group(nats, folder, lease)
     try:
         yield nodes
     finally:
@@ -136,20 +138,17 @@ async def test_what_one_node_wrote_is_read_after_it_is_gone(nats: Nats, tmp_path
 
 @pytest.mark.promise("B-7")
 async def test_a_tree_goes_on_elsewhere_when_its_node_leaves(nats: Nats, tmp_path: Path) -> None:
-    async with group(nats, tmp_path) as nodes:
+    async with group(nats, tmp_path, LONG_LEASE) as nodes:
         first = await nodes.start("a")
         await (await first.get_agent(NodesDiary, "d")).write("one")
         second = await nodes.start("b")
         diary = await second.get_agent(NodesDiary, "d")
         assert await diary.lines() == ["one"]
 
-        begun = time.monotonic()
-        await nodes.stop("a")
-        left = time.monotonic() - begun
-
-        assert await diary.write("two") == 2
+        async with asyncio.timeout(patience()):
+            await nodes.stop("a")
+            assert await diary.write("two") == 2
         assert nodes.runner("d") == "b"
-        assert left < 5.0  # far below the lease of a node that dies; how far, a benchmark shows
 
 
 async def test_calls_of_a_client_that_end_while_their_tree_begins_to_move_are_answered(

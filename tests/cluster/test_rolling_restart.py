@@ -34,7 +34,7 @@ SOCKETS = 2
 CALLERS = 6
 LISTS = 12
 PACE = 0.05
-MOST = 5.0
+MOST = patience(5.0)
 """Seconds from SIGTERM to the last release, whatever else the machine has to do: a lease that nobody hands over lasts
 for 12. How long it took is printed."""
 

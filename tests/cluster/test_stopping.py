@@ -22,7 +22,7 @@ from sapwood.client import connect
 APP = f"{Path(__file__).with_name('lost_app.py')}:app"
 GRACE = 10.0
 """What `sapwood serve` gives if nobody says otherwise."""
-BUSY = 5.0
+BUSY = patience(3)
 """Seconds that a machine may be late that does much else; a quiet one needs one or two."""
 
 

@@ -20,8 +20,8 @@ PATIENCE = patience(600)
 OUTGOING_MIB = 4
 GRACE = 10.0
 
-# The machine may be busy with something else: these tell a server that hangs from one that does not.
-CALM_MS, HUNG_MS, RETURNING_MS = 250, 500, 2000
+# These tell a server that hangs from one that does not, on a machine that is as busy as this one.
+CALM_MS, HUNG_MS, RETURNING_MS = patience(250), patience(500), patience(2000)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def test_a_client_that_never_reads_takes_no_more_memory_than_it_may(seen: dict[s
 
 
 def test_a_client_that_never_reads_loses_its_connection(seen: dict[str, Any]) -> None:
-    assert 0 < seen["hung_closed_s"] < 30
+    assert 0 < seen["hung_closed_s"] < patience(30)
 
 
 def test_many_can_come_back_at_once(seen: dict[str, Any]) -> None:
     _, p99 = seen["returning_ms"]
 
-    assert seen["returning_s"] < 10
+    assert seen["returning_s"] < patience(10)
     assert p99 < RETURNING_MS
 
 
@@ -79,10 +79,10 @@ def test_nobody_loses_a_socket_to_what_others_do(seen: dict[str, Any]) -> None:
 
 def test_at_sigterm_every_client_is_told_to_come_back(seen: dict[str, Any]) -> None:
     assert list(seen["codes"]) == ["1012"]
-    assert seen["exit_s"] < GRACE
+    assert seen["exit_s"] < GRACE + patience(2)
     assert seen["exit_code"] == -signal.SIGTERM
 
 
 def test_after_a_restart_everybody_and_every_acknowledged_write_is_there(seen: dict[str, Any]) -> None:
-    assert seen["back_s"] < 60
+    assert seen["back_s"] < patience(60)
     assert seen["missing"] == 0 < seen["acknowledged"]

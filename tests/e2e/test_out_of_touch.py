@@ -100,16 +100,25 @@ async def test_what_is_unavailable_for_an_agent_is_so_for_its_client(tmp_path: P
 async def test_clients_that_have_to_come_again_are_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked = asyncio.Semaphore(0)
+
     async def refused(*_: object, **__: object) -> None:
+        asked.release()
         raise Unavailable("Nobody runs it.")
+
+    async def come(url: str) -> None:
+        async with connect(url, Teller, "ann", timeout=None, delay=lambda _: 0.0):
+            pass
 
     app = App(agents=[Teller], settings=Settings(data=str(tmp_path)))
     async with serving(app) as url:
         monkeypatch.setattr(app.node, "reach", refused)
-        for _ in range(5):
-            with pytest.raises(Unavailable):
-                async with connect(url, Teller, "ann", timeout=0.1, delay=lambda _: 1.0):
-                    pass
+        client = asyncio.create_task(come(url))
+        async with asyncio.timeout(patience()):
+            for _ in range(5):
+                await asked.acquire()
+        client.cancel()
+        await asyncio.wait([client])
         told = [record for record in caplog.records if "has to come again" in record.getMessage()]
 
     assert len(told) == 1

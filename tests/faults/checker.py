@@ -15,7 +15,8 @@ from sapwood.address import Address
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import tree_folder
 
-PATIENCE = 20.0
+PATIENCE = 120.0
+"""Seconds after which a recovery hangs: so many that no busy machine is that slow."""
 
 
 class Complaints(logging.Handler):

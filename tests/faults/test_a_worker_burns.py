@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 from tests.e2e.command import PATIENCE, Server, said_by, serving, serving_by_two
+from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
@@ -64,7 +65,7 @@ class Oven(Agent[int]):
 app = App(agents=[Oven], settings=Settings(slow_slice=0.2, stuck_slice=0.5, fatal_slice=1.0))
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
-SOON = 2.0
+SOON = patience(2.0)
 """Seconds in which an agent of another worker answers, on a machine of which one core burns."""
 
 

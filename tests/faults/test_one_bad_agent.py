@@ -161,25 +161,23 @@ async def test_a_test_fails_whose_agent_holds_up_the_loop() -> None:
     [("add_up", "add_up_in_process"), ("nap", "nap_in_thread"), ("count", "count_long")],
 )
 async def test_what_is_moved_off_the_loop_does_not_hold_up_the_neighbours(blocking: str, free: str) -> None:
-    async with running(App(agents=[Bad, Good]), slow_slices="allow", sql_timeout=10.0) as world:
+    app = App(agents=[Bad, Good])
+    async with running(app, slow_slices="allow", slow_slice=0.1, sql_timeout=patience(10)) as world:
         bad = await world.get_agent(Bad, "one")
         await bad.pid_in_process()  # the worker is there
         acts: dict[str, Callable[[], Awaitable[object]]] = {
             "nap": lambda: bad.nap(0.7),
             **{name: getattr(bad, name) for name in (blocking, free) if name != "nap"},
         }
-        worst: dict[str, float] = {}
-        typical: dict[str, float] = {}
+        held_up: dict[str, list[str]] = {}
         for name in (blocking, free):
+            world.slow.clear()
             async with neighbours(world) as taken:
                 await acts[name]()
-            worst[name], typical[name] = max(taken) * 1000, p99(taken)
+            held_up[name] = [one.method for one in world.slow]
+            print(f"neighbours during {name}: p99 {p99(taken):.1f} ms, worst {max(taken) * 1000:.1f} ms")
 
-        for name in (blocking, free):
-            print(f"neighbours during {name}: p99 {typical[name]:.1f} ms, worst {worst[name]:.1f} ms")
-        assert worst[blocking] > 100
-        assert typical[free] < 100
-        assert worst[free] < worst[blocking] / 2
+        assert held_up == {blocking: [blocking], free: []}
 
 
 def processes_below() -> set[int]:
@@ -380,4 +378,4 @@ async def test_a_flood_of_calls_to_one_agent_leaves_room_for_others() -> None:
 
         print(f"neighbours during a flood of 10,000 calls, 50 at once: p99 {p99(taken):.1f} ms")
         assert await flooded.ping() == 10_001
-        assert p99(taken) < 250
+        assert p99(taken) < patience(250)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
+from tests.machine import patience
 
 from sapwood import Agent, App, Fiber
 from sapwood.testing import running
@@ -23,11 +24,11 @@ from sapwood.testing import running
 pytestmark = pytest.mark.alone
 
 TREES = 200
-BOUND = 15.0
+BOUND = patience(15.0)
 """Seconds after a restart by which every healthy fiber is done; 2.4 s were seen on two shared cores."""
 LONGEST_STALL = 1.0
 """Seconds of work of the loop's own thread during which nobody else has a turn."""
-STOPS_WITHIN = 12.0
+STOPS_WITHIN = 5.0 + patience(7.0)
 """Seconds a stop may take: cancelled work is given five to unwind, all of it at the same time."""
 
 
@@ -147,7 +148,7 @@ async def test_all_healthy_fibers_are_done_in_bounded_time_whatever_is_poisoned_
         await world.app.__aexit__()
         took = time.perf_counter() - begin
         print(f"stopped in {took:.2f} s")
-        assert took < STOPS_WITHIN / 2
+        assert took < STOPS_WITHIN
         await world.start()
 
 

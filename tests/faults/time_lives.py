@@ -35,6 +35,7 @@ from tests.faults.lives import (
 from tests.faults.time_checker import read_folder
 from tests.faults.time_model import Model
 from tests.faults.time_workload import TREES, WORLD, Trunk, WallClock, everybody, work
+from tests.machine import patience
 
 from sapwood import App, Settings
 from sapwood.address import Address
@@ -43,7 +44,7 @@ from sapwood.runtimes.local import LocalRuntime
 
 BEGINNING = 1_800_000_000.0
 HOUR, DAY = 3600.0, 86400.0
-PATIENCE = 8.0
+PATIENCE = patience(8.0)
 """Seconds in which everything that is owed has to happen."""
 CALM_RATE = 30.0
 """How fast the clock goes in the last life: the waits of fibers that were interrupted again and again are long."""

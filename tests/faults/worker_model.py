@@ -11,10 +11,11 @@ from typing import Any
 from tests.faults.worker_clients import Record
 from tests.faults.worker_server import SILENCE
 from tests.faults.worker_workload import STEPS, answer_to
+from tests.machine import patience
 
-SOON = 5.0
+SOON = patience(5.0)
 """Seconds in which whoever needs only workers that live is answered, on a machine whose cores are all busy."""
-BACK = 15.0
+BACK = patience(15.0)
 """Seconds in which a worker that was killed answers again."""
 AFTERWARDS = 0.5
 """Seconds after which what a death did to others is over."""

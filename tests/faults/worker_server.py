@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.faults import worker_mutants
+from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.cli import serving
@@ -35,7 +36,7 @@ FATAL = 20.0
 """The app's `fatal_slice`."""
 SILENCE = 3.0
 """Seconds without a word after which a worker is killed here."""
-PATIENCE = 30.0
+PATIENCE = patience(30.0)
 RUNNING = re.compile(r"running at http://")
 EXPECTED = re.compile(
     r"was killed by SIGKILL; it is started again|does not answer and is killed|the supervisor is gone"

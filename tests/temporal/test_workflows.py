@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -371,9 +370,8 @@ async def test_a_stop_does_not_wait_for_temporal(temporal: Temporal, tmp_path: P
     async with driven(temporal, tmp_path, FlowChief) as one:
         client = await dig(one)
 
-        since = time.monotonic()
-        await cancel(client, "r1")
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        async with asyncio.timeout(patience(5)):
+            await cancel(client, "r1")
+            assert (await done(client, "r1"))["outcome"] == "aborted"
 
-        assert time.monotonic() - since < 5
         assert set((await one.closed(4)).values()) == {"COMPLETED"}

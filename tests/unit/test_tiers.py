@@ -51,6 +51,13 @@ def test_a_part_that_fails_is_shown_whole_and_fails_its_tier(
     assert "after" in output
 
 
+def test_timings_are_asked_for_in_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAPWOOD_TIMINGS", "/some where/timings.jsonl")
+
+    # As two words, pytest takes the file for a test, and its folder for the project, as soon as it exists.
+    assert " '--timings=/some where/timings.jsonl' " in gate.tests("lives", "tests/faults", 60).command
+
+
 def test_nothing_runs_after_a_cheap_part_that_failed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
