@@ -236,10 +236,18 @@ async def test_a_second_process_of_the_same_name_is_refused_while_the_first_live
 
 
 @pytest.mark.nightly
-async def test_a_node_that_was_killed_comes_again_at_once(nats: Nats, cluster: str) -> None:
+async def test_a_killed_node_joins_again_before_its_lease_is_over(nats: Nats, cluster: str) -> None:
     async with processes(nats, cluster, "a", lease=LONG_LEASE) as (a,):
         a.kill()
-        async with nodes(nats, cluster, "a", lease=LONG_LEASE) as (again,):
+        async with asyncio.timeout(patience()), nodes(nats, cluster, "a", lease=LONG_LEASE) as (again,):
+            assert again.ownership.may_answer()
+
+
+@pytest.mark.nightly
+async def test_a_killed_node_that_joins_again_gets_its_shards_when_its_lease_is_over(nats: Nats, cluster: str) -> None:
+    async with processes(nats, cluster, "a") as (a,):
+        a.kill()
+        async with nodes(nats, cluster, "a") as (again,):
             await eventually(lambda: again.here == SHARDS)
 
 

@@ -161,8 +161,7 @@ async def test_a_test_fails_whose_agent_holds_up_the_loop() -> None:
     [("add_up", "add_up_in_process"), ("nap", "nap_in_thread"), ("count", "count_long")],
 )
 async def test_what_is_moved_off_the_loop_does_not_hold_up_the_neighbours(blocking: str, free: str) -> None:
-    app = App(agents=[Bad, Good])
-    async with running(app, slow_slices="allow", slow_slice=0.1, sql_timeout=patience(10)) as world:
+    async with running(App(agents=[Bad, Good]), slow_slice=0.1, sql_timeout=patience(10)) as world:
         bad = await world.get_agent(Bad, "one")
         await bad.pid_in_process()  # the worker is there
         acts: dict[str, Callable[[], Awaitable[object]]] = {
@@ -171,10 +170,10 @@ async def test_what_is_moved_off_the_loop_does_not_hold_up_the_neighbours(blocki
         }
         held_up: dict[str, list[str]] = {}
         for name in (blocking, free):
-            world.slow.clear()
             async with neighbours(world) as taken:
                 await acts[name]()
             held_up[name] = [one.method for one in world.slow]
+            world.slow.clear()
             print(f"neighbours during {name}: p99 {p99(taken):.1f} ms, worst {max(taken) * 1000:.1f} ms")
 
         assert held_up == {blocking: [blocking], free: []}
