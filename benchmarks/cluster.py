@@ -157,7 +157,7 @@ class ClusterRuntime(LocalRuntime):
             asyncio.get_running_loop(),
             SystemClock(),
             epoch_of=self._cell.epochs.get,
-            may_answer=lambda: True,
+            holds_lease=lambda: True,
             fenced=troubled,
             version="1",
         )

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from sapwood import App, Approval, ChatAgent, Settings, agent_tool, tool
+from sapwood import App, ChatAgent, Question, Settings, agent_tool, tool
 
 
 def uses(name: str, arguments: str = '{"message": "A printer."}') -> FunctionModel:
@@ -73,7 +73,7 @@ async def main(data: str) -> None:
             print((await turn).text)
 
 
-async def asked(office: Office) -> Approval:
+async def asked(office: Office) -> Question:
     """Return the first thing that somebody is asked, once there is one."""
     while True:
         for wish in await office.pending_approvals():

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sapwood import ChatAgent, Connection, tool
+from sapwood import ANY_CLIENT, ChatAgent, Connection, tool
 
 from offline import OfflineModel
 
@@ -51,7 +51,7 @@ class Assistant(ChatAgent):
         rows = self.sql("SELECT what FROM reminders ORDER BY due")
         return [str(row["what"]) for row in rows]
 
-    @tool(requires_approval=True)
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def forget(self, what: str) -> int:
         """Delete the reminders with this text in them, or all of them with ''."""
         fits = "DELETE FROM reminders WHERE instr(lower(what), lower(?)) RETURNING id"

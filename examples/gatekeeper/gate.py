@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic_ai import RunContext
 from sapwood import (
-    Approval,
     ChatAgent,
     Connection,
+    Question,
     Refused,
     Step,
     agent_tool,
@@ -50,7 +50,7 @@ class Proposer(ChatAgent):
         gate = await self.root_agent(Gatekeeper)
         return [asdict(one) for one in await gate.find(words)]
 
-    @tool(requires_approval=True, idempotent=True)
+    @tool(requires_approval=True, approvers="reviewer", idempotent=True)
     async def propose(
         self,
         context: RunContext[Any],
@@ -178,7 +178,7 @@ class Gatekeeper(Proposer):
         edited = ", with other values" if decision.verdict == "edited" else ""
         return f"Approved{edited}. Done: {decision.what}."
 
-    async def _waiting(self) -> AsyncIterator[tuple[Waiting, Approval]]:
+    async def _waiting(self) -> AsyncIterator[tuple[Waiting, Question]]:
         records = await self._records()
         for wish, change in await self._proposals():
             outcome = await records.foresee(change)
@@ -195,7 +195,7 @@ class Gatekeeper(Proposer):
                 wish,
             )
 
-    async def _sealed(self, seal: str) -> tuple[Waiting, Approval]:
+    async def _sealed(self, seal: str) -> tuple[Waiting, Question]:
         """Return the proposal that somebody was shown, if it is still the same."""
         async for found, wish in self._waiting():
             if found.seal == seal:
@@ -205,7 +205,7 @@ class Gatekeeper(Proposer):
     async def _decide(
         self,
         found: Waiting,
-        wish: Approval,
+        wish: Question,
         *,
         values: dict[Field, str] | None = None,
         reason: str = "",
@@ -249,7 +249,7 @@ class Gatekeeper(Proposer):
         """Return what pages see."""
         return self.state
 
-    async def _proposals(self) -> list[tuple[Approval, Change]]:
+    async def _proposals(self) -> list[tuple[Question, Change]]:
         """Return what the models of this agent and of all below it wait for."""
         asked = await self.pending_approvals()
         return [(one, change_of(one)) for one in asked if one.tool == "propose"]
@@ -269,15 +269,15 @@ class Gatekeeper(Proposer):
         return True  # pages see the state, and change nothing but by the gate
 
 
-def change_of(wish: Approval) -> Change:
+def change_of(wish: Question) -> Change:
     """Return what a model wants; its arguments have been checked when it asked."""
     given = {name: value for name, value in wish.arguments.items() if value is not None}
     return CHANGE.validate_python(given)
 
 
 def proposal(
-    path: tuple[Step, ...], call: Approval | RunContext[Any], change: Change
+    path: tuple[Step, ...], call: Question | RunContext[Any], change: Change
 ) -> str:
     """Return the name of a proposal: who made it, in which call, and all it says."""
-    id = call.id if isinstance(call, Approval) else call.tool_call_id
+    id = call.id if isinstance(call, Question) else call.tool_call_id
     return fingerprint([list(step) for step in path], id, asdict(change))

@@ -224,7 +224,7 @@ async def test_an_approval_that_did_not_come_by_the_gate_changes_nothing(
     for answer in ({"approved": True}, {"approved": True, "arguments": other}):
         turn = await me.send("Move Ada to Paris")
         (asked,) = (await ask(port, f"{ROOT}/questions"))[1]["questions"]
-        given = {"id": asked["id"], "path": []} | answer
+        given = {"id": asked["id"], "path": [], "digest": asked["digest"]} | answer
         assert (await ask(port, f"{ROOT}/questions", given))[0] == 200
         text = (await me.turn(turn.id)).text
         assert "Nobody has decided this at the gate. Nothing was changed." in text
@@ -254,7 +254,7 @@ async def test_a_deep_child_cannot_be_told_by_others_that_it_was_approved(
 
     for one in (await ask(port, f"{ROOT}/questions"))[1]["questions"]:
         below = "".join(f"/sub/{step['type']}/{step['name']}" for step in one["path"])
-        answer = {"id": one["id"], "approved": True}
+        answer = {"id": one["id"], "approved": True, "digest": one["digest"]}
         assert (await ask(port, f"{ROOT}{below.lower()}/questions", answer))[0] == 200
 
     assert "Nothing was changed." in (await asked).text

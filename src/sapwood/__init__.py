@@ -33,9 +33,9 @@ from sapwood.kernel.context import deadline
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.remote import RemoteSubAgent
-from sapwood.runs.contract import Approval
 from sapwood.runs.events import Event
 from sapwood.runs.fanning import Branch
+from sapwood.runs.question import ANY_CLIENT, Question
 from sapwood.runs.registry import Run
 from sapwood.runs.retention import Retention
 from sapwood.runs.runner import Detached
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from sapwood.chat.turns import Turn
 
 __all__ = [
+    "ANY_CLIENT",
     "Aborted",
     "Address",
     "After",
     "Agent",
     "ApiKeys",
     "App",
-    "Approval",
     "At",
     "Branch",
     "Callback",
@@ -78,6 +78,7 @@ __all__ = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "Question",
     "QueuedCall",
     "Refused",
     "RemoteSubAgent",

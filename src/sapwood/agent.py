@@ -42,13 +42,14 @@ from sapwood.kernel.misspelt import misspelt
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Approval, Progress, Worker
+from sapwood.runs.contract import Progress, Worker
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
 from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.question import Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import RUNS, Run, shown
 from sapwood.runs.retention import KEEP_ALL, Retention
@@ -79,8 +80,8 @@ When = After | At | Every | Cron
 HOOKS = frozenset(
     {"on_start", "upgrade_state", "validate_state", "on_state_changed"}
     | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
-    | {"on_before_request", "on_before_connect", "on_before_sub_agent"}
-    | {"connection_tags", "is_readonly", "wants_protocol"}
+    | {"on_before_request", "on_before_connect", "on_before_sub_agent", "on_before_watch", "may_answer"}
+    | {"connection_tags", "is_readonly", "is_watch_only", "wants_protocol"}
     | {"on_fiber_recovered"}
     | {"on_run", "on_run_start", "on_run_finish"}
 )
@@ -157,6 +158,15 @@ class Agent(Generic[S]):
     def _elsewhere(cls, caller: Address, run: str) -> str | None:
         """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
         return None
+
+    @classmethod
+    def _approvers_of(cls, tool: str) -> Approvers | None:
+        """Return who may approve calls of a tool of this class. `None` means that it does not say."""
+        return None
+
+    @classmethod
+    def _check_approvers(cls, checked: set[type]) -> None:
+        """Raise `UsageError` if a tool requires approval and does not say who may give it."""
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, a turn or a fiber of its own, is still to go on."""
@@ -253,12 +263,35 @@ class Agent(Generic[S]):
         `sub_agent` does not come by here. Override it.
         """
 
+    async def on_before_watch(self, request: Request) -> Request | Response | None:
+        """Called before a client uses `…/events`, `…/questions`, `…/runs` or `…/get-messages`.
+
+        It follows `on_before_request`. Let the client through (None), or refuse it with a response.
+        Below this agent, those URLs show only agents to which the client could go itself. Override it.
+        """
+
+    async def may_answer(self, user: Any, question: Question) -> bool | str:
+        """Return whether a client may answer a question of this agent, or of one below it.
+
+        Called after the gates and after what the tool says with `approvers`. `user` is what `authenticate` returned.
+        `question.path` leads from this agent to the one that asks. Return `False` or a reason to refuse: the question
+        stays open. Clients see the questions that they may answer. Override it.
+        """
+        return True
+
     def connection_tags(self, connection: Connection) -> Sequence[str]:
         """Return the tags a new connection can be found by, with `connections(tag=…)`. Override it."""
         return ()
 
     def is_readonly(self, connection: Connection) -> bool:
         """Return whether a new connection may only read the state. Override it."""
+        return False
+
+    def is_watch_only(self, connection: Connection) -> bool:
+        """Return whether a new connection may neither begin turns, nor answer questions, nor call methods.
+
+        It may not write the state either. `on_message` is still called. Override it.
+        """
         return False
 
     def wants_protocol(self, connection: Connection) -> bool:
@@ -646,19 +679,20 @@ class Agent(Generic[S]):
             async for event in events:
                 yield event
 
-    async def pending_approvals(self) -> list[Approval]:
+    async def pending_approvals(self) -> list[Question]:
         """Return the tool calls of this agent, and of all below it, that wait for a person. Nobody is woken."""
         return await self._actor.of(Questions).approvals()
 
     async def answer_approval(
-        self, asked: Approval, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
+        self, asked: Question, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
     ) -> bool:
         """Answer one of the `pending_approvals` of this agent; the first answer counts. Return whether it did.
 
         An approved call is made, perhaps with other `arguments`. Of one that is not, the model is told the `reason`.
         """
         answer = approval(arguments, reason, approved=approved)
-        return await self._actor.of(Questions).answer(asked.path, asked.id, answer)
+        author = author_of_code(self._actor.host.authentication)
+        return await self._actor.of(Questions).answer(asked.path, asked.id, answer, author, asked.digest or None)
 
     async def tell_state(self) -> None:
         """Tell the parent the state; the framework's own."""

@@ -141,6 +141,10 @@ class App:
         if self._node is not None:
             raise UsageError("The app is running already.")
         self._check_pages()
+        if self.authenticate is not None:
+            checked: set[type] = set()
+            for cls in self.agents:
+                cls._check_approvers(checked)  # pyright: ignore[reportPrivateUsage]
         stack = AsyncExitStack()
         async with stack:
             deps = self.deps
@@ -151,6 +155,7 @@ class App:
                 deps = await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", opened))
             tracing.begin()
             node = await self._runtime.start(deps)
+            node.authentication = _name_of(self.authenticate)
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
@@ -316,6 +321,11 @@ def _runtime(settings: Settings) -> Runtime:
     from sapwood.runtimes.cluster.runtime import ClusterRuntime
 
     return ClusterRuntime(settings)
+
+
+def _name_of(authenticate: Callable[..., Any] | None) -> str | None:
+    """Return the name under which decisions keep how a user was authenticated."""
+    return None if authenticate is None else getattr(authenticate, "__qualname__", type(authenticate).__name__)
 
 
 def _root(cls: type[Agent[Any]] | None, name: str) -> Address | None:

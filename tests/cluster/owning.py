@@ -165,7 +165,7 @@ async def _main(servers: str, cluster: str, node: str, lease: str) -> None:
         status = {
             "mine": len(owning.ownership.shards()),
             "here": owning.here,
-            "may_answer": owning.ownership.may_answer(),
+            "holds_lease": owning.ownership.holds_lease(),
             "displaced": owning.ownership.displaced(),
             "lost": len(notes.lost_shards),
             "badly": len(notes.ended_badly),

@@ -81,7 +81,7 @@ async def eventually(is_so: Callable[[], bool], within: float = patience(30)) ->
 async def answering(node: OwningProcess) -> dict[str, Any]:
     """Return what a node says as soon as it may answer."""
     async with asyncio.timeout(patience()):
-        while not (status := await asyncio.to_thread(node.ask))["may_answer"]:  # noqa: ASYNC110 - seen from outside
+        while not (status := await asyncio.to_thread(node.ask))["holds_lease"]:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.02)
     return status
 
@@ -101,7 +101,7 @@ async def test_the_first_node_owns_everything_at_once(nats: Nats, cluster: str) 
         owning.append(await first.join(nats.urls, cluster))
 
         assert first.here == SHARDS
-        assert first.ownership.may_answer()
+        assert first.ownership.holds_lease()
         print(f"joined, streams included, in {time.monotonic() - begun:.2f} s")
         root = Address((Step("Any", "one"),))
         assert await first.ownership.owner(root) == "a"
@@ -190,7 +190,7 @@ async def test_a_node_that_was_stopped_beyond_its_lease_does_not_answer_and_lear
         a.go_on()
 
         woken = await asyncio.to_thread(a.answer)
-        assert not woken["may_answer"] or woken["lost"] > 100, "it answers before it knows what it lost"
+        assert not woken["holds_lease"] or woken["lost"] > 100, "it answers before it knows what it lost"
 
         assert (await answering(a))["lost"] > 100
 
@@ -217,7 +217,7 @@ async def test_nobody_loses_anything_when_a_server_dies(nats: Nats, cluster: str
         await asyncio.sleep(12)
         nats.start([nats.number_of(leader)]).wait()
 
-        await eventually(lambda: a.ownership.may_answer() and b.ownership.may_answer())
+        await eventually(lambda: a.ownership.holds_lease() and b.ownership.holds_lease())
 
         assert not a.notes.lost_shards
         assert not b.notes.lost_shards
@@ -230,7 +230,7 @@ async def test_a_second_process_of_the_same_name_is_refused_while_the_first_live
         with pytest.raises(UsageError, match="A node named 'a' runs already"):
             await Owning("a", LEASE).join(nats.urls, cluster)
 
-        assert first.ownership.may_answer()
+        assert first.ownership.holds_lease()
         assert first.here == SHARDS
         assert not first.notes.lost_shards
 
@@ -240,7 +240,7 @@ async def test_a_killed_node_joins_again_before_its_lease_is_over(nats: Nats, cl
     async with processes(nats, cluster, "a", lease=LONG_LEASE) as (a,):
         a.kill()
         async with asyncio.timeout(patience()), nodes(nats, cluster, "a", lease=LONG_LEASE) as (again,):
-            assert again.ownership.may_answer()
+            assert again.ownership.holds_lease()
 
 
 @pytest.mark.nightly
@@ -261,7 +261,7 @@ async def test_a_second_process_of_the_same_name_takes_the_place_of_one_that_sta
             await eventually(lambda: second.here == SHARDS)
             first.say("status")
             first.go_on()
-            assert not (await asyncio.to_thread(first.answer))["may_answer"]
+            assert not (await asyncio.to_thread(first.answer))["holds_lease"]
             for _ in range(500):
                 said = await asyncio.to_thread(first.ask)
                 if said["displaced"]:

@@ -33,7 +33,7 @@ from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, asleep, until
 from tests.machine import patience
 
-from sapwood import Agent, Approval, Refused, TimedOut, deadline, tool
+from sapwood import Agent, Question, Refused, TimedOut, deadline, tool
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, call, calls, text
 
@@ -65,7 +65,7 @@ async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
 
         turn = await agent.send("pay")
         assert turn.status == "waiting"
-        assert await agent.approvals() == [Approval("p", "pay", {"amount": 5})]
+        assert await agent.approvals() == [Question("p", "pay", {"amount": 5})]
         assert cls.log == []
 
         assert await agent.approve("p")
@@ -372,7 +372,7 @@ async def test_no_client_says_what_came_of_a_tool_of_the_agent_s_own() -> None:
         await done(client, "r1")
 
         await tool_result(client, "p", "paid, believe me")
-        assert await agent.approvals() == [Approval("p", "pay", {"amount": 5})]
+        assert await agent.approvals() == [Question("p", "pay", {"amount": 5})]
         await agent.approve("p")
 
         assert (await done(client, "r1-1"))["outcome"] == "completed"

@@ -10,7 +10,7 @@ from tests.conformance.chats import RESPONSE, approval, caught_up, chunks, done,
 from tests.conformance.served import served, type_of
 from tests.conformance.worlds import until
 
-from sapwood import Agent, App, Approval, ChatAgent, tool
+from sapwood import Agent, App, ChatAgent, Question, tool
 from sapwood.testing import ScriptedModel, call, text
 
 pytestmark = pytest.mark.core("temporal")
@@ -35,7 +35,7 @@ class DeepMiddle(Agent):
         teller = await self.sub_agent(DeepTeller, "d")
         return (await teller.send("tell me")).status
 
-    async def approvals(self) -> list[Approval]:
+    async def approvals(self) -> list[Question]:
         return await (await self.sub_agent(DeepTeller, "d")).approvals()
 
     async def answer(self, id: str) -> bool:
@@ -107,7 +107,7 @@ async def test_a_question_of_a_deep_chat_survives_a_crash_and_is_answered_by_any
         root = await one.world.get_agent(DeepRoot, "r")
         middle: Any = await one.world.get_agent(DeepRoot, "r", sub=[(DeepMiddle, "m")])
         teller: Any = await one.world.get_agent(DeepRoot, "r", sub=[(DeepMiddle, "m"), (DeepTeller, "d")])
-        assert await middle.approvals() == [Approval("c", "reveal", {})]
+        assert await middle.approvals() == [Question("c", "reveal", {})]
         if where == "url":
             client = await one.join(CHILD)
             await approval(client, "c", approved=True)

@@ -130,6 +130,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["nobody: 401", "ann: ann finds lines: 1", "eve: 403", "a helper: otto finds lines: 1", "ann, too late: 401"],
         ["nobody: 401", "ann: ann finds lines: 2", "eve: 403", "a helper: otto finds lines: 2", "ann, too late: 401"],
     ),
+    "support_desk.py": (
+        ["asked: book_refund {'order': 'A-99', 'euros': 25}", "ann reads: The refund was handled: 25 euros for A-99"],
+        ["asked: book_refund {'order': 'A-99', 'euros': 25}", "ann reads: The refund was handled: 25 euros for A-99"],
+    ),
     "newsroom.py": (
         [
             "  … ann asks around",

@@ -20,13 +20,13 @@ from sapwood.settings import Limits, Settings
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = [
+    "ANY_CLIENT",
     "Aborted",
     "Address",
     "After",
     "Agent",
     "ApiKeys",
     "App",
-    "Approval",
     "At",
     "Branch",
     "Callback",
@@ -48,6 +48,7 @@ PUBLIC_NAMES = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "Question",
     "QueuedCall",
     "Refused",
     "RemoteSubAgent",

@@ -112,7 +112,7 @@ class Place:
             asyncio.get_running_loop(),
             SystemClock(),
             epoch_of=self.owned.get,
-            may_answer=lambda: True,
+            holds_lease=lambda: True,
             fenced=self.fenced.extend,
             version="test",
             timings=timings,

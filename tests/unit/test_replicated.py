@@ -64,13 +64,13 @@ class Node:
         self.epochs: dict[int, Epoch] = {}
         self.lost: list[int] = []
         self.refused: list[Address] = []
-        self.may_answer = True
+        self.holds_lease = True
         self.gate = ReplicatedGate(
             self.stored,
             self.loop,
             SystemClock(),
             epoch_of=self.epochs.get,
-            may_answer=lambda: self.may_answer,
+            holds_lease=lambda: self.holds_lease,
             fenced=self.lost.extend,
             version="1",
             refused=lambda roots, error: self.refused.extend(roots),
@@ -294,7 +294,7 @@ async def test_a_file_that_is_not_from_the_log_is_not_built_upon(node: Node, tmp
 async def test_without_a_lease_nothing_leaves_not_even_what_was_read(node: Node) -> None:
     database = node.commit(ONE)
     await node.kept(ONE)
-    node.may_answer = False
+    node.holds_lease = False
 
     with pytest.raises(Unavailable, match="lost touch"):
         node.gate.wait(database)

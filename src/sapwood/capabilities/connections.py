@@ -20,13 +20,13 @@ from sapwood import tracing
 from sapwood.address import kebab
 from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
 from sapwood.capabilities.state import State
-from sapwood.errors import InvalidArguments, SapwoodError, Unavailable, UsageError
+from sapwood.errors import InvalidArguments, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import THE_END, Actor
 from sapwood.kernel.context import Call
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.sockets import WATCH_ONLY, Socket
 from sapwood.wire import frames
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,15 @@ class Connection:
     @readonly.setter
     def readonly(self, value: bool) -> None:
         self._socket.is_readonly = value
+
+    @property
+    def watch_only(self) -> bool:
+        """Whether it may neither begin turns, nor answer questions, nor call methods."""
+        return self._socket.is_watch_only
+
+    @watch_only.setter
+    def watch_only(self, value: bool) -> None:
+        self._socket.is_watch_only = value
 
     @property
     def is_open(self) -> bool:
@@ -216,6 +225,7 @@ class Connections:
             return
         actor, agent, connection = self._actor, self._actor.agent, self.of(socket)
         socket.is_readonly = bool(agent.is_readonly(connection))
+        socket.is_watch_only = bool(agent.is_watch_only(connection))
         socket.is_protocol = bool(agent.wants_protocol(connection))
         socket.tags = tuple(agent.connection_tags(connection))
         if socket.is_protocol:
@@ -259,7 +269,7 @@ class Connections:
 
     async def _change_state(self, connection: Connection, value: bytes, id: str | None) -> None:
         socket = connection._socket  # pyright: ignore[reportPrivateUsage]
-        if socket.is_readonly:
+        if socket.is_readonly or socket.is_watch_only:
             self._refuse_state(socket, id, frames.READONLY)
             return
         try:
@@ -280,6 +290,8 @@ class Connections:
         actor = self._actor
         found = exposed(actor.kind).get(frame.method)
         try:
+            if socket.is_watch_only:
+                raise Refused(WATCH_ONLY)
             if found is None:
                 raise InvalidArguments(f"Method {frame.method} {_why_not(actor, frame.method)}")
             arguments = [actor.agent, *found.arguments(frame.args)]

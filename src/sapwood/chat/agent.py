@@ -20,12 +20,13 @@ from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
+from sapwood.chat.tools import approvers_of, check_approvers
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Turn
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Approval
 from sapwood.runs.from_outside import RunsFromOutside
+from sapwood.runs.question import Answer, Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run
 from sapwood.runs.streaming import Watchers
@@ -108,6 +109,19 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         given: Any = cls.tools  # perhaps a property, which only an agent can answer
         tools = cast("Sequence[Any]", given if isinstance(given, Sequence) else ())
         return [one.cls for one in tools if isinstance(one, AgentTool | PersistentAgent)]
+
+    @classmethod
+    def _approvers_of(cls, tool: str) -> Approvers | None:
+        return approvers_of(cls, tool)
+
+    @classmethod
+    def _check_approvers(cls, checked: set[type]) -> None:
+        if cls in checked:
+            return
+        checked.add(cls)
+        check_approvers(cls)
+        for one in cls._brings():
+            cast("type[Agent[Any]]", one)._check_approvers(checked)
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""
@@ -210,17 +224,21 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Return the conversation as the model sees it."""
         return self._actor.of(Record).transcript.history()
 
-    async def approvals(self) -> list[Approval]:
+    async def approvals(self) -> list[Question]:
         """Return the tool calls of this conversation that wait for a person; `pending_approvals` knows those below."""
         return self._actor.of(Answers).approvals()
 
     async def approve(self, id: str, arguments: dict[str, Any] | None = None) -> bool:
         """Let a tool call be made, perhaps with other arguments; return whether it waited for that."""
-        return await self._actor.of(Questions).take(id, approval(arguments, None, approved=True))
+        return await self._take(id, approval(arguments, None, approved=True))
 
     async def deny(self, id: str, reason: str | None = None) -> bool:
         """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
-        return await self._actor.of(Questions).take(id, approval(None, reason, approved=False))
+        return await self._take(id, approval(None, reason, approved=False))
+
+    async def _take(self, id: str, answer: Answer) -> bool:
+        author = author_of_code(self._actor.host.authentication)
+        return await self._actor.of(Questions).take(id, answer, author)
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         if method == "drive_turn":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,11 +14,12 @@ from sapwood.chat.record import Record
 from sapwood.chat.said import check
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.transcript import UIMessage
-from sapwood.chat.turns import Row
+from sapwood.chat.turns import CLIENT_SOON, Row, ToolCall
 from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
-from sapwood.runs.contract import Approval, Question
+from sapwood.runs.decisions import Decisions
+from sapwood.runs.question import Answer, Author, Question
 from sapwood.runs.questions import Questions
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
@@ -40,21 +41,17 @@ class Answers:
         """Return the tool calls that wait for somebody."""
         waiting = self._turns.waiting()
         calls = self._turns.calls(waiting.number) if waiting is not None else []
-        return [
-            Question(call.id, call.asked, call.name, msgspec.json.decode(call.input))
-            for call in calls
-            if call.is_open and (call.asked == "approval" or call.asked == "client")
-        ]
+        return [_question(call) for call in calls if call.is_open and call.asked in ("approval", "client")]
 
-    def approvals(self) -> list[Approval]:
+    def approvals(self) -> list[Question]:
         """Return the tool calls that wait for a person."""
-        return [Approval(one.id, one.tool, one.input) for one in self.questions() if one.kind == "approval"]
+        return [one for one in self.questions() if one.kind == "approval"]
 
     def answer(
         self,
         id: str,
-        kind: str,
-        value: Any = None,
+        answer: Answer,
+        author: Author,
         *,
         go_on: bool = True,
         owner: Socket | None = None,
@@ -62,7 +59,7 @@ class Answers:
     ) -> bool:
         """Take the answer to a tool call that waits; the first counts. The turn goes on once all have theirs."""
         self._actor.check_use()
-        call = self._turns.call(id)
+        call, kind, value = self._turns.call(id), answer.kind, answer.value
         if call is None or not call.is_open:
             return False
         # Nobody but the agent says what came of a tool of its own.
@@ -78,6 +75,8 @@ class Answers:
         if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
             # Before anything is written here: in a crash between the two, they find that it still waits.
             self._actor.of(Served).wake_above(row.run)
+        if call.asked == "approval":
+            self._actor.of(Decisions).answered(_question(call), answer, author)
         self._turns.answer_call(id, kind, value, go_on=go_on)
         if client_tools is not None:
             self._turns.set(row.number, client_tools=msgspec.json.encode(client_tools).decode())
@@ -91,27 +90,21 @@ class Answers:
         self._actor.of(Questions).answered()
         return True
 
-    def answer_with(self, messages: Sequence[UIMessage]) -> Row | None:
-        """Take the answers in the assistant's message with which a client's messages end; return the turn they are for.
-
-        None if the client says something else. A turn that goes on already is returned too: the answers came twice.
-        """
+    def turn_answered_by(self, messages: Sequence[UIMessage]) -> Row | None:
+        """Return the turn that waits, or goes on already, if a client's messages end with the message of that turn."""
         last = messages[-1] if messages else {}
         row = self._turns.running() or self._turns.waiting()
         if row is None or last.get("id") != row.message:
             return None
         check(last)
-        for part in last["parts"]:
-            id, state = str(part.get("toolCallId")), part.get("state")
-            if state in ("approval-responded", "output-denied"):
-                approval: dict[str, Any] = part["approval"] if isinstance(part.get("approval"), dict) else {}
-                is_so, reason = approval.get("approved") is True, approval.get("reason")
-                self.answer(id, "approved" if is_so else "denied", None if is_so or reason is None else str(reason))
-            elif state == "output-available":
-                self.answer(id, "done", part.get("output"))
-            elif state == "output-error":
-                self.answer(id, "failed", str(part.get("errorText")))
-        return self._record.row(row.number)
+        return row
+
+    def question(self, id: str) -> Question | None:
+        """Return the open question about a tool call."""
+        call = self._turns.call(id)
+        if call is None or not call.is_open or call.asked not in ("approval", "client", CLIENT_SOON):
+            return None
+        return _question(call)
 
     def maybe_go_on(self, number: int) -> None:
         """Go on with a turn that waited, if everybody has answered and somebody wants it to."""
@@ -142,3 +135,31 @@ class Answers:
         self._turns.set(row.number, **news)
         self._record.launch(row.number)
         return self._record.row(row.number)
+
+
+def _question(call: ToolCall) -> Question:
+    kind = "approval" if call.asked == "approval" else "client"
+    return Question.about(call.id, call.name, msgspec.json.decode(call.input), kind)
+
+
+def answers_in(message: UIMessage) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers that the parts of a message hold, with the ids of the tool calls."""
+    for part in message["parts"]:
+        if (answer := _answer_in(part)) is not None:
+            yield str(part.get("toolCallId")), answer
+
+
+def _answer_in(part: dict[str, Any]) -> Answer | None:
+    match part.get("state"):
+        case "approval-responded" | "output-denied":
+            approval: dict[str, Any] = part["approval"] if isinstance(part.get("approval"), dict) else {}
+            if approval.get("approved") is True:
+                return Answer("approved")
+            reason = approval.get("reason")
+            return Answer("denied", None if reason is None else str(reason))
+        case "output-available":
+            return Answer("done", part.get("output"))
+        case "output-error":
+            return Answer("failed", str(part.get("errorText")))
+        case _:
+            return None

@@ -17,6 +17,7 @@ from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.decisions import Decisions
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs
@@ -84,6 +85,7 @@ class Record:
             "messages": self.transcript.messages(),
             "model_messages": self.transcript.exported(),
             "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "decisions": [one.told() for one in self._actor.of(Decisions).all()],
             "helix": self._in_words_of_helix(),
         }
 

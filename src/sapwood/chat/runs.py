@@ -11,9 +11,11 @@ from sapwood.chat.answers import Answers
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
 from sapwood.chat.steering import Steering
+from sapwood.chat.tools import Toolbox
 from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import Answer, Question, Steered
+from sapwood.runs.contract import Steered
 from sapwood.runs.following import Following
+from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.served import Served
 
 
@@ -66,8 +68,14 @@ class ChatRuns:
     def questions(self) -> list[Question]:
         return self._actor.of(Answers).questions()
 
-    def answer(self, id: str, answer: Answer) -> bool:
-        return self._actor.of(Answers).answer(id, answer.kind, answer.value)
+    def question(self, id: str) -> Question | None:
+        return self._actor.of(Answers).question(id)
+
+    def answer(self, id: str, answer: Answer, author: Author) -> bool:
+        return self._actor.of(Answers).answer(id, answer, author)
+
+    def approvers(self, tool: str) -> Approvers | None:
+        return self._actor.of(Toolbox).approvers(tool)
 
     def current(self) -> str | None:
         row = self._actor.of(Record).turns.running()

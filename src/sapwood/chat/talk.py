@@ -8,16 +8,20 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.chat.accepting import Accepting
-from sapwood.chat.answers import Answers
+from sapwood.chat.answers import Answers, answers_in
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.record import Record
 from sapwood.chat.resuming import Resuming
 from sapwood.chat.turns import Row
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.sockets import WATCH_ONLY, Socket
+from sapwood.runs.gates import refused_to_watch
+from sapwood.runs.question import author_of_client
+from sapwood.runs.questions import Questions, answer_of
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
+from sapwood.wire import runs as run_wire
 
 
 class Init(msgspec.Struct):
@@ -53,7 +57,9 @@ class Talk:
         return lambda: self._heard(socket, frame)
 
     async def _heard(self, socket: Socket, frame: wire.Incoming) -> None:
-        if frame.type == wire.REQUEST:
+        if socket.is_watch_only and frame.type not in (wire.RESUME, wire.RESUME_ACK):
+            self._refuse(socket, frame, WATCH_ONLY)
+        elif frame.type == wire.REQUEST:
             self._asked(socket, frame)
         elif frame.type == wire.RESUME:
             self._resuming.resume(socket, frame.probe)
@@ -64,25 +70,35 @@ class Talk:
                 self._resuming.tell_ended(socket, str(frame.id))
         elif frame.type == wire.CLEAR:
             self._conversation.clear(socket)
-        elif frame.type == wire.TOOL_RESULT:
-            await self._actor.of(Served).may_wake_above()
-            failed = frame.state == "output-error"
-            self._answers.answer(
-                str(frame.call),
-                "failed" if failed else "done",
-                str(frame.error or "Tool execution denied by user") if failed else frame.output,
-                go_on=frame.go_on is True and not failed,
-                owner=socket,
-                client_tools=frame.client_tools if _are_tools(frame.client_tools) else None,
-            )
-        elif frame.type == wire.TOOL_APPROVAL:
-            await self._actor.of(Served).may_wake_above()
-            self._answers.answer(
-                str(frame.call),
-                "approved" if frame.approved is True else "denied",
-                go_on=frame.go_on is True,
-                owner=socket,
-            )
+        elif frame.type == wire.TOOL_RESULT or frame.type == wire.TOOL_APPROVAL:
+            await self._answered(socket, frame)
+
+    async def _answered(self, socket: Socket, frame: wire.Incoming) -> None:
+        """Take the answer of a client of this agent to one of its questions, if it may give it."""
+        id, answer = str(frame.call), answer_of(frame)
+        digest = frame.digest if isinstance(frame.digest, str) else None
+        await self._actor.of(Served).may_wake_above()
+        if (why := await self._actor.of(Questions).refusal(socket.user, id, digest)) is not None:
+            self._refuse(socket, frame, why)
+            return
+        tools = frame.client_tools if frame.type == wire.TOOL_RESULT and _are_tools(frame.client_tools) else None
+        self._answers.answer(
+            id,
+            answer,
+            author_of_client(socket.user, self._actor.host.authentication, "socket"),
+            go_on=frame.go_on is True and answer.kind != "failed",
+            owner=socket,
+            client_tools=tools,
+        )
+
+    def _refuse(self, socket: Socket, frame: wire.Incoming, why: str) -> None:
+        """Tell a client that it may not do this, and how the conversation stands."""
+        stream = self._record.stream
+        if frame.type == wire.REQUEST:
+            stream.tell_one(socket, wire.done(str(frame.id), "error", body=why, error=True))
+        else:
+            stream.tell_one(socket, run_wire.questions((), self._answers.questions(), refused=(str(frame.call), why)))
+            stream.tell_one(socket, wire.messages(self._record.text()))
 
     def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
         try:
@@ -123,6 +139,8 @@ class Talk:
         if request.method == "GET" and last == "get-messages":
             from starlette.responses import Response
 
+            if (refused := await refused_to_watch(self._actor, request)) is not None:
+                return refused
             return Response(self._record.text(), media_type="application/json")
         if request.method == "POST" and last == "chat":
             return await self._answer(request)
@@ -140,13 +158,26 @@ class Talk:
         row = None
         if _ends_with_answer(said):
             await self._actor.of(Served).may_wake_above()
-            row = self._answers.answer_with(said)
+            row = self._answers.turn_answered_by(said)
+            if row is not None:
+                await self._take_answers(request.scope.get("user"), said[-1])
+                row = self._record.row(row.number)
         row = row or self._accept(body, None, None)
         return StreamingResponse(
             _events(self._conversation.listen(row)),
             media_type="text/event-stream",
             headers={"x-vercel-ai-ui-message-stream": "v1", "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
+
+    async def _take_answers(self, user: Any, message: dict[str, Any]) -> None:
+        """Take the answers in a message, or none of them if the client may not give one."""
+        answers = list(answers_in(message))
+        for id, _ in answers:
+            if (why := await self._actor.of(Questions).refusal(user, id)) is not None:
+                raise Refused(why)
+        author = author_of_client(user, self._actor.host.authentication, "http")
+        for id, answer in answers:
+            self._answers.answer(id, answer, author)
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

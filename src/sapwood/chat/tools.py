@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from sapwood.agent import MAY_BE_PLAIN
+from sapwood.agent import MAY_BE_PLAIN, Agent
 from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.companions import DEFERRED, Companions
 from sapwood.errors import InvalidArguments, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.runs.question import Approvers
 
 if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
@@ -28,6 +29,8 @@ class ToolOptions:
 
     name: str | None = None
     requires_approval: bool = False
+    approvers: Approvers | None = None
+    """Who may approve a call; `None` means that it does not say."""
     idempotent: bool = False
     """Whether it may be called again when nobody knows whether it was: the process died meanwhile."""
     timeout: float | None = None
@@ -37,7 +40,12 @@ class ToolOptions:
 def tool(method: F, /) -> F: ...
 @overload
 def tool(
-    *, name: str | None = None, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+    *,
+    name: str | None = None,
+    requires_approval: bool = False,
+    approvers: Approvers | None = None,
+    idempotent: bool = False,
+    timeout: float | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     method: Any = None,
@@ -45,16 +53,21 @@ def tool(
     *,
     name: str | None = None,
     requires_approval: bool = False,
+    approvers: Approvers | None = None,
     idempotent: bool = False,
     timeout: float | None = None,
 ) -> Any:
     """Let the model call this method, or this function if it is in `tools`. Its docstring says what it does.
 
-    `requires_approval`: a person is asked first. `idempotent`: it may be called again when the process
+    `requires_approval`: a person is asked first. `approvers` says who may answer: one or several of the roles in
+    `User.claims["roles"]`, a function of user and question that returns a bool or a reason to refuse, or
+    `ANY_CLIENT`. An app with `authenticate` requires it. `idempotent`: it may be called again when the process
     died while it ran; otherwise the model is told that it was interrupted. `timeout`: seconds after which
     it is cancelled, and the model is told.
     """
-    options = ToolOptions(name, requires_approval, idempotent, timeout)
+    if approvers is not None and not requires_approval:
+        raise UsageError("approvers=… says who may approve a call. Add requires_approval=True.")
+    options = ToolOptions(name, requires_approval, approvers, idempotent, timeout)
 
     def mark(function: Any) -> Any:
         setattr(function, MARK, options)
@@ -91,6 +104,8 @@ class Toolbox:
 
             self._toolsets.append(FunctionToolset([*own, *given, *companions]))
         self._toolsets += [one for one in functions if _is_toolset(one)]
+        if actor.host.authentication is not None:
+            check_approvers(actor.kind.cls)
 
     def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
         """Return all tools, those of the client included."""
@@ -130,6 +145,11 @@ class Toolbox:
         except ValidationError as error:
             wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
             raise InvalidArguments(f"These arguments do not fit {name}: {'; '.join(wrong)}.") from None
+
+    def approvers(self, name: str) -> Approvers | None:
+        """Return who may approve calls of a tool. `None` means that it does not say."""
+        options = self._options.get(name)
+        return None if options is None else options.approvers
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a tool may be called again when nobody knows whether it was."""
@@ -175,6 +195,41 @@ class Toolbox:
         return Tool(
             function, name=options.name or name, requires_approval=options.requires_approval, timeout=options.timeout
         )
+
+
+def approvers_of(cls: type, name: str) -> Approvers | None:
+    """Return who may approve calls of a tool of a class. `None` means that it does not say, or only an agent knows."""
+    return next((one.approvers for known, one in _options_of_class(cls) if known == name), None)
+
+
+def check_approvers(cls: type) -> None:
+    """Refuse a class of an app with authentication whose tools require approval and do not say who may give it."""
+    if getattr(cls, "may_answer", None) is not Agent.may_answer:
+        return
+    for name, options in _options_of_class(cls):
+        if options.requires_approval and options.approvers is None:
+            raise UsageError(
+                f"The tool {name!r} of {cls.__name__} requires approval, and the app authenticates its users: say who "
+                f'may approve it. Write @tool(requires_approval=True, approvers="manager") for users with this role in '
+                f'claims["roles"], approvers=function for a rule of your own, or approvers=ANY_CLIENT if every client '
+                f"of the conversation may. Or write {cls.__name__}.may_answer()."
+            )
+
+
+def _options_of_class(cls: type) -> Iterator[tuple[str, ToolOptions]]:
+    """Yield the tools of a class and how they are to be used, as far as the class itself knows."""
+    for name in _marked(cls):
+        options = options_of(inspect.getattr_static(cls, name))
+        if options is not None:
+            yield options.name or name, options
+    given: Any = getattr(cls, "tools", ())  # perhaps a property, which only an agent can answer
+    for one in cast("Sequence[Any]", given if isinstance(given, Sequence) else ()):
+        options = options_of(one)
+        name = getattr(one, "__name__", None) or getattr(one, "name", None)
+        if options is not None and name is not None:
+            yield options.name or name, options
+        elif getattr(one, "requires_approval", False) is True and name is not None:
+            yield name, ToolOptions(requires_approval=True)  # a Tool of Pydantic AI's
 
 
 def _awaited(method: Callable[..., Any]) -> Callable[..., Any]:

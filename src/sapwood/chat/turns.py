@@ -12,6 +12,7 @@ from sapwood.chat.transcript import CHAT
 from sapwood.clock import Clock
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import Spent
+from sapwood.runs.decisions import Decisions
 from sapwood.runs.kept import CHUNKS
 from sapwood.storage.database import Database
 
@@ -332,6 +333,7 @@ class CallJournal:
     async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
         await self._actor.free()
         self._turns.end_call(id, "done" if error is None else "failed", result, error)
+        self._actor.of(Decisions).came_of(id, result=result, error=error)
 
     async def kept(self) -> None:
         await self._actor.leave()

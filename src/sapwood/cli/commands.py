@@ -30,6 +30,7 @@ from sapwood.cli.shell import interact
 from sapwood.cli.top import Top
 from sapwood.cli.words import counted
 from sapwood.errors import ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
+from sapwood.runs.decisions import Decision, broken_at
 from sapwood.settings import Settings
 from sapwood.web.operator import Operator
 
@@ -373,6 +374,40 @@ def dead_letters(
         print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
     elif console.is_terminal:
         console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
+
+
+@cli.command
+def decisions(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwood-data") -> None:
+    """Print who approved or denied which tool calls of an agent and of all below it, and verify that none was changed.
+
+    Exits with 1 if a row does not follow from the one before. Wakes no agent.
+    """
+
+    async def here(operator: Operator) -> dict[str, Any]:
+        return await operator.decisions(address)
+
+    answer = remote.ask_or_open(data, "decisions", here, address=address)
+    chains = [(one["address"], [Decision(**row) for row in one["decisions"]]) for one in answer["agents"]]
+    broken = {owner: number for owner, rows in chains if (number := broken_at(rows)) is not None}
+    if as_json:
+        told = [{"address": owner, "decisions": [row.told() for row in rows]} for owner, rows in chains]
+        print(json.dumps({"agents": told, "broken": broken}, indent=2, ensure_ascii=False))
+    else:
+        console = Console(soft_wrap=True, highlight=False)
+        for owner, rows in chains:
+            for line in showing.decisions(owner, rows):
+                console.print(line)
+        if not any(rows for _, rows in chains):
+            print(f"There are no decisions of {address} or below it.")
+        elif not broken:
+            count = sum(len(rows) for _, rows in chains)
+            print(f"Verified {counted(count, 'entries')} of {counted(len(chains), 'agents')}: none was changed.")
+    if answer["more"]:
+        print("There are more decisions than are shown. Name an agent further below.", file=sys.stderr)
+    for owner, number in broken.items():
+        print(f"Decision {number} of {owner} was changed, or one before it was removed.", file=sys.stderr)
+    if broken:
+        sys.exit(1)
 
 
 @cli.command

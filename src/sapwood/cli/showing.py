@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -23,6 +24,7 @@ from sapwood.cli.doctor import Finding
 from sapwood.cli.fitting import Report
 from sapwood.cli.words import ago, counted, size
 from sapwood.kernel.fitting import Misfit
+from sapwood.runs.decisions import Decision
 
 MOST_PLACES = 3
 """How many agents are named that have the same thing wrong with them."""
@@ -122,6 +124,24 @@ def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Tex
             yield Text(f"    {_history(letter, now)}", "dim")
     for one in answer["unread"]:
         yield Text(f"{one['address']} could not be read: {one['error']}", "red")
+
+
+def decisions(owner: str, chain: Sequence[Decision]) -> Iterator[Text]:
+    """Yield the decisions about the tool calls of one agent, each on a line."""
+    yield Text(owner, "bold")
+    for one in chain:
+        at = datetime.fromtimestamp(one.at, UTC).isoformat(sep=" ", timespec="seconds")
+        if one.kind == "outcome":
+            yield Text(f"  {at}  {one.channel}: {one.reason or ''}", "dim")
+            continue
+        by = f"{one.user or 'unknown user'} ({one.authentication or 'not authenticated'}, {one.channel})"
+        line = Text(f"  {at}  ").append(one.kind, "green" if one.kind == "approved" else "red")
+        line.append(f" {_call(one.tool, msgspec.json.decode(one.shown))} by {by}")
+        if one.arguments is not None:
+            line.append(f", with {one.arguments}")
+        if one.reason is not None:
+            line.append(f": {one.reason}")
+        yield line
 
 
 def _call(method: str, arguments: dict[str, Any]) -> str:

@@ -80,6 +80,8 @@ class Host(Protocol):
     deps: object
     sockets: Sockets
     alarms: Alarms
+    authentication: str | None
+    """How clients are authenticated; `None` means not at all."""
     calls_done: int
     """How many calls have ended on it."""
 

@@ -124,7 +124,8 @@ class Node:
         """Whether it was asked to stop."""
         self.pass_on: Callable[[int, str, int], bool] | None = None
         """Hands a shard to a node that knows this migration of this owner; False: there is none."""
-        self.may_answer: Callable[[], bool] = lambda: True
+        self.holds_lease: Callable[[], bool] = lambda: True
+        self.authentication: str | None = None
         """Whether its trees are its own for certain now."""
         self.refuses: Callable[[], str | None] = lambda: None
         """Why it cannot keep what is written; None: it can."""
@@ -261,7 +262,7 @@ class Node:
             return "An agent has kept all others waiting for too long."
         if (why := self.is_over() or self.refuses()) is not None:
             return why
-        return None if self.may_answer() else "It has lost touch with the cluster."
+        return None if self.holds_lease() else "It has lost touch with the cluster."
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""

@@ -69,7 +69,7 @@ class TreeQuestions:
         for owner in gone:
             for depth in range(1, len(owner.steps)):
                 for socket in by.host.sockets.of(Address(owner.steps[:depth])):
-                    if socket.is_protocol:
+                    if socket.is_protocol and socket.shown.pop(str(owner), None) is not None:
                         by.of(Outbox).put(socket, wire.questions(owner.steps[depth:], ()))
 
     def below(self, address: Address) -> list[tuple[Address, str]]:

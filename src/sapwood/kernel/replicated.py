@@ -72,13 +72,13 @@ class ReplicatedGate:
         clock: Clock,
         *,
         epoch_of: Callable[[int], Epoch | None],
-        may_answer: Callable[[], bool],
+        holds_lease: Callable[[], bool],
         fenced: Callable[[Collection[int]], None],
         version: str,
         refused: Callable[[Collection[Address], Unavailable], None] = lambda roots, error: None,
         timings: Timings = DEFAULTS,
     ) -> None:
-        """`epoch_of`: by which ownership a shard is ours, None: by none. `may_answer`: whether our lease is valid.
+        """`epoch_of`: by which ownership a shard is ours, None: by none. `holds_lease`: whether our lease is valid.
 
         `fenced` is told of shards that somebody else took, and of those of which nobody knows whether the last commits
         were stored. The gate has let go of all who waited. The trees have to be dropped; whoever runs them again has to
@@ -91,7 +91,7 @@ class ReplicatedGate:
         self._loop = loop
         self._clock = clock
         self._epoch_of = epoch_of
-        self._may_answer = may_answer
+        self._holds_lease = holds_lease
         self._fenced = fenced
         self._refused = refused
         self._version = version
@@ -155,7 +155,7 @@ class ReplicatedGate:
         self._send(tree)
 
     def wait(self, database: Database) -> Future[None] | None:
-        if not self._may_answer():
+        if not self._holds_lease():
             raise OutOfTouch
         tree = (self._files.get(database) or self._found(database)).tree
         if tree.error is not None:
@@ -172,7 +172,7 @@ class ReplicatedGate:
             settle(leaving, tree.error)
         elif tree.stored < tree.committed:
             tree.waiters.append((tree.committed, leaving))
-        elif self._may_answer():
+        elif self._holds_lease():
             settle(leaving, None)
         else:
             settle(leaving, OutOfTouch())

@@ -18,6 +18,7 @@ from sapwood.kernel.shards import shard_of
 
 GOING_AWAY = 1001
 RESTARTING = 1012
+WATCH_ONLY = "This connection may only watch."
 SETTLED = "The server stops, and all calls that began were answered"
 """The reason of a close after which whoever was not answered may ask again: nothing of it was begun."""
 ON_THE_WAY = 10.0
@@ -60,12 +61,14 @@ class Socket:
         "is_orphan",
         "is_protocol",
         "is_readonly",
+        "is_watch_only",
         "kind",
         "note",
         "path",
         "query",
         "reading",
         "sent",
+        "shown",
         "tags",
         "user",
         "writer",
@@ -102,8 +105,12 @@ class Socket:
         self.is_orphan = False
         """Whether its agent is no more: nobody is to be told that it closed."""
         self.is_readonly = False
+        self.is_watch_only = False
+        """Whether it may neither begin turns, nor answer questions, nor call methods."""
         self.is_protocol = True
         """Whether it is told identity and state."""
+        self.shown: dict[str, list[str]] = {}
+        """The ids of the questions that it was shown and that are open, by the address of the agent that asks."""
         self.sent = 0
         self.is_leaving = False
         """Whether its agent is about to be run by another node: nothing more is read from it here."""

@@ -15,13 +15,15 @@ from typing import Any
 
 import msgspec
 
+from sapwood.address import Step
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import RESTARTING, Socket
+from sapwood.kernel.sockets import RESTARTING, Absent, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
+from sapwood.runs.gates import Gates, request_of
 from sapwood.runs.registry import RUNS, Registry, Row, types_of
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
@@ -37,14 +39,23 @@ class RunClients:
         self._registry = Registry(actor.database, actor.host.clock)
         self._to_come: dict[Socket, set[str]] = {}
         """The runs that a new client has not been told of yet; it will be told of them as they are then."""
+        self._hidden: dict[Socket, set[str]] = {}
+        """The runs of sub-agents to which this agent does not let a client go: it is not told of them."""
+        self._has_gate: bool = actor.kind.overrides("on_before_sub_agent")
 
     def of(self, run: str) -> list[Socket]:
         """Return the clients that are told at once of what happens in a run."""
         sockets = self._actor.host.sockets.of(self._actor.address)
-        return [socket for socket in sockets if socket.is_protocol and run not in self._to_come.get(socket, ())]
+        return [socket for socket in sockets if socket.is_protocol and not self._is_left_out(socket, run)]
+
+    def _is_left_out(self, socket: Socket, run: str) -> bool:
+        return run in self._to_come.get(socket, ()) or run in self._hidden.get(socket, ())
 
     def tell(self, row: Row) -> None:
         """Tell that a run has started, or how it has ended."""
+        if self._has_gate and row.is_open:
+            self._ask_gate(row)
+            return
         outbox, frame = self._actor.of(Outbox), started(row) if row.is_open else ended(row)
         for socket in self.of(row.id):
             outbox.put(socket, frame)
@@ -55,9 +66,31 @@ class RunClients:
             return
         runs = [row.id for row in self._registry.all()]
         if runs:
-            self._to_come[socket] = set(runs)
-            _, replayed = self._actor.handle("replay runs", self._replay, socket, runs)
-            replayed.add_done_callback(functools.partial(self._replayed, socket))
+            self._begin_replay(socket, runs)
+
+    def _begin_replay(self, socket: Socket, runs: list[str]) -> None:
+        self._to_come.setdefault(socket, set()).update(runs)
+        _, replayed = self._actor.handle("replay runs", self._replay, socket, runs)
+        replayed.add_done_callback(functools.partial(self._replayed, socket))
+
+    def _ask_gate(self, row: Row) -> None:
+        """A run has started: tell each client of it for which the gate to the sub-agent opens."""
+        for socket in self.of(row.id):
+            if isinstance(socket, Absent):
+                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+            else:
+                self._begin_replay(socket, [row.id])
+
+    async def _is_hidden(self, socket: Socket, run: str) -> bool:
+        """Return whether a client may not go to the sub-agent that does a run."""
+        row = self._registry.get(run)
+        if not self._has_gate or row is None:
+            return False
+        step = Step(row.type, row.name)
+        if await Gates(self._actor, request_of(socket), "connect", "/", wakes=False).admits((step,)):
+            return False
+        self._hidden.setdefault(socket, set()).add(run)
+        return True
 
     def _replayed(self, socket: Socket, replayed: Future[None]) -> None:
         error = None if replayed.cancelled() else replayed.exception()
@@ -71,12 +104,16 @@ class RunClients:
             for run in runs:
                 if (room := socket.writer.room()) is not None:
                     await room
-                await self._replay_one(socket, run)
+                if not await self._is_hidden(socket, run):
+                    await self._replay_one(socket, run)
                 await asyncio.sleep(0)  # others have their turn: there may be many runs
                 if not socket.is_open:
                     return
         finally:
-            self._to_come.pop(socket, None)
+            if (left := self._to_come.get(socket)) is not None:
+                left.difference_update(runs)
+                if not left:
+                    del self._to_come[socket]
 
     async def _replay_one(self, socket: Socket, run: str) -> None:
         """Tell all there is of a run, at a moment when all of it is kept."""
@@ -160,6 +197,7 @@ class RunClients:
     def closed(self, socket: Socket) -> None:
         """A client has left."""
         self._to_come.pop(socket, None)
+        self._hidden.pop(socket, None)
 
     async def request(self, request: Any) -> None:
         """Answer an HTTP request about runs; None if it is about something else."""

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from sapwood.address import Step
 from sapwood.errors import OverLimit, SapwoodError
 from sapwood.kernel.actor import Actor
+from sapwood.runs.question import Answer, Approvers, Author, Question
 
 UNWANTED = "parent-interrupted"
 """Why a run is aborted whose caller was, or is no more."""
@@ -49,41 +49,6 @@ class Progress:
         """Return what there is to tell of it."""
         names = ("fraction", "message", "phase", "data")
         return {name: one for name in names if (one := getattr(self, name)) is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A tool call that waits for somebody."""
-
-    id: str
-    """The tool call's id."""
-    kind: Literal["approval", "client"]
-    """Whether a person has to allow it, or a client has to run it."""
-    tool: str
-    input: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """A tool call that waits for a person."""
-
-    id: str
-    """The tool call's id: what to approve or deny."""
-    tool: str
-    """The tool's name."""
-    arguments: Any
-    """What it would be called with."""
-    path: tuple[Step, ...] = ()
-    """Which agent asks: the steps down to it from the one that was asked for this; none if that asks itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What somebody answered."""
-
-    kind: Literal["approved", "denied", "done", "failed"]
-    value: Any = None
-    """Other arguments, a reason, what the tool returned, or what went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +121,16 @@ class Worker(Protocol):
         """Return what this agent itself waits for somebody to answer."""
         ...
 
-    def answer(self, id: str, answer: Answer) -> bool:
-        """Take the answer to one of these, in this slice; return whether it was waited for."""
+    def question(self, id: str) -> Question | None:
+        """Return the open question of this agent about a tool call."""
+        ...
+
+    def answer(self, id: str, answer: Answer, author: Author) -> bool:
+        """Take the answer to one of these, in this slice. Returns `False` if the question is not open."""
+        ...
+
+    def approvers(self, tool: str) -> Approvers | None:
+        """Return who may approve calls of a tool. `None` means that the tool does not say."""
         ...
 
     def current(self) -> str | None:

@@ -18,6 +18,7 @@ from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
 from sapwood.runs.contract import RunState
 from sapwood.runs.events import Ear, Feed
+from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
@@ -74,6 +75,8 @@ class RunsFromOutside:
         answer = self._answers.get((request.method, request.scope["path"]))
         if answer is None or not actor.agent.run_by_url or actor.parent is not None:
             return None
+        if (refused := await refused_to_watch(actor, request)) is not None:
+            return refused
         try:
             _check_version(request)
             await actor.free()

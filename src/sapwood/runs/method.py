@@ -17,9 +17,10 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe, mistake
-from sapwood.runs.contract import UNWANTED, Answer, Question, Steered, code_of, doing
+from sapwood.runs.contract import UNWANTED, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
+from sapwood.runs.question import Answer, Author, Question
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -91,8 +92,14 @@ class MethodRuns:
     def questions(self) -> list[Question]:
         return []
 
-    def answer(self, id: str, answer: Answer) -> bool:
+    def question(self, id: str) -> None:
+        return None
+
+    def answer(self, id: str, answer: Answer, author: Author) -> bool:
         return False
+
+    def approvers(self, tool: str) -> None:
+        return None
 
     def current(self) -> str | None:
         found = doing.get()

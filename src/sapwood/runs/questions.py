@@ -1,25 +1,37 @@
-"""What agents wait for somebody to answer: shown to the clients of every agent above them, and answered there.
+"""The questions of agents: shown to the clients of every agent above that may answer them, and answered there.
 
-The agent that asks is the truth, and may sleep. What it asks is told to the clients of all above
-it, and kept in the index of its tree. An answer goes down by the path, past the gates on it.
+The agent that asks is the truth, and may sleep. Its questions are shown to clients of all agents above it, and kept
+in the index of its tree. An answer of a client passes the gates on its way down, as the client itself would, and then
+`may_answer` of the agent that asks and of all agents above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import msgspec
 
 from sapwood.address import Address, Step
-from sapwood.errors import InvalidArguments, NotFound
+from sapwood.errors import InvalidArguments, NotFound, Refused, UnknownAgent
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.sockets import RESTARTING, WATCH_ONLY, Absent, Socket
 from sapwood.kernel.tree import Tree
-from sapwood.runs.contract import Answer, Approval, Question
+from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
+from sapwood.runs.question import (
+    ANY_CLIENT,
+    NOT_ALLOWED,
+    Answer,
+    Approvers,
+    Author,
+    Question,
+    author_of_client,
+    refusal_of,
+    refused_by,
+)
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
@@ -28,7 +40,8 @@ from sapwood.wire import runs as wire
 PATH = "/questions"
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
 
-Path = tuple[Step, ...]
+CHANGED = "This is not the question that you were shown. Look at it again."
+
 _stored = msgspec.json.Decoder(list[Question])
 
 
@@ -49,6 +62,7 @@ class Posted(msgspec.Struct, forbid_unknown_fields=True):
     reason: str | None = None
     output: Any = msgspec.UNSET
     error: str | None = None
+    digest: str | None = None
 
     def answer(self) -> Answer:
         if self.approved is not None:
@@ -69,7 +83,7 @@ def approval(arguments: dict[str, Any] | None, reason: str | None, *, approved: 
 
 
 class Questions:
-    """What one agent asks, and what is asked below it."""
+    """The questions of one agent and of those below it."""
 
     def __init__(self, actor: Actor) -> None:
         tree = actor.home
@@ -78,7 +92,7 @@ class Questions:
         self._index = tree.questions
 
     def asked(self) -> None:
-        """The agent waits for somebody, in this slice: have everybody above know."""
+        """The agent has a new question, in this slice: keep it in the index, and show it to clients above."""
         actor, questions = self._actor, self._own()
         if actor.parent is None or not questions:
             return
@@ -86,20 +100,26 @@ class Questions:
         self._tree.slices.before_commit(
             f"questions {actor.stem}", lambda: self._index.put(actor.address, actor.database, text)
         )
-        self._tell(questions)
+        if self._is_open_to_all(actor.address, questions):
+            for socket, path in self._sockets_above():
+                self._show(socket, path, questions)
+        elif any(True for _ in self._sockets_above()):
+            self._later("show questions", self._show_those_allowed)
 
     def answered(self) -> None:
-        """The agent waits for less than before, in this slice: have everybody above know, once that is kept."""
+        """A question of the agent was answered or withdrawn, in this slice: tell the clients that were shown it."""
         if self._actor.parent is not None:
-            self._tell(self._own())
+            questions = self._own()
+            for socket, path in self._sockets_above():
+                known = socket.shown.get(str(self._actor.address), ())
+                self._show(socket, path, [one for one in questions if one.id in known])
             self.settle_soon()
 
     def settle_soon(self) -> None:
         """Have the index say what the agent waits for, if it says too much."""
         root = self._tree.root
         if self._actor.parent is not None and (root.busy_elsewhere or self._index.of(self._actor.address) is not None):
-            _, settled = self._actor.handle("settle questions", self._settle)
-            settled.add_done_callback(lambda settled: settled.cancelled() or settled.exception())
+            self._later("settle questions", self._settle)
 
     async def _settle(self) -> None:
         actor = self._actor
@@ -116,19 +136,108 @@ class Questions:
     def _own(self) -> list[Question]:
         return self._actor.of(Served).worker.questions()
 
-    def _tell(self, questions: Sequence[Question]) -> None:
-        """Tell the clients of all above what the agent asks now."""
-        outbox, address, above = self._actor.of(Outbox), self._actor.address, self._actor.parent
+    def _later(self, name: str, work: Callable[..., Any], *args: Any) -> None:
+        _, done = self._actor.handle(name, work, *args)
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # the outbox sees to the client
+
+    # What clients are shown.
+
+    def _sockets_above(self) -> Iterator[tuple[Socket, Path]]:
+        """Yield the clients of all agents above, each with the path from its agent to this one."""
+        address, above = self._actor.address, self._actor.parent
         while above is not None:
-            sockets = [socket for socket in self._actor.host.sockets.of(above.address) if socket.is_protocol]
-            if sockets:
-                frame = wire.questions(address.steps[len(above.address.steps) :], questions)
-                for socket in sockets:
-                    outbox.put(socket, frame)
+            path = address.steps[len(above.address.steps) :]
+            for socket in self._actor.host.sockets.of(above.address):
+                if socket.is_protocol:
+                    yield socket, path
             above = above.parent
 
+    def _is_open_to_all(self, owner: Address, questions: Sequence[Question]) -> bool:
+        """Return whether every client of every agent above may see these questions, so that no hook has to be asked."""
+        try:
+            kinds = [self._tree.kind_of(step.type) for step in owner.steps]
+        except UnknownAgent:
+            return False
+        return (
+            not any(kind.overrides("may_answer") or kind.overrides("on_before_sub_agent") for kind in kinds)
+            and not kinds[-1].overrides("on_before_connect")
+            and all(self._approvers(owner, one) in (None, ANY_CLIENT) for one in questions)
+        )
+
+    def _show(self, socket: Socket, path: Path, questions: Sequence[Question]) -> None:
+        """Tell a client which of this agent's questions it may see are open now, if it knows of other ones."""
+        owner = str(Address((*socket.address.steps, *path)))
+        if questions or owner in socket.shown:
+            if questions:
+                socket.shown[owner] = [one.id for one in questions]
+            else:
+                socket.shown.pop(owner, None)
+            self._actor.of(Outbox).put(socket, wire.questions(path, questions))
+
+    async def _show_those_allowed(self) -> None:
+        """Show the questions of this agent to each client above that may answer them."""
+        for socket, path in list(self._sockets_above()):
+            if isinstance(socket, Absent):
+                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+                continue
+            above = await self._tree.reach(socket.address, None, current.get())
+            if above is not None:
+                visible = await above.of(Questions).visible_to(request_of(socket), path, self._own())
+                still_open = {one.id for one in self._own()}
+                self._show(socket, path, [one for one in visible if one.id in still_open])
+
+    async def visible_to(self, request: Any, path: Path, questions: Sequence[Question]) -> list[Question]:
+        """Return the questions at the end of a path that a client of this agent may see. No agent is woken.
+
+        A client sees what it may answer. If an agent sleeps whose hooks would have to be asked, a question is shown
+        only if its tool names approvers, or if the app does not authenticate clients. The answer passes all hooks.
+        """
+        try:
+            is_sure = await Gates(self._actor, request, "connect", "/", wakes=False).pass_to(path)
+        except Shut:
+            return []
+        user, owner = request.scope.get("user"), Address((*self._actor.address.steps, *path))
+        is_checked, visible = self._is_checked(user), list[Question]()
+        for question in questions:
+            approvers = self._approvers(owner, question)
+            if is_checked and approvers is not None and await refused_by(approvers, user, question) is not None:
+                continue
+            is_allowed = await self._hooks_allow(owner, user, question)
+            is_named = approvers is not None and approvers is not ANY_CLIENT
+            if is_allowed is not False and (is_named or not is_checked or (is_sure and is_allowed)):
+                visible.append(question)
+        return visible
+
+    def _is_checked(self, user: Any) -> bool:
+        """Return whether it matters who answers: without authentication all clients are alike."""
+        return self._actor.host.authentication is not None or user is not None
+
+    def _approvers(self, owner: Address, question: Question) -> Approvers | None:
+        """Return who may approve, also if the agent that asks sleeps."""
+        if question.kind != "approval":
+            return ANY_CLIENT
+        asker = self._tree.actors.get(owner)
+        if asker is not None and asker.ready:
+            return asker.of(Served).worker.approvers(question.tool)
+        asking: Any = self._tree.kind_of(owner.type).cls
+        return asking._approvers_of(question.tool)
+
+    async def _hooks_allow(self, owner: Address, user: Any, question: Question) -> bool | None:
+        """Ask `may_answer` of the agent that asks and of all above it that are awake; `None` if one sleeps."""
+        is_sure = True
+        for depth in range(len(owner.steps), 0, -1):
+            address = Address(owner.steps[:depth])
+            if not self._tree.kind_of(address.type).overrides("may_answer"):
+                continue
+            actor = self._tree.actors.get(address)
+            if actor is None or not actor.ready:
+                is_sure = False
+            elif await _asked(actor, user, replace(question, path=owner.steps[depth:])) is not None:
+                return False
+        return True if is_sure else None
+
     async def all(self) -> list[tuple[Path, Question]]:
-        """Return what is asked by this agent and below it, with the steps down to who asks."""
+        """Return the questions of this agent and of those below it, with the path to each agent that asks."""
         self._actor.check_use()
         await until_free(self._actor.database, self._tree.root)
         own: list[tuple[Path, Question]] = [((), one) for one in self._own()]
@@ -138,48 +247,110 @@ class Questions:
         depth = len(self._actor.address.steps)
         return [(owner.steps[depth:], _stored.decode(body)) for owner, body in self._index.below(self._actor.address)]
 
-    async def approvals(self) -> list[Approval]:
+    async def approvals(self) -> list[Question]:
         """Return the tool calls of this agent, and of those below it, that wait for a person."""
-        return [Approval(one.id, one.tool, one.input, path) for path, one in await self.all() if one.kind == "approval"]
+        return [replace(one, path=path) for path, one in await self.all() if one.kind == "approval"]
 
-    async def answer(self, path: Path, id: str, answer: Answer) -> bool:
-        """Hand an answer down to who asks; return whether it was waited for."""
+    # What is answered.
+
+    async def answer(self, path: Path, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
+        """Hand an answer of the program's own down to the agent that asks. Returns `False` if it is not open."""
         self._actor.check_use()
-        if not path:
-            return await self.take(id, answer)
-        try:
-            asking = await self._tree.reach(Address((*self._actor.address.steps, *path)), None, current.get())
-        except NotFound:
-            return False
+        asking = await self._asking(path)
         if asking is None:
             return False
-        _, reply = asking.handle("answer", asking.of(Questions).take, id, answer)
+        _, reply = asking.handle("answer", asking.of(Questions).take, id, answer, author, digest)
         return await reply
 
-    async def take(self, id: str, answer: Answer) -> bool:
-        """Take an answer to what this agent itself asks."""
+    async def _asking(self, path: Path) -> Actor | None:
+        if not path:
+            return self._actor
+        try:
+            return await self._tree.reach(Address((*self._actor.address.steps, *path)), None, current.get())
+        except NotFound:
+            return None
+
+    async def answer_of_client(
+        self, request: Any, channel: Literal["http", "socket"], path: Path, id: str, answer: Answer, digest: str | None
+    ) -> bool:
+        """Hand an answer of a client down, past all gates. Raises `Shut` or `Refused`, and the question stays open."""
+        rest = PATH if channel == "http" else "/"
+        await Gates(self._actor, request, "request" if channel == "http" else "connect", rest).pass_to(path)
+        asking = await self._asking(path)
+        if asking is None:
+            return False
+        _, reply = asking.handle("answer", asking.of(Questions).take_of_client, request, channel, id, answer, digest)
+        return await reply
+
+    async def take_of_client(self, request: Any, channel: str, id: str, answer: Answer, digest: str | None) -> bool:
+        """Take a client's answer to a question of this agent."""
+        user = request.scope.get("user")
+        if (why := await self.refusal(user, id, digest)) is not None:
+            raise Refused(why)
+        return await self.take(id, answer, author_of_client(user, self._actor.host.authentication, channel), digest)
+
+    async def refusal(self, user: Any, id: str, digest: str | None = None) -> str | None:
+        """Return why a client may not answer a question of this agent; `None` if it may, or there is none."""
+        question = self._open(id)
+        if question is None:
+            return None
+        if digest is not None and digest != question.digest:
+            return CHANGED
+        if (why := await self._refused_by_tool(user, question)) is not None:
+            return why
+        actor, path = self._actor, ()
+        while actor is not None:
+            if actor.kind.overrides("may_answer"):
+                live = await self._tree.reach(actor.address, None, current.get())
+                if live is None or (why := await _asked(live, user, replace(question, path=path))) is not None:
+                    return why or NOT_ALLOWED
+            path = (actor.address.steps[-1], *path)
+            actor = actor.parent
+        return None if self._open(id) in (question, None) else CHANGED
+
+    async def _refused_by_tool(self, user: Any, question: Question) -> str | None:
+        if question.kind != "approval" or not self._is_checked(user):
+            return None
+        approvers = self._actor.of(Served).worker.approvers(question.tool)
+        if approvers is not None:
+            return await refused_by(approvers, user, question)
+        if self._actor.host.authentication is None or self._actor.kind.overrides("may_answer"):
+            return None
+        return f"{question.tool} does not say who may approve it."
+
+    def _open(self, id: str) -> Question | None:
+        return self._actor.of(Served).worker.question(id)
+
+    async def take(self, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
+        """Take an answer to a question of this agent."""
         served = self._actor.of(Served)
         await served.may_wake_above()
-        is_taken = served.worker.answer(id, answer)
+        question = self._open(id)
+        if question is not None and digest is not None and digest != question.digest:
+            raise Refused(CHANGED)
+        is_taken = served.worker.answer(id, answer, author)
         if not is_taken:
             self.settle_soon()  # the process may have died before it was known above that this is not asked any more
         return is_taken
 
+    # The clients of this agent.
+
     def greet(self, socket: Socket) -> None:
-        """Tell a new client what is asked below."""
+        """Show a new client the questions below that it may see."""
         if self._tree.root.busy_elsewhere:
-            _, told = self._actor.handle("tell questions", self._greet_later, socket)
-            told.add_done_callback(lambda told: told.cancelled() or told.exception())  # the outbox sees to the client
-        else:
-            self._greet(socket)
-
-    async def _greet_later(self, socket: Socket) -> None:
-        await until_free(self._tree.root)
-        self._greet(socket)
-
-    def _greet(self, socket: Socket) -> None:
+            self._later("show questions", self._greet, socket)
+            return
         for path, questions in self._below():
-            self._actor.of(Outbox).put(socket, wire.questions(path, questions))
+            if self._is_open_to_all(Address((*self._actor.address.steps, *path)), questions):
+                self._show(socket, path, questions)
+            else:
+                self._later("show questions", self._greet, socket, path)
+
+    async def _greet(self, socket: Socket, only: Path | None = None) -> None:
+        await until_free(self._tree.root)
+        for path, questions in self._below():
+            if only in (None, path):
+                self._show(socket, path, await self.visible_to(request_of(socket), path, questions))
 
     def hear(self, socket: Socket, data: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """Return what takes an answer to something that is asked below; None if it is none."""
@@ -195,57 +366,73 @@ class Questions:
             path = _steps(msgspec.convert(frame.path, list[Named]))
         except msgspec.ValidationError:
             return
-        if await self._refused(_connection(socket), path) is None and await self.answer(
-            path, str(frame.call), _answer_of(frame)
-        ):
-            return
-        asked = [question for where, question in await self.all() if where == path]
-        self._actor.of(Outbox).put(socket, wire.questions(path, asked))  # what it showed is not what is asked
+        id, digest = str(frame.call), frame.digest if isinstance(frame.digest, str) else None
+        why = WATCH_ONLY if socket.is_watch_only else None
+        try:
+            if why is None and await self.answer_of_client(
+                request_of(socket), "socket", path, id, answer_of(frame), digest
+            ):
+                return
+        except Shut:
+            why = NOT_ALLOWED
+        except Refused as refused:
+            why = str(refused)
+        # What the client showed is not what is open, or it is still open.
+        owner = str(Address((*self._actor.address.steps, *path)))
+        known = socket.shown.get(owner, ())
+        still_open = [one for where, one in await self.all() if where == path and one.id in known]
+        self._actor.of(Outbox).put(socket, wire.questions(path, still_open, refused=None if why is None else (id, why)))
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
 
     async def request(self, request: Any) -> Any:
-        """Show what is asked here and below, or take an answer; None if the request is for something else."""
+        """Show the questions here and below, or take an answer; None if the request is for something else."""
         if request.scope["path"] != PATH or request.method not in ("GET", "POST"):
             return None
+        if (refused := await refused_to_watch(self._actor, request)) is not None:
+            return refused
         if request.method == "GET":
-            return _json({"questions": [wire.question(one, path) for path, one in await self.all()]})
+            return _json({"questions": [wire.question(one, path) for path, one in await self._shown_to(request)]})
         try:
             posted = _posted.decode(await request.body())
-        except msgspec.DecodeError as error:
-            raise InvalidArguments(f"An answer is JSON, with an id: {error}") from None
-        path = _steps(posted.path)
-        if (refused := await self._refused(request, path)) is not None:
-            return refused
-        taken = await self.answer(path, posted.id, posted.answer())
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidArguments(f"An answer must be a JSON object with an id: {error}") from None
+        if posted.approved is not None and posted.digest is None:
+            raise InvalidArguments("An answer must name the digest of the question. GET this URL to see it.")
+        try:
+            taken = await self.answer_of_client(
+                request, "http", _steps(posted.path), posted.id, posted.answer(), posted.digest
+            )
+        except Shut as shut:
+            return shut.response or _json({"answered": False}, 409)
+        except InvalidArguments:
+            raise
+        except Refused as refused:
+            return _json({"answered": False, "refused": str(refused)}, 403)
         return _json({"answered": taken}, 200 if taken else 409)
 
-    async def _refused(self, request: Any, path: Path) -> Any:
-        """Ask everybody on the way down, as for a client that goes there itself; return a refusal, if any."""
-        from starlette.responses import Response
+    async def _shown_to(self, request: Any) -> list[tuple[Path, Question]]:
+        """Return the questions here and below that a client may see."""
+        shown: list[tuple[Path, Question]] = [((), one) for one in self._own()]
+        await until_free(self._actor.database, self._tree.root)
+        for path, questions in self._below():
+            shown += [(path, one) for one in await self.visible_to(request, path, questions)]
+        return shown
 
-        actor: Actor | None = self._actor
-        for step in path:
-            _, reply = actor.handle("on_before_sub_agent", actor.agent.on_before_sub_agent, request, step)
-            answer = await reply
-            if isinstance(answer, Response):
-                return answer
-            request = request if answer is None else answer
-            try:
-                actor = await self._tree.reach(actor.address.child(*step), None, current.get())
-            except NotFound:
-                actor = None
-            if actor is None:
-                return _json({"answered": False}, 409)
-        return None
+
+async def _asked(actor: Actor, user: Any, question: Question) -> str | None:
+    """Ask `may_answer` of an agent; return why it refuses."""
+    _, reply = actor.handle("may_answer", actor.agent.may_answer, user, question)
+    return refusal_of(await reply)
 
 
 def _steps(path: Sequence[Named]) -> Path:
     return tuple(Step(one.type, one.name) for one in path)
 
 
-def _answer_of(frame: chat_wire.Incoming) -> Answer:
+def answer_of(frame: chat_wire.Incoming) -> Answer:
+    """Return the answer that a frame holds."""
     if frame.type == chat_wire.TOOL_APPROVAL:
         return approval(None, None, approved=frame.approved is True)
     if frame.state == "output-error":
@@ -257,13 +444,3 @@ def _json(body: object, status: int = 200) -> Any:
     from starlette.responses import Response
 
     return Response(msgspec.json.encode(body), status, media_type="application/json")
-
-
-def _connection(socket: Socket) -> Any:
-    """Return what a socket came with, as gates see it."""
-    from starlette.requests import HTTPConnection
-
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in socket.headers.items()]
-    where = {"path": socket.path, "raw_path": quote(socket.path).encode(), "root_path": ""}
-    came_with = {"query_string": socket.query.encode("latin-1"), "headers": headers, "user": socket.user}
-    return HTTPConnection({"type": "websocket", **where, **came_with})

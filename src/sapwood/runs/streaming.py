@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments
-from sapwood.kernel.actor import Actor, Host
+from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.gates import Gates, Path, refused_to_watch
 from sapwood.runs.watching import Watch
 from sapwood.settings import Settings
 from sapwood.wire import events as wire
@@ -62,6 +63,8 @@ class Watchers:
         """Answer a request for what happens; None if it is for something else."""
         if request.method != "GET" or request.scope["path"] != PATH:
             return None
+        if (refused := await refused_to_watch(self._actor, request)) is not None:
+            return refused
         from starlette.responses import StreamingResponse
 
         asked = request.query_params
@@ -72,21 +75,27 @@ class Watchers:
         watch = Watch(self._actor, depth, request.headers.get("last-event-id") or asked.get("after"))
         media = wire.SSE if wire.SSE in request.headers.get("accept", "") else wire.NDJSON
         return StreamingResponse(
-            _lines(self._actor.host, watch, FORMATS[format](), media),
+            _lines(self._actor, watch, Gates(self._actor, request, "request", PATH), FORMATS[format](), media),
             media_type=media,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
 
-async def _lines(host: Host, watch: Watch, projection: wire.Events | Helix, media: str) -> AsyncGenerator[bytes, None]:
-    streams = host.shared(OpenStreams)
+async def _lines(
+    actor: Actor, watch: Watch, gates: Gates, projection: wire.Events | Helix, media: str
+) -> AsyncGenerator[bytes, None]:
+    host, depth = actor.host, len(actor.address.steps)
+    streams, admitted = host.shared(OpenStreams), dict[Path, bool]()
     streams.readers.add(watch)
     try:
         async with aclosing(watch.events_or_silence(host.timings.event_keepalive_interval)) as events:
             async for event in events:
                 if event is None:
                     yield wire.QUIET[media]
-                elif sent := wire.encoded(projection.of(event), event.cursor, media):
+                    continue
+                if (path := event.path[depth:]) not in admitted:
+                    admitted[path] = await gates.admits(path)
+                if admitted[path] and (sent := wire.encoded(projection.of(event), event.cursor, media)):
                     yield sent
     finally:
         streams.readers.discard(watch)

@@ -82,7 +82,9 @@ class Kept(msgspec.Struct, array_like=True):
     tags: list[str]
     note: bytes
     is_readonly: bool
+    is_watch_only: bool
     is_protocol: bool
+    shown: dict[str, list[str]]
     sent: int
     taken: int
     """How many of the client's messages its agent got."""

@@ -414,7 +414,8 @@ class Door:
             user=None if kept.user is None else value_from(kept.user),
         )
         socket.tags, socket.note, socket.sent = tuple(kept.tags), kept.note, kept.sent
-        socket.is_readonly, socket.is_protocol = kept.is_readonly, kept.is_protocol
+        socket.is_readonly, socket.is_watch_only = kept.is_readonly, kept.is_watch_only
+        socket.is_protocol, socket.shown = kept.is_protocol, kept.shown
         number = int(NEAR not in scope)
         self._count += number
         try:

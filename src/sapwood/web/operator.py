@@ -61,6 +61,7 @@ FILE = "operator.json"
 """The file in the data folder that says where the running server is, and its token."""
 MOST_AGENTS = 500
 MOST_ROWS = 10_000
+PAGE = 256
 ANYWHERE = ("backup", "restore", "release")
 """What any of several nodes does: copies find their way by themselves, and strikes are read or told by all."""
 ALL = "all"
@@ -435,6 +436,33 @@ class Operator:
         ]
         return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
 
+    async def decisions(self, address: str) -> dict[str, Any]:
+        """Return the decisions about tool calls of an agent and of all below it, as they are stored. Wakes no agent."""
+        tree, found, stem = await self._find(Address.parse(address))
+        agents: list[dict[str, Any]] = []
+        to_visit, count = [(found, stem)], 0
+        tree.visitors += 1
+        try:
+            while to_visit and tree.destroyed is None and count <= MOST_ROWS:
+                await asyncio.sleep(0)  # other agents have their turn
+                owner, stem = to_visit.pop()
+                tree.slices.commit()
+                database = self._database(tree, stem)
+                if not database.exists or database.busy_elsewhere:
+                    continue
+                if _has_table(database, "sapwood_decisions"):
+                    columns, rows = database.look("SELECT * FROM sapwood_decisions ORDER BY number", (), MOST_ROWS + 1)
+                    count += len(rows)
+                    told = [dict(zip(columns, row, strict=True)) for row in rows]
+                    agents.append({"address": str(owner), "decisions": told})
+                children, after = self._registry(tree, stem), 0
+                while children.count() and (page := children.page(None, after, PAGE)):
+                    to_visit += [(owner.child(one.type, one.name), child_stem(stem, one.generation)) for one in page]
+                    after = page[-1].generation
+        finally:
+            tree.visitors -= 1
+        return {"agents": agents, "more": count > MOST_ROWS}
+
     def release(self, address: str) -> None:
         """Let the tree of an agent run again that was put in quarantine."""
         root = Address.parse(address).root
@@ -549,6 +577,8 @@ class OperatorDoor:
             return JSONResponse(await self._letters(operator, address, asked))
         if what == "runs":
             return JSONResponse(await operator.runs(str(address), asked.get("status")))
+        if what == "decisions":
+            return JSONResponse(await operator.decisions(str(address)))
         if what == "release":
             operator.release(str(address))
             return JSONResponse({})

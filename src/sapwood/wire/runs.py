@@ -46,12 +46,17 @@ class Asked(Protocol):
     @property
     def tool(self) -> str: ...
     @property
-    def input(self) -> Any: ...
+    def arguments(self) -> Any: ...
+    @property
+    def digest(self) -> str: ...
 
 
-def questions(path: Sequence[Step], asked: Sequence[Asked]) -> str:
-    """Tell all that the agent waits for now that is this far below."""
-    return _text({"type": QUESTIONS, "path": _path(path), "questions": [_question(one) for one in asked]}).decode()
+def questions(path: Sequence[Step], asked: Sequence[Asked], *, refused: tuple[str, str] | None = None) -> str:
+    """Tell the open questions of the agent at the end of a path; `refused`: an answer that was not taken, and why."""
+    frame: dict[str, Any] = {"type": QUESTIONS, "path": _path(path), "questions": [_question(one) for one in asked]}
+    if refused is not None:
+        frame["refused"] = {"id": refused[0], "reason": refused[1]}
+    return _text(frame).decode()
 
 
 def question(asked: Asked, path: Sequence[Step]) -> dict[str, Any]:
@@ -60,7 +65,8 @@ def question(asked: Asked, path: Sequence[Step]) -> dict[str, Any]:
 
 
 def _question(asked: Asked) -> dict[str, Any]:
-    return {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.input}
+    told = {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.arguments}
+    return {**told, "digest": asked.digest}
 
 
 def _path(path: Sequence[Step]) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from sapwood import After, Agent, App, Approval, ChatAgent, Cron, Schedule, Turn, tool
+from sapwood import After, Agent, App, ChatAgent, Cron, Question, Schedule, Turn, tool
 
 
 class Orders:
@@ -80,7 +80,7 @@ class Clock(Agent):
 
 async def approve_all(desk: Desk, turn: Turn) -> Turn:
     waiting = await desk.approvals()
-    assert_type(waiting, list[Approval])
+    assert_type(waiting, list[Question])
     for approval in waiting:
         assert_type(await desk.approve(approval.id), bool)
     return await desk.turn(turn.id)

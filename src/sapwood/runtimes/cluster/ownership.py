@@ -206,7 +206,7 @@ class Ownership:
         """Return why this node can never answer again; None: it can."""
         return "Another process is this node now: two had the same name." if self._membership.is_displaced else None
 
-    def may_answer(self) -> bool:
+    def holds_lease(self) -> bool:
         """Return whether anything may leave this node now."""
         return self._lease.is_valid()
 

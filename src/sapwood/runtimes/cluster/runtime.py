@@ -43,7 +43,7 @@ class Ways(NamedTuple):
     """By what a node may write and answer."""
 
     epoch_of: Callable[[int], Epoch | None]
-    may_answer: Callable[[], bool]
+    holds_lease: Callable[[], bool]
     fenced: Callable[[Collection[int]], None]
 
 
@@ -82,7 +82,7 @@ def make_member(
         asyncio.get_running_loop(),
         clock,
         epoch_of=ways.epoch_of,
-        may_answer=ways.may_answer,
+        holds_lease=ways.holds_lease,
         fenced=ways.fenced,
         version=program(),
         refused=refused,
@@ -112,7 +112,7 @@ def make_member(
         keeper=keeper,
         timings=timings,
     )
-    node.may_answer = ways.may_answer
+    node.holds_lease = ways.holds_lease
     node.refuses = lambda: gate.full
     holding = Holding(node, log)
     return Member(node, gate, keeper, holding)
@@ -210,7 +210,7 @@ class ClusterRuntime:
                 deps=deps,
                 log=log,
                 archive=archive,
-                ways=Ways(owners.epoch_of, owners.may_answer, owners.fenced),
+                ways=Ways(owners.epoch_of, owners.holds_lease, owners.fenced),
                 far=far,
                 replicas=replicas,
                 ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),

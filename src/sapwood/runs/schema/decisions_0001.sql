@@ -1,0 +1,23 @@
+-- Decisions of people about tool calls, and their outcomes. Rows are appended and never changed: each has the hash of the one before.
+CREATE TABLE sapwood_decisions (
+    number         INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind           TEXT NOT NULL,     -- approved, denied, or outcome: what came of an approved call
+    question       TEXT NOT NULL,     -- the id of the tool call
+    tool           TEXT NOT NULL,
+    digest         TEXT NOT NULL,     -- SHA-256 of tool and arguments as they were shown
+    shown          TEXT NOT NULL,     -- JSON: the arguments as they were shown
+    arguments      TEXT,              -- JSON: the arguments of the call, if it was approved with others; NULL: as shown
+    reason         TEXT,              -- why it was denied; of an outcome, the result or the error, shortened
+    user           TEXT,              -- the id of the user who answered; NULL: unknown
+    authentication TEXT,              -- how the user was authenticated; NULL: not at all
+    channel        TEXT NOT NULL,     -- http, socket, code and an address; of an outcome, completed or failed
+    at             REAL NOT NULL,
+    previous       TEXT NOT NULL,     -- the hash of the row before; empty in the first row
+    hash           TEXT NOT NULL      -- SHA-256 of all other columns but the number
+) STRICT;
+
+CREATE INDEX sapwood_decisions_by_question ON sapwood_decisions (question);
+CREATE TRIGGER sapwood_decisions_are_not_updated BEFORE UPDATE ON sapwood_decisions
+    BEGIN SELECT RAISE(ABORT, 'sapwood_decisions is append-only'); END;
+CREATE TRIGGER sapwood_decisions_are_not_deleted BEFORE DELETE ON sapwood_decisions
+    BEGIN SELECT RAISE(ABORT, 'sapwood_decisions is append-only'); END;

@@ -1,0 +1,416 @@
+"""Only the people who may approve a tool call can, whichever way their answer takes, and only they see the question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.chats import say, user
+from tests.conformance.served import Client, Served, served, type_of
+from tests.conformance.worlds import asleep
+from tests.machine import patience
+
+from sapwood import ANY_CLIENT, Agent, App, ChatAgent, Question, UsageError, User, agent_tool, tool
+from sapwood.runs.decisions import broken_at, read
+from sapwood.testing import ScriptedModel, call, text
+from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
+
+pytestmark = pytest.mark.slow  # each starts a server
+
+QUESTIONS = "sapwood_questions"
+DESK = "/agents/desk/acme"
+TICKET = f"{DESK}/sub/ticket/ann"
+ANN, EVE, OTTO = token_for("ann"), token_for("eve"), token_for("otto", "operator")
+REFUND = {"order": "A-99", "euros": 25}
+DIGEST = Question.about("k", "book_refund", REFUND, "approval").digest
+
+
+class DeskAtWork:
+    """A desk where ann waits for a refund."""
+
+    def __init__(self, one: Served) -> None:
+        self.one = one
+        self.world = one.world
+        self.question: dict[str, Any] = {}
+
+    async def ask(self) -> None:
+        """Let ann ask for her money, and wait until the refund waits for an operator."""
+        desk = await self.world.get_agent(Desk, "acme")
+        await desk.open_ticket("ann")
+        operator = await self.join(DESK, OTTO)
+        ann = await self.join(TICKET, ANN)
+        await say(ann, "r1", user("I want my money back.", "u1"))
+        frame = await operator.until(lambda frame: type_of(frame) == QUESTIONS and frame["questions"])
+        (asked,) = frame["questions"]
+        assert (asked["tool"], asked["input"], asked["digest"]) == ("book_refund", REFUND, DIGEST)
+        self.question = {**asked, "path": frame["path"]}
+        await self.world.settled()
+        assert ann.of_type(QUESTIONS) == []
+
+    async def join(self, path: str, token: str) -> Client:
+        return await self.one.join(f"{path}?token={token}")
+
+    async def http(self, path: str, token: str, body: Any = None) -> Any:
+        method = "GET" if body is None else "POST"
+        given = b"" if body is None else json.dumps(body).encode()
+        return await self.one.site.http(path, method=method, body=given, headers={"authorization": f"Bearer {token}"})
+
+    def url(self, depth: int) -> str:
+        """Return the URL of an agent on the way to the one that asks: desk, ticket, refunds."""
+        steps = self.question["path"][:depth]
+        hops = {"Ticket": "ticket", "RefundAgent": "refund-agent"}
+        return DESK + "".join(f"/sub/{hops[step['type']]}/{step['name'].replace(':', '%3A')}" for step in steps)
+
+    def answer(self, depth: int, **more: Any) -> dict[str, Any]:
+        """Return an approval by HTTP, as it is posted to an agent on the way."""
+        return {
+            "id": self.question["id"],
+            "path": self.question["path"][depth:],
+            "approved": True,
+            "digest": DIGEST,
+        } | more
+
+    def frame(self, depth: int, **more: Any) -> dict[str, Any]:
+        """Return an approval by socket, as it is sent to an agent on the way."""
+        path = self.question["path"][depth:]
+        said = {
+            "type": "cf_agent_tool_approval",
+            "toolCallId": self.question["id"],
+            "approved": True,
+            "autoContinue": True,
+        }
+        return said | ({"path": path} if path else {}) | more
+
+    async def booked(self) -> int:
+        return await (await self.refunds()).booked()
+
+    async def refunds(self) -> RefundAgent:
+        name = self.question["path"][1]["name"]
+        return await self.world.get_agent(Desk, "acme", sub=((Ticket, "ann"), (RefundAgent, name)))
+
+    async def is_open(self) -> bool:
+        return [one.id for one in await (await self.world.get_agent(Desk, "acme")).pending_approvals()] == [
+            self.question["id"]
+        ]
+
+    async def until_booked(self) -> None:
+        async with asyncio.timeout(patience()):
+            while await self.booked() != 25:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def desk_at_work(tmp_path: Path) -> AsyncGenerator[DeskAtWork, None]:
+    async with asyncio.timeout(patience(60)), served(make_app(str(tmp_path))) as one:
+        desk = DeskAtWork(one)
+        await desk.ask()
+        yield desk
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("who", ["ann", "eve", "mallory of another company"])
+async def test_a_customer_does_not_approve_by_any_url(tmp_path: Path, depth: int, who: str) -> None:
+    token = {"ann": ANN, "eve": EVE}.get(who) or token_for("mallory", "operator", company="other")
+    async with desk_at_work(tmp_path) as desk:
+        answered = await desk.http(f"{desk.url(depth)}/questions", token, desk.answer(depth))
+        changed = await desk.http(
+            f"{desk.url(depth)}/questions", token, desk.answer(depth, arguments={"order": "A-99", "euros": 9})
+        )
+        part = {"type": "tool-book_refund", "toolCallId": desk.question["id"], "state": "approval-responded"}
+        message = {"id": "m", "role": "assistant", "parts": [{**part, "approval": {"id": "k", "approved": True}}]}
+        if (who, depth) != ("ann", 1):  # she may talk to her own ticket
+            assert (await desk.http(f"{desk.url(depth)}/chat", token, {"messages": [message]})).status in (403, 404)
+
+        assert (answered.status, changed.status) == (403, 403)
+        assert await desk.is_open()
+        assert await desk.booked() == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("token", [ANN, EVE])
+async def test_a_customer_does_not_approve_by_any_socket(tmp_path: Path, depth: int, token: str) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        client = await desk.one.connect(f"{desk.url(depth)}?token={token}")
+        if (depth, token) == (1, ANN):
+            await client.greeted()
+            await client.send(desk.frame(depth))
+            told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
+            assert told["questions"] == []  # and is not told what was asked
+            assert told["refused"]["id"] == desk.question["id"]
+        else:
+            assert (await client.ended())[0] == 4403
+
+        assert await desk.is_open()
+        assert await desk.booked() == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("door", ["http", "socket"])
+async def test_an_operator_approves_at_every_agent_on_the_way(tmp_path: Path, depth: int, door: str) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        if door == "http":
+            answered = await desk.http(f"{desk.url(depth)}/questions", OTTO, desk.answer(depth))
+            assert (answered.status, answered.json()) == (200, {"answered": True})
+        else:
+            client = await desk.join(desk.url(depth), OTTO)
+            await client.send(desk.frame(depth, digest=DIGEST))
+        await desk.until_booked()
+
+        decision, outcome = (await (await desk.refunds()).export())["decisions"]
+        assert (decision["kind"], decision["user"], decision["authentication"]) == ("approved", "otto", "JwtAuth")
+        assert (decision["channel"], decision["digest"], decision["shown"]) == (door, DIGEST, REFUND)
+        assert (outcome["kind"], outcome["channel"], outcome["reason"]) == (
+            "outcome",
+            "completed",
+            '"25 euros for A-99"',
+        )
+        assert outcome["previous"] == decision["hash"]
+
+
+async def test_an_answer_to_something_else_than_was_shown_is_refused(tmp_path: Path) -> None:
+    other = Question.about("k", "book_refund", {"order": "A-99", "euros": 1}, "approval").digest
+    async with desk_at_work(tmp_path) as desk:
+        refused = await desk.http(f"{DESK}/questions", OTTO, desk.answer(0, digest=other))
+        unnamed = await desk.http(f"{DESK}/questions", OTTO, desk.answer(0) | {"digest": None})
+        operator = await desk.join(DESK, OTTO)
+        await operator.send(desk.frame(0, digest=other))
+        told = await operator.until(lambda frame: type_of(frame) == QUESTIONS and "refused" in frame)
+
+        assert (refused.status, refused.json()["answered"]) == (403, False)
+        assert unnamed.status == 400
+        assert [one["id"] for one in told["questions"]] == [desk.question["id"]]
+        assert await desk.is_open()
+
+
+async def test_the_hook_of_an_agent_above_holds_at_every_agent_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(self: Desk, user: User, question: Question) -> str:
+        assert (user.id, question.tool) == ("otto", "book_refund")
+        assert [step.type for step in question.path] == ["Ticket", "RefundAgent"]
+        return "Not on Sundays."
+
+    async with desk_at_work(tmp_path) as desk:
+        monkeypatch.setattr(Desk, "may_answer", never)
+        for depth in (0, 1, 2):
+            refused = await desk.http(f"{desk.url(depth)}/questions", OTTO, desk.answer(depth))
+            assert (refused.status, refused.json()["refused"]) == (403, "Not on Sundays.")
+        client = await desk.join(desk.url(2), OTTO)
+        await client.send(desk.frame(2))
+        told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
+        assert told["refused"]["reason"] == "Not on Sundays."
+        assert await desk.is_open()
+
+
+async def test_questions_and_events_are_shown_to_those_who_may_go_there(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        for token, depth, shown in ((ANN, 0, 0), (EVE, 0, 0), (OTTO, 0, 1), (ANN, 1, 0), (OTTO, 1, 1), (OTTO, 2, 1)):
+            listed = await desk.http(f"{desk.url(depth)}/questions", token)
+            assert (listed.status, len(listed.json()["questions"])) == (200, shown), (token, depth)
+        assert (await desk.http(f"{TICKET}/questions", EVE)).status == 403
+        assert "book_refund" in await _events(desk, DESK, OTTO)
+        assert "A-99" not in await _events(desk, DESK, EVE)
+        assert "book_refund" not in await _events(desk, DESK, ANN)  # the refund agent is not for customers
+        assert "refund_agent" in await _events(desk, TICKET, ANN)  # her own ticket is
+
+
+async def _events(desk: DeskAtWork, path: str, token: str) -> str:
+    """Return what a reader is told until the stream is silent."""
+    host, port = "127.0.0.1", desk.one.site.port
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(f"GET {path}/events HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\r\n".encode())
+    await writer.drain()
+    read = b""
+    async with asyncio.timeout(patience()):
+        while b"\r\n\r\n" not in read:
+            read += await reader.read(65536)
+        # All that is stored is told at once; a marker of our own tells when that is over.
+        await (await desk.world.get_agent(Desk, "acme")).open_ticket("zoe")
+        await desk.world.settled()
+        try:
+            async with asyncio.timeout(0.5):
+                while more := await reader.read(65536):
+                    read += more
+        except TimeoutError:
+            pass
+    writer.close()
+    return read.decode()
+
+
+async def test_a_client_of_a_ticket_is_not_told_of_runs_it_may_not_go_to(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        operator = await desk.join(TICKET, OTTO)
+        await operator.until(lambda frame: type_of(frame) == "agent-tool-event")
+        late = await desk.join(TICKET, ANN)
+        await desk.http(f"{DESK}/questions", OTTO, desk.answer(0))
+        await desk.until_booked()
+        await late.until(lambda frame: "25 euros" in json.dumps(frame))  # what her own ticket says
+
+        assert late.of_type("agent-tool-event") == []
+
+
+async def test_a_question_is_found_later_and_wakes_nobody(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        await asleep(desk.world)
+        operator = await desk.join(DESK, OTTO)
+        eve = await desk.one.connect(f"{DESK}?token={EVE}")
+        frame = await operator.until(lambda frame: type_of(frame) == QUESTIONS)
+
+        assert [one["id"] for one in frame["questions"]] == [desk.question["id"]]
+        assert (await eve.ended())[0] == 4403
+        awake = {str(address) for tree in desk.world.node.trees.values() for address in tree.actors}
+        assert awake == {"Desk:acme"}
+
+
+async def test_a_connection_that_only_watches_does_nothing(tmp_path: Path) -> None:
+    trainee = token_for("tim", "operator", "trainee")
+    async with desk_at_work(tmp_path) as desk:
+        client = await desk.join(DESK, trainee)
+        await client.until(lambda frame: type_of(frame) == QUESTIONS)
+        await client.send(desk.frame(0))
+        told = await client.until(lambda frame: type_of(frame) == QUESTIONS and "refused" in frame)
+        called = await client.call("open_ticket", "tim")
+
+        assert told["refused"]["reason"] == "This connection may only watch."
+        assert (called["success"], called["error"]) == (False, "This connection may only watch.")
+        assert await desk.is_open()
+
+
+async def test_decisions_are_chained_and_cannot_be_changed(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        denied = await desk.http(f"{DESK}/questions", OTTO, desk.answer(0, approved=False, reason="We have no money."))
+        assert denied.status == 200
+        await desk.world.settled()
+        name = desk.question["path"][1]["name"]
+        refunds = await desk.world.get_agent(Desk, "acme", sub=((Ticket, "ann"), (RefundAgent, name)))
+        (decision,) = (await refunds.export())["decisions"]
+        assert (decision["kind"], decision["reason"]) == ("denied", "We have no money.")
+        await desk.world.crash()
+        tree = next(iter(desk.world.node.trees.values()), None)
+        await desk.booked()
+        tree = next(iter(desk.world.node.trees.values()))
+        (database,) = [actor.database for address, actor in tree.actors.items() if address.type == "RefundAgent"]
+        (row,) = read(database)
+        assert broken_at([row]) is None
+        assert broken_at([row._replace(user="eve")]) == 1
+        with pytest.raises(Exception, match="append-only"):
+            database.execute("UPDATE sapwood_decisions SET user = 'eve'")
+        with pytest.raises(Exception, match="append-only"):
+            database.execute("DELETE FROM sapwood_decisions")
+
+
+class AskWithout(ChatAgent):
+    """Pays."""
+
+    model = ScriptedModel(call("pay", id="k"), text("paid"), each=True)
+
+    @tool(requires_approval=True)
+    async def pay(self) -> str:
+        """Pay."""
+        return "paid"
+
+
+class AskBelow(ChatAgent):
+    model = ScriptedModel(text("hello"))
+    tools = (agent_tool(AskWithout),)
+
+
+class AskAnybody(ChatAgent):
+    model = ScriptedModel(call("pay", id="k"), text("paid"), each=True)
+
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
+    async def pay(self) -> str:
+        """Pay."""
+        return "paid"
+
+
+class AskByHook(AskWithout):
+    async def may_answer(self, user: Any, question: Question) -> bool:
+        return True
+
+
+class AskInCode(Agent):
+    async def begin(self) -> None:
+        await self.sub_agent(AskWithout, "below")
+
+
+def _authenticate(request: Any) -> User:
+    return User(request.headers.get("who", "ann"))
+
+
+@pytest.mark.parametrize("cls", [AskWithout, AskBelow])
+async def test_an_app_with_users_does_not_start_if_a_tool_does_not_say_who_may_approve_it(
+    cls: type[Agent[Any]], tmp_path: Path
+) -> None:
+    from sapwood import Settings
+
+    with pytest.raises(UsageError) as told:
+        async with App(agents=[cls], authenticate=_authenticate, settings=Settings(data=str(tmp_path))):
+            pass
+
+    assert "The tool 'pay' of AskWithout requires approval" in str(told.value)
+    assert "approvers=ANY_CLIENT" in str(told.value)
+
+
+@pytest.mark.parametrize("cls", [AskAnybody, AskByHook])
+async def test_who_says_it_may_start(cls: type[Agent[Any]], tmp_path: Path) -> None:
+    from sapwood import Settings
+
+    async with App(agents=[cls], authenticate=_authenticate, settings=Settings(data=str(tmp_path))):
+        pass
+
+
+class GuardedClerk(ChatAgent):
+    """Lets only the manager in."""
+
+    model = ScriptedModel(call("pay", id="k", euros=5), text("paid"), each=True)
+    paid: list[int]
+
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
+    async def pay(self, euros: int) -> str:
+        """Pay."""
+        GuardedClerk.paid.append(euros)
+        return "paid"
+
+    async def on_before_request(self, request: Any) -> Any:
+        from starlette.responses import PlainTextResponse
+
+        return None if request.headers.get("who") == "manager" else PlainTextResponse("Managers only.", 403)
+
+    async def on_before_connect(self, request: Any) -> Any:
+        return await self.on_before_request(request)
+
+
+class GuardedOffice(ChatAgent):
+    model = ScriptedModel(call("guarded_clerk", id="c1", message="pay"), text("done"), each=True)
+    tools = (agent_tool(GuardedClerk),)
+
+
+@pytest.mark.parametrize("door", ["http", "socket"])
+async def test_the_gate_of_the_agent_that_asks_holds_for_answers_that_come_from_above(door: str) -> None:
+    GuardedClerk.paid = []
+    digest = Question.about("k", "pay", {"euros": 5}, "approval").digest
+    path = [{"type": "GuardedClerk", "name": "agent-tool:c1"}]
+    office = "/agents/guarded-office/o"
+    async with asyncio.timeout(patience()), served(App(agents=[GuardedOffice])) as one:
+        manager = await one.join(office, additional_headers={"who": "manager"})
+        intern = await one.join(office, additional_headers={"who": "intern"})
+        await say(manager, "r1", user("pay", "u1"))
+        await manager.until(lambda frame: type_of(frame) == QUESTIONS)
+        if door == "http":
+            given = {"id": "k", "path": path, "approved": True, "arguments": {"euros": 9999}, "digest": digest}
+            body = json.dumps(given).encode()
+            refused = await one.site.http(f"{office}/questions", method="POST", body=body, headers={"who": "intern"})
+            assert (refused.status, refused.text) == (403, "Managers only.")
+        else:
+            await intern.send({"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": True, "path": path})
+            told = await intern.until(lambda frame: type_of(frame) == QUESTIONS)
+            assert told["questions"] == []
+            assert told["refused"]["id"] == "k"
+        assert GuardedClerk.paid == []
+        assert intern.of_type(QUESTIONS)[:-1] == []
