@@ -233,8 +233,8 @@ def _serve(
 ) -> None:
     app = loaded.app
     door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
-    if options.dev and is_loopback(options.host) and not options.insecure:
-        door = OwnNames(door)
+    if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
+        door = HostCheck(door, app.settings.allowed_hosts)
     server: uvicorn.Server | None = None
     if seat is not None:
         door = Together(door, seat.line, lambda: server, options.grace)
@@ -258,29 +258,35 @@ def _serve(
         sys.exit(1)
 
 
-class OwnNames:
-    """Refuses whoever calls this machine by another name than its own.
+class HostCheck:
+    """Refuses requests and sockets whose `Host` is neither a loopback name nor a configured one.
 
-    A page elsewhere may have its own name lead here. To a browser the server would then
-    be that page's own, and while you write an app, it often asks nobody who they are.
+    A foreign site can point a name of its own at this machine (DNS rebinding). A browser then takes the
+    server for a part of that site, whose pages could use every agent of an app without `authenticate`.
     """
 
-    def __init__(self, app: ASGI) -> None:
+    def __init__(self, app: ASGI, hosts: tuple[str, ...]) -> None:
         self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan" and not _is_own(Headers(scope=scope).get("host", "")):
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            text = "The server calls itself 127.0.0.1 or localhost, and no other name. Say --insecure to allow others."
+        if scope["type"] == "lifespan" or self._is_known(Headers(scope=scope).get("host", "")):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            text = (
+                "Expected the host 127.0.0.1, localhost or one of Settings(allowed_hosts=…). To allow another, add it "
+                "to SAPWOOD_ALLOWED_HOSTS, or start the server with --insecure."
+            )
             await PlainTextResponse(text, 421)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
 
-
-def _is_own(host: str) -> bool:
-    return is_loopback(urlsplit(f"//{host}").hostname or "")
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or name in self._hosts
 
 
 class Together:
