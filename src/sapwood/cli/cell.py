@@ -28,6 +28,7 @@ from types import FrameType
 from typing import IO
 
 from sapwood.cli.loading import load
+from sapwood.cli.terminal import error_line
 from sapwood.errors import FolderInUse, UsageError
 from sapwood.storage.files import FolderLock, make_private_folder, open_private
 
@@ -166,7 +167,7 @@ class Cell:
 
     def _did_not_start(self, why: str) -> int:
         if not self._stopping.is_set():
-            print(f"error: {why}", file=sys.stderr, flush=True)
+            print(error_line(why), file=sys.stderr, flush=True)
         return 1
 
     def _well(self, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:

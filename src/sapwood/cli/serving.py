@@ -32,6 +32,7 @@ from uvicorn.supervisors.statreload import StatReload
 from sapwood.address import kebab
 from sapwood.app import App
 from sapwood.cli.loading import Loaded, load
+from sapwood.cli.terminal import error_line, log_to_stderr
 from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
@@ -159,7 +160,7 @@ def _work(seat: Seat, options: Options, listening: socket.socket, token: str) ->
         loaded = load(options.target, options.data)
         loaded.app.share(seat.share())
     except SapwoodError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
     _answer_where(loaded.app, seat)
     # Clients of all others would wait whenever one of a pool computes, so those take none.
     _serve(options, loaded, token, [] if pool else [listening], seat)
@@ -224,7 +225,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     except SapwoodError as error:
         if not options.dev:
             raise
-        sys.exit(f"error: {error}\nIt is tried again when a file changes.")
+        sys.exit(f"{error_line(error)}\nIt is tried again when a file changes.")
     _serve(options, loaded, secrets.token_urlsafe(32), sockets)
 
 
@@ -480,12 +481,7 @@ def _write_secret(path: Path, value: dict[str, Any]) -> None:
 
 
 def _log_to_stderr(options: Options, who: str = "") -> None:
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s {who}%(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
-    )
+    log_to_stderr(options.log_level, f"%(asctime)s %(levelname)-7s {who}%(message)s", "%H:%M:%S")
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
 

@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from sapwood import tracing
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, Unavailable
+from sapwood.escapes import escape_controls
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, named, resolve
 from sapwood.kernel.far import Far
@@ -603,8 +604,7 @@ def _length(request: HTTPConnection) -> int:
 
 def _shown(scope: Scope) -> str:
     """Return a path for a line of a log, which it cannot break."""
-    text = raw_path(scope)
-    return text if text.isprintable() else quote(text)
+    return escape_controls(raw_path(scope))
 
 
 def _key(user: object) -> object:

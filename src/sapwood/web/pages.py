@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from sapwood.escapes import escape_controls
 from sapwood.web.asgi import Scope
 
 access = logging.getLogger("sapwood.access")
@@ -43,7 +44,7 @@ class Pages(StaticFiles):
             response = PlainTextResponse(text, status, no.headers)
         response.headers.update(HEADERS)
         response.raw_headers = with_page_rules(response.raw_headers, self._frame_ancestors)
-        access.info("%s %s %s", scope["method"], scope["path"], response.status_code)
+        access.info("%s %s %s", scope["method"], escape_controls(scope["path"]), response.status_code)
         return response
 
 
