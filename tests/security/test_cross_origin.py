@@ -167,6 +167,7 @@ async def test_operator_urls_refuse_foreign_pages_even_with_the_token() -> None:
         assert (await client.post("/_sapwood/tree", headers={**headers, **EVIL})).status_code == 403
 
 
+@pytest.mark.slow  # it imports Temporal's client
 async def test_driver_urls_refuse_foreign_pages_even_with_the_token() -> None:
     pytest.importorskip("temporalio")
     from sapwood.drivers.temporal import TemporalDriver
@@ -199,6 +200,20 @@ async def test_driver_urls_refuse_foreign_pages_even_with_the_token() -> None:
 async def test_a_local_server_answers_to_its_own_names_only(host: str, status: int) -> None:
     async with browsing(door=lambda world: HostCheck(world.app, ("app.example",))) as client:
         assert (await client.get(URLS[0], headers={"host": host})).status_code == status
+
+
+async def test_a_local_server_answers_health_checks_without_a_host() -> None:
+    reached: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def unused(*_: Any) -> Any:
+        raise AssertionError("The request was refused.")
+
+    await HostCheck(app, ())({"type": "http", "path": "/healthz", "headers": []}, unused, unused)
+
+    assert reached == ["/healthz"]
 
 
 async def test_a_local_server_opens_no_socket_under_a_foreign_name() -> None:

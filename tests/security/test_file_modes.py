@@ -65,12 +65,20 @@ def app(folder: Path, **settings: Any) -> App:
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-async def test_databases_logs_and_backups_are_private(tmp_path: Path, umask: int, durability: str) -> None:
-    data, backup = tmp_path / "deep/data", tmp_path / "deeper/backup"
+async def test_databases_and_logs_are_private(tmp_path: Path, umask: int, durability: str) -> None:
+    data = tmp_path / "deep/data"
     async with app(data, durability=durability) as running:
         await (await running.get_agent(ModeVault, "v")).write()
         assert list(data.rglob("*-wal"))
         assert wide(data) == {}
+    assert wide(tmp_path / "deep") == {}
+
+
+@pytest.mark.slow
+async def test_backups_and_restored_trees_are_private(tmp_path: Path, umask: int) -> None:
+    data, backup = tmp_path / "data", tmp_path / "deeper/backup"
+    async with app(data) as running:
+        await (await running.get_agent(ModeVault, "v")).write()
         await running.back_up(backup)
         assert wide(backup) == {}
         await running.restore(backup)
@@ -80,6 +88,7 @@ async def test_databases_logs_and_backups_are_private(tmp_path: Path, umask: int
     assert wide(tmp_path / "deeper") == {}
 
 
+@pytest.mark.slow
 async def test_a_backup_into_a_folder_that_others_can_enter_is_private(tmp_path: Path, umask: int) -> None:
     (tmp_path / "backup").mkdir(mode=0o755)
     (tmp_path / "backup").chmod(0o755)
@@ -124,6 +133,20 @@ def test_a_shared_folder_like_tmp_keeps_its_mode(tmp_path: Path) -> None:
     FolderLock(tmp_path / "shared").release()
 
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o1777
+
+
+def test_a_folder_of_another_user_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o775)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    FolderLock(tmp_path / "data").release()
+
+    (found,) = (found for found in examine(tmp_path / "data") if found.what == "access to it")
+    assert found.remedy is not None
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

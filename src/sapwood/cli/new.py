@@ -34,8 +34,8 @@ sapwood dev
 ```
 """
 
-SIGNS_IN = "The port is published on this machine only. Publish it to others behind a proxy with TLS."
-SIGNS_NOBODY_IN = """\
+WITH_SIGN_IN = "The port is published on this machine only. Publish it to others behind a proxy with TLS."
+WITHOUT_SIGN_IN = """\
 The container stops with an error until the app has `App(authenticate=…)`: without it, every client that reaches the
 port could use every agent. `authenticate` is a function that returns the user of a request, or `None` to refuse it;
 `JwtAuth` and `ApiKeys` are ready-made, and `sapwood new --template rooms` makes a project with sign-in. To run it
@@ -104,7 +104,7 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
     about = TEMPLATES[template]
-    container = SIGNS_IN if about.asks_who else SIGNS_NOBODY_IN
+    container = WITH_SIGN_IN if about.asks_who else WITHOUT_SIGN_IN
     holes = {"name": name, "extras": about.extras, "container": container}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
     for path, content in (_filled("common", holes) | files).items():

@@ -62,7 +62,7 @@ def _narrow(path: Path, *, deep: bool) -> None:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode) or not mode & OTHERS:
         return
-    with contextlib.suppress(PermissionError):  # another user's: `sapwood doctor` reports it
+    with contextlib.suppress(OSError):  # another user's, or a file system without modes: `sapwood doctor` reports it
         path.chmod(stat.S_IMODE(mode) & ~OTHERS)
     if deep and stat.S_ISDIR(mode):
         for below in path.iterdir():
