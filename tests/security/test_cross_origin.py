@@ -10,13 +10,14 @@ from typing import Any
 import httpx2
 import jwt
 import pytest
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from sapwood import Agent, App, ChatAgent, JwtAuth, Settings, UsageError
 from sapwood.cli.serving import HostCheck
 from sapwood.testing import ScriptedModel, running, text
 from sapwood.web.operator import OperatorDoor
+from sapwood.web.origins import cross_origin_refusal
 
 SERVER = "http://sapwood.example"
 EVIL = {"origin": "https://evil.example"}
@@ -158,6 +159,30 @@ async def test_a_cookie_counts_from_a_page_that_origins_names_and_not_by_a_star(
         assert (await client.post(URLS[0], headers=sent)).status_code == 200
     async with browsing(authenticate=auth, origins=("*",)) as client:
         assert (await client.post(URLS[0], headers=sent)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "origins", "user"),
+    [
+        ("https://evil.example", ("*",), None),
+        ("https://app.example", ("https://app.example",), "ann"),
+        (SERVER, (), "ann"),
+        (None, (), "ann"),
+    ],
+)
+def test_the_cookie_of_a_socket_counts_from_own_and_named_pages_only(
+    origin: str | None, origins: tuple[str, ...], user: str | None
+) -> None:
+    token = jwt.encode({"sub": "ann", "exp": 4_000_000_000}, SECRET, "HS256")
+    headers = [(b"host", b"sapwood.example"), (b"cookie", f"session={token}".encode())]
+    if origin is not None:
+        headers.append((b"origin", origin.encode()))
+    socket = HTTPConnection({"type": "websocket", "path": "/", "query_string": b"", "headers": headers})
+
+    assert cross_origin_refusal(socket, Settings(origins=origins)) is None
+    found = JwtAuth(SECRET, algorithms=["HS256"], cookie="session")(socket)
+
+    assert (None if found is None else found.id) == user
 
 
 async def test_operator_urls_refuse_foreign_pages_even_with_the_token() -> None:

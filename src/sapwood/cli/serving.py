@@ -428,8 +428,9 @@ def _check_safe(options: Options, app: App) -> None:
     if options.insecure or app.authenticate is not None or is_loopback(options.host):
         return
     raise UsageError(
-        f"Everybody who reaches {options.host} could use every agent: the app has no authenticate. Give it one, "
-        "App(authenticate=…), or serve on 127.0.0.1, or say --insecure if something in front of it asks who they are."
+        f"Expected an app with authenticate to listen on {options.host}, got one without: every client that reaches it "
+        "could use every agent. Set App(authenticate=…), listen on 127.0.0.1, or pass --insecure if a proxy in "
+        "front of the server authenticates clients."
     )
 
 
