@@ -185,6 +185,26 @@ def test_the_cookie_of_a_socket_counts_from_own_and_named_pages_only(
     assert (None if found is None else found.id) == user
 
 
+@pytest.mark.parametrize(
+    ("site", "origin", "is_refused"),
+    [
+        ("same-origin", "https://proxy.example", False),
+        ("cross-site", SERVER, False),  # the scheme of the socket is not that of its page
+        ("cross-site", "https://evil.example", True),
+        ("cross-site", None, True),
+    ],
+)
+def test_a_socket_is_judged_by_its_origin_where_the_site_is_in_doubt(
+    site: str, origin: str | None, is_refused: bool
+) -> None:
+    headers = [(b"host", b"sapwood.example"), (b"sec-fetch-site", site.encode())]
+    if origin is not None:
+        headers.append((b"origin", origin.encode()))
+    socket = HTTPConnection({"type": "websocket", "path": "/", "query_string": b"", "headers": headers})
+
+    assert (cross_origin_refusal(socket, Settings()) is not None) == is_refused
+
+
 async def test_operator_urls_refuse_foreign_pages_even_with_the_token() -> None:
     headers = {"authorization": "Bearer t"}
     async with browsing(door=lambda world: OperatorDoor(world.app, lambda: world.node, "t")) as client:

@@ -57,7 +57,11 @@ def is_safe(scope: Mapping[str, Any]) -> bool:
 def is_from_own_page(request: HTTPConnection) -> bool:
     """Return whether a request comes from a page of this server, or from a program that is no browser."""
     if (site := request.headers.get("sec-fetch-site")) is not None:
-        return site in ("same-origin", "none")  # it holds behind a proxy that rewrites Host, too
+        if site in ("same-origin", "none"):
+            return True  # also behind a proxy that rewrites Host
+        # Of a socket, browsers may compare the schemes of the page and the socket, http and ws, and call it cross-site.
+        if request.scope["type"] == "http" or "origin" not in request.headers:
+            return False
     if (origin := request.headers.get("origin")) is None:
         return True
     try:
