@@ -19,6 +19,7 @@ from sapwood.errors import UsageError
 
 MIB = 1024 * 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SOURCES = re.compile(r"[!-+\--:<-~ ]*")
 
 
 class Durability(str, Enum):
@@ -117,7 +118,11 @@ class Settings:
     prefix: str = "agents"
     """The first segment of every URL; mounted in another app, the mount point takes its place."""
     origins: tuple[str, ...] = ()
-    """Origins whose pages may open sockets beside the server's own; `("*",)` allows all, `:*` every port."""
+    """Origins whose pages may open sockets and send requests that change something, beside the server's own."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names that `sapwood serve` accepts on a loopback address without `authenticate`, beside `localhost`."""
+    frame_ancestors: str = "'self'"
+    """Sources of `Content-Security-Policy: frame-ancestors` on every response; an empty string sends no header."""
     cors: bool = False
     """Whether pages of any origin may read HTTP answers."""
     request_bytes: int = 64 * MIB
@@ -159,6 +164,11 @@ class Settings:
         if self.durability not in tuple(Durability):
             *levels, last = [repr(level.value) for level in Durability]
             raise UsageError(f"Settings(durability={self.durability!r}): it can be {', '.join(levels)} or {last}.")
+        if not SOURCES.fullmatch(self.frame_ancestors):
+            raise UsageError(
+                f"Settings(frame_ancestors={self.frame_ancestors!r}): expected sources with spaces between them, such "
+                "as \"'self' https://app.example.com\"; commas, semicolons and line breaks are not allowed."
+            )
         self._check_cluster()
 
     def _check_cluster(self) -> None:

@@ -240,8 +240,8 @@ async def test_4_a_cookie_is_not_taken_from_another_site_s_page(log: Log) -> Non
         cookie = {"cookie": f"session={good()}"}
         evil, own = {"origin": "https://evil.example"}, {"origin": f"http://127.0.0.1:{site.port}"}
 
-        assert (await site.http(ROOT, method="POST", headers=cookie | evil)).status == 401
-        assert (await site.http(ROOT, method="POST", headers=cookie | {"origin": "http://["})).status == 401
+        assert (await site.http(ROOT, method="POST", headers=cookie | evil)).status == 403
+        assert (await site.http(ROOT, method="POST", headers=cookie | {"origin": "http://["})).status == 403
         assert (await site.http(ROOT, method="POST", headers=cookie | own)).status == 200
         options = {"additional_headers": cookie}
         assert await site.refused(ROOT, origin="https://evil.example", **options) == 4403

@@ -16,6 +16,8 @@ EXAMPLES = {
     "durability": ("disk", "disk"),
     "open_databases": ("100", 100),
     "origins": ("https://a.example, https://b.example", ("https://a.example", "https://b.example")),
+    "allowed_hosts": ("a.example, b.example", ("a.example", "b.example")),
+    "frame_ancestors": ("'self' https://a.example", "'self' https://a.example"),
     "cors": ("yes", True),
     "check_state": ("0", False),
     "prefix": ("api", "api"),

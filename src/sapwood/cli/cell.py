@@ -28,8 +28,9 @@ from types import FrameType
 from typing import IO
 
 from sapwood.cli.loading import load
+from sapwood.cli.terminal import error_line
 from sapwood.errors import FolderInUse, UsageError
-from sapwood.storage.files import FolderLock
+from sapwood.storage.files import FolderLock, make_private_folder, open_private
 
 SERVERS = 3
 PATIENCE = 60.0
@@ -121,7 +122,7 @@ class Cell:
     def _server(self, n: int) -> Generator[subprocess.Popen[bytes], None, None]:
         routes = ", ".join(f'"nats://route:{self._passwords["route"]}@127.0.0.1:{port}"' for port in self._routes)
         store = self._folder / f"nats-{n}"
-        store.mkdir(exist_ok=True)
+        make_private_folder(store)
         environment = {
             "NATS_NAME": f"nats-{n}",
             "NATS_ZONE": f"zone:{n}",
@@ -136,7 +137,7 @@ class Cell:
         }
         with (
             resources.as_file(configuration()) as file,
-            (self._folder / f"nats-{n}.log").open("ab") as log,
+            open_private(self._folder / f"nats-{n}.log", "ab") as log,
             _process([self._program, "-c", str(file)], environment, log, self._lock) as process,
         ):
             yield process
@@ -166,7 +167,7 @@ class Cell:
 
     def _did_not_start(self, why: str) -> int:
         if not self._stopping.is_set():
-            print(f"error: {why}", file=sys.stderr, flush=True)
+            print(error_line(why), file=sys.stderr, flush=True)
         return 1
 
     def _well(self, urls: list[str], processes: list[subprocess.Popen[bytes]]) -> bool:

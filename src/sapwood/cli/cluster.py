@@ -13,9 +13,9 @@ import msgspec
 from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Parameter
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from sapwood.cli.loading import EXTRA_OF
+from sapwood.cli.terminal import Text, say
 from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
 from sapwood.kernel.backup import root_of
@@ -92,7 +92,7 @@ def status(
 
     seen = _ask(look())
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(seen), indent=2).decode())
+        say(msgspec.json.format(msgspec.json.encode(seen), indent=2).decode())
     else:
         Console(highlight=False).print(shown(seen))
     return 1 if seen.troubles else 0
@@ -124,14 +124,14 @@ def trees(
     found, has_more = _ask(find())
     found.sort(key=lambda one: one.root)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        say(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
     table = _table("tree", "node", "in the log")
     for one in found:
-        table.add_row(one.root, one.node, counted(one.messages, "messages") if one.messages else "parked")
+        table.add_row(Text(one.root), Text(one.node), counted(one.messages, "messages") if one.messages else "parked")
     Console(highlight=False).print(table)
     more = f", and more: --most {10 * most}" if has_more else ""
-    print(f"{counted(len(found), 'trees')}{more}")
+    say(f"{counted(len(found), 'trees')}{more}")
 
 
 @cluster.command
@@ -168,7 +168,7 @@ def verify(
 
     found = _ask(check())
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        say(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         for line in told(found):
             Console(soft_wrap=True, highlight=False).print(line)
@@ -224,7 +224,7 @@ def backup(
 
         return await back_up(nats, cluster, _archive(archive), folder, root_of(address), moment(at))
 
-    print(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
+    say(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
 
 
 @cluster.command
@@ -243,7 +243,7 @@ def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: A
 
     result, lines = _ask(begin())
     for line in lines:
-        print(line)
+        say(line)
     return 1 if result.lost else 0
 
 
@@ -271,13 +271,13 @@ def shown(seen: Seen) -> RenderableType:
     nodes = _table("node", "last heard of", "shards", "not well")
     for node in seen.nodes:
         style = "red" if not node.is_alive else "yellow" if _silence(node) else ""
-        nodes.add_row(node.name, f"{node.renewed:.0f} s ago", str(node.shards), _silence(node), style=style)
+        nodes.add_row(Text(node.name), f"{node.renewed:.0f} s ago", str(node.shards), _silence(node), style=style)
     streams = _table("stream", "messages", "size", "not in the archive", "leads", "not well")
     for stream in seen.streams:
         waits = "" if stream.unarchived is None else counted(stream.unarchived, "messages")
         leads = next((copy.server for copy in stream.copies if copy.is_leader), "")
         taken = size(stream.bytes) if stream.room is None else f"{size(stream.bytes)} of {size(stream.room)}"
-        streams.add_row(stream.name, str(stream.messages), taken, waits, leads, _not_well(stream))
+        streams.add_row(Text(stream.name), str(stream.messages), taken, waits, Text(leads), Text(_not_well(stream)))
     parts += [nodes, "", streams]
     if _are_equal(seen):
         parts += ["", Text("The copies of all streams were compared: they are equal.")]

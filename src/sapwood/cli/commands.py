@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter, Token
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from sapwood.address import Address
 from sapwood.cli import doctor as doctors
@@ -27,6 +26,7 @@ from sapwood.cli import new as projects
 from sapwood.cli.cluster import cluster
 from sapwood.cli.loading import EXTRA_OF, load, usual_target
 from sapwood.cli.shell import interact
+from sapwood.cli.terminal import Text, error_line, say
 from sapwood.cli.top import Top
 from sapwood.cli.words import counted
 from sapwood.errors import ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
@@ -62,7 +62,7 @@ def run() -> None:
     try:
         code = cli()
     except SapwoodError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -202,11 +202,11 @@ def new(
 ) -> None:
     files = projects.make(name, template)
     about = projects.TEMPLATES[template]
-    print(f"Made {name} with {', '.join(files)}.")
+    say(f"Made {name} with {', '.join(files)}.")
     if any(extra in about.extras.split(",") and find_spec(module) is None for module, extra in EXTRA_OF.items()):
-        print(f"First: pip install 'sapwood[{about.extras}]'")
-    print(f"Next:  cd {shlex.quote(str(name))} && sapwood dev")
-    print(f"Then:  {about.first}")
+        say(f"First: pip install 'sapwood[{about.extras}]'")
+    say(f"Next:  cd {shlex.quote(str(name))} && sapwood dev")
+    say(f"Then:  {about.first}")
 
 
 @cli.command
@@ -231,7 +231,7 @@ def tree(
 
     console = Console()
     if as_json:
-        print(json.dumps(look(), indent=2))
+        say(json.dumps(look(), indent=2))
     elif once or not console.is_terminal:
         console.print(showing.picture(look()))
     else:
@@ -262,7 +262,7 @@ def top(
     show = Top(trees, console.width)
     seen = look()
     if as_json:
-        print(json.dumps(seen, indent=2))
+        say(json.dumps(seen, indent=2))
         return
     show(seen)
     time.sleep(BETWEEN_LOOKS)  # how busy it is takes two looks to see
@@ -280,7 +280,7 @@ def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
         return {"state": await operator.state(address)}
 
     answer = remote.ask_or_open(data, "state", here, address=address)
-    print(json.dumps(answer["state"], indent=2, ensure_ascii=False))
+    say(json.dumps(answer["state"], indent=2, ensure_ascii=False))
 
 
 @cli.command
@@ -309,13 +309,11 @@ def sql(
             raise
         raise Refused(f"{str(error).rstrip(' ;')}. Add --write if it is meant to change something.") from None
     if as_json:
-        print(
-            json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False)
-        )
+        say(json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False))
     elif answer["columns"]:
         Console().print(showing.rows(answer))
     if answer["more"]:
-        print(f"Only the first {len(answer['rows'])} rows are shown.", file=sys.stderr)
+        say(f"Only the first {len(answer['rows'])} rows are shown.", file=sys.stderr)
 
 
 @cli.command
@@ -330,7 +328,7 @@ def call(
     for result in remote.ask_lines(
         data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
     ):
-        print(json.dumps(result, ensure_ascii=False), flush=True)
+        say(json.dumps(result, ensure_ascii=False), flush=True)
 
 
 @cli.command(name="dead-letters")
@@ -352,7 +350,7 @@ def dead_letters(
     if replay is not None or delete is not None:
         asked = {"address": address, "below": below, "replay": replay, "delete": delete}
         done = remote.ask(data, "dead-letters", **asked)["done"]
-        print(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
+        say(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
         return
 
     async def here(operator: Operator) -> dict[str, Any]:
@@ -360,18 +358,18 @@ def dead_letters(
 
     answer = remote.ask_or_open(data, "dead-letters", here, address=address, below=below)
     if as_json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        say(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     console = Console(soft_wrap=True, highlight=False)
     for line in showing.letters(answer):
         console.print(line)
     if answer["more"]:
-        print(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
+        say(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
     for worker in answer.get("unanswered", ()):
         called = str(answer.get("called", "worker")).capitalize()
-        print(f"{called} {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
+        say(f"{called} {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
     if not answer["letters"]:
-        print("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
+        say("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
     elif console.is_terminal:
         console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
 
@@ -391,21 +389,21 @@ def decisions(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwo
     broken = {owner: number for owner, rows in chains if (number := broken_at(rows)) is not None}
     if as_json:
         told = [{"address": owner, "decisions": [row.told() for row in rows]} for owner, rows in chains]
-        print(json.dumps({"agents": told, "broken": broken}, indent=2, ensure_ascii=False))
+        say(json.dumps({"agents": told, "broken": broken}, indent=2, ensure_ascii=False))
     else:
         console = Console(soft_wrap=True, highlight=False)
         for owner, rows in chains:
             for line in showing.decisions(owner, rows):
                 console.print(line)
         if not any(rows for _, rows in chains):
-            print(f"There are no decisions of {address} or below it.")
+            say(f"There are no decisions of {address} or below it.")
         elif not broken:
             count = sum(len(rows) for _, rows in chains)
-            print(f"Verified {counted(count, 'entries')} of {counted(len(chains), 'agents')}: none was changed.")
+            say(f"Verified {counted(count, 'entries')} of {counted(len(chains), 'agents')}: none was changed.")
     if answer["more"]:
-        print("There are more decisions than are shown. Name an agent further below.", file=sys.stderr)
+        say("There are more decisions than are shown. Name an agent further below.", file=sys.stderr)
     for owner, number in broken.items():
-        print(f"Decision {number} of {owner} was changed, or one before it was removed.", file=sys.stderr)
+        say(f"Decision {number} of {owner} was changed, or one before it was removed.", file=sys.stderr)
     if broken:
         sys.exit(1)
 
@@ -426,14 +424,14 @@ def runs(
 
     answer = remote.ask_or_open(data, "runs", here, address=address, status=status)
     if as_json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        say(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     if answer["runs"]:
         Console().print(showing.runs(answer))
     held = sum(run["bytes"] for run in answer["runs"])
-    print(f"{counted(len(answer['runs']), 'runs')}, {showing.size(held)}")
+    say(f"{counted(len(answer['runs']), 'runs')}, {showing.size(held)}")
     if answer["more"]:
-        print(f"Only the first {len(answer['runs'])} are shown.", file=sys.stderr)
+        say(f"Only the first {len(answer['runs'])} are shown.", file=sys.stderr)
 
 
 @cli.command
@@ -445,7 +443,7 @@ def release(address: Agent, /, *, data: Data = "sapwood-data") -> None:
         return {}
 
     remote.ask_or_open(data, "release", here, address=address)
-    print(f"Released {Address.parse(address).root}: it runs again as soon as it is wanted.")
+    say(f"Released {Address.parse(address).root}: it runs again as soon as it is wanted.")
 
 
 @cli.command
@@ -463,7 +461,7 @@ def backup(
         return {"trees": await operator.back_up(where, address)}
 
     answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
-    print(f"Copied {counted(answer['trees'], 'trees')} to {folder}.")
+    say(f"Copied {counted(answer['trees'], 'trees')} to {folder}.")
 
 
 @cli.command
@@ -481,7 +479,7 @@ def restore(
         return {"trees": await operator.restore(where, address)}
 
     answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
-    print(f"Put back {counted(answer['trees'], 'trees')} from {folder}.")
+    say(f"Put back {counted(answer['trees'], 'trees')} from {folder}.")
 
 
 @cli.command
@@ -513,14 +511,14 @@ def doctor(
         with Console(stderr=True).status(showing.Progress(counts)):
             report = fitting.examine(Path(app.settings.data), app, counts)
         if as_json:
-            print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+            say(json.dumps(asdict(report), indent=2, ensure_ascii=False))
         else:
             for line in showing.report(report, target):
                 console.print(line)
         return 1 if report.misfits else 0
     found = list(doctors.examine(Path(data or Settings().data)))
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        say(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
     else:
         for one in found:
             console.print(showing.finding(one))

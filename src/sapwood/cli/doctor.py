@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ import apsw
 
 from sapwood.cli.words import size
 from sapwood.errors import FolderInUse
-from sapwood.storage.files import FolderLock
+from sapwood.storage.files import FolderLock, is_open_to_others
 from sapwood.web.operator import FILE
 
 OPEN_FILES = 4096
@@ -80,6 +81,7 @@ def _folder(data: Path) -> Iterator[Finding]:
         return
     if data.exists():
         yield _lock(data, what)
+        yield _access(data)
     else:
         yield Finding(what, "will be made at the first start")
     free = shutil.disk_usage(where).free
@@ -105,6 +107,14 @@ def _lock(data: Path, what: str) -> Finding:
     if (data / FILE).exists():
         return Finding(what, "writable, free", "The last server ended without a word. Nothing is lost; start it again.")
     return Finding(what, "writable, free")
+
+
+def _access(data: Path) -> Finding:
+    mode = f"mode {stat.S_IMODE(data.stat().st_mode):04o}"
+    if is_open_to_others(data):
+        remedy = f"Other users of this machine can enter it. As its owner, run `chmod 0700 {data}`."
+        return Finding("access to it", mode, remedy)
+    return Finding("access to it", f"{mode}, this user only")
 
 
 def _sync_time(folder: Path) -> float:

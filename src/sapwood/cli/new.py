@@ -34,6 +34,15 @@ sapwood dev
 ```
 """
 
+WITH_SIGN_IN = "The port is published on this machine only. Publish it to others behind a proxy with TLS."
+WITHOUT_SIGN_IN = """\
+The container stops with an error until the app has `App(authenticate=…)`: without it, every client that reaches the
+port could use every agent. `authenticate` is a function that returns the user of a request, or `None` to refuse it;
+`JwtAuth` and `ApiKeys` are ready-made, and `sapwood new --template rooms` makes a project with sign-in. To run it
+without `authenticate`, run `sapwood serve` on this machine: it listens on 127.0.0.1, and refuses pages of other sites.
+
+The port is published on this machine only. Publish it to others behind a proxy with TLS."""
+
 Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper", "sandbox"]
 
 
@@ -95,8 +104,8 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
     about = TEMPLATES[template]
-    insecure = "" if about.asks_who else ', "--insecure"'
-    holes = {"name": name, "extras": about.extras, "insecure": insecure}
+    container = WITH_SIGN_IN if about.asks_who else WITHOUT_SIGN_IN
+    holes = {"name": name, "extras": about.extras, "container": container}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
     for path, content in (_filled("common", holes) | files).items():
         target = folder / path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sapwood.address import Address
+from sapwood.cli.terminal import say
 from sapwood.cli.words import counted
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.backup import back_up_stored, put_into, until_finished
@@ -87,7 +88,7 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
             await put_into(folder, Address.parse(state.tail.root), state)
             count += 1
     for tree, why in lost.items():
-        print(f"{tree}: {why}", file=sys.stderr)
+        say(f"{tree}: {why}", file=sys.stderr)
     return count
 
 

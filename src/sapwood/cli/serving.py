@@ -32,6 +32,7 @@ from uvicorn.supervisors.statreload import StatReload
 from sapwood.address import kebab
 from sapwood.app import App
 from sapwood.cli.loading import Loaded, load
+from sapwood.cli.terminal import error_line, log_to_stderr
 from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
@@ -159,7 +160,7 @@ def _work(seat: Seat, options: Options, listening: socket.socket, token: str) ->
         loaded = load(options.target, options.data)
         loaded.app.share(seat.share())
     except SapwoodError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
     _answer_where(loaded.app, seat)
     # Clients of all others would wait whenever one of a pool computes, so those take none.
     _serve(options, loaded, token, [] if pool else [listening], seat)
@@ -224,7 +225,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     except SapwoodError as error:
         if not options.dev:
             raise
-        sys.exit(f"error: {error}\nIt is tried again when a file changes.")
+        sys.exit(f"{error_line(error)}\nIt is tried again when a file changes.")
     _serve(options, loaded, secrets.token_urlsafe(32), sockets)
 
 
@@ -233,8 +234,8 @@ def _serve(
 ) -> None:
     app = loaded.app
     door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
-    if options.dev and is_loopback(options.host) and not options.insecure:
-        door = OwnNames(door)
+    if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
+        door = HostCheck(door, app.settings.allowed_hosts)
     server: uvicorn.Server | None = None
     if seat is not None:
         door = Together(door, seat.line, lambda: server, options.grace)
@@ -258,29 +259,36 @@ def _serve(
         sys.exit(1)
 
 
-class OwnNames:
-    """Refuses whoever calls this machine by another name than its own.
+class HostCheck:
+    """Refuses requests and sockets whose `Host` is neither a loopback name nor a configured one.
 
-    A page elsewhere may have its own name lead here. To a browser the server would then
-    be that page's own, and while you write an app, it often asks nobody who they are.
+    A foreign site can point a name of its own at this machine (DNS rebinding). A browser then takes the
+    server for a part of that site, whose pages could use every agent of an app without `authenticate`.
     """
 
-    def __init__(self, app: ASGI) -> None:
+    def __init__(self, app: ASGI, hosts: tuple[str, ...]) -> None:
         self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan" and not _is_own(Headers(scope=scope).get("host", "")):
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            text = "The server calls itself 127.0.0.1 or localhost, and no other name. Say --insecure to allow others."
+        host = None if scope["type"] == "lifespan" else Headers(scope=scope).get("host")
+        if host is None or self._is_known(host):  # every browser sends a host; some health checks send none
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            text = (
+                "Expected the host 127.0.0.1, localhost or one of Settings(allowed_hosts=…). To allow another, add it "
+                "to SAPWOOD_ALLOWED_HOSTS, or start the server with --insecure."
+            )
             await PlainTextResponse(text, 421)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
 
-
-def _is_own(host: str) -> bool:
-    return is_loopback(urlsplit(f"//{host}").hostname or "")
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or name in self._hosts
 
 
 class Together:
@@ -420,8 +428,9 @@ def _check_safe(options: Options, app: App) -> None:
     if options.insecure or app.authenticate is not None or is_loopback(options.host):
         return
     raise UsageError(
-        f"Everybody who reaches {options.host} could use every agent: the app has no authenticate. Give it one, "
-        "App(authenticate=…), or serve on 127.0.0.1, or say --insecure if something in front of it asks who they are."
+        f"Expected an app with authenticate to listen on {options.host}, got one without: every client that reaches it "
+        "could use every agent. Set App(authenticate=…), listen on 127.0.0.1, or pass --insecure if a proxy in "
+        "front of the server authenticates clients."
     )
 
 
@@ -474,12 +483,7 @@ def _write_secret(path: Path, value: dict[str, Any]) -> None:
 
 
 def _log_to_stderr(options: Options, who: str = "") -> None:
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s {who}%(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
-    )
+    log_to_stderr(options.log_level, f"%(asctime)s %(levelname)-7s {who}%(message)s", "%H:%M:%S")
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
 

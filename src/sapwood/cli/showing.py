@@ -13,22 +13,25 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from rich import text as rich
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 from rich.tree import Tree
 
 from sapwood.address import Address
 from sapwood.cli.doctor import Finding
 from sapwood.cli.fitting import Report
+from sapwood.cli.terminal import Text
 from sapwood.cli.words import ago, counted, size
+from sapwood.escapes import escape_controls
 from sapwood.kernel.fitting import Misfit
 from sapwood.runs.decisions import Decision
 
 MOST_PLACES = 3
 """How many agents are named that have the same thing wrong with them."""
 LONGEST_ARGUMENTS = 200
+NEXT_LINE = rich.Text("\n     ")
 MARKS = {"ok": "green", "warn": "yellow", "bad": "red"}
 COLOURS = {
     "busy": "yellow",
@@ -93,8 +96,13 @@ def rows(answer: dict[str, Any]) -> Table:
     for column in answer["columns"]:
         table.add_column(Text(column))
     for row in answer["rows"]:
-        table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
+        table.add_row(*(Text("NULL", "dim") if value is None else _cell(str(value)) for value in row))
     return table
+
+
+def _cell(value: str) -> rich.Text:
+    """Return a value that may have several lines: a table keeps them in their cell."""
+    return rich.Text(escape_controls(value, keep="\n"))
 
 
 def runs(answer: dict[str, Any], now: datetime | None = None) -> Table:
@@ -168,9 +176,9 @@ def _marked(mark: str, text: str, remedy: str | None = None, where: str | None =
     line.append(f"{mark:5}", MARKS[mark])
     line.append(text)
     if where is not None:
-        line.append(f"\n     {where}", "dim")
+        line.append_text(NEXT_LINE).append(where, "dim")
     if remedy is not None:
-        line.append(f"\n     → {remedy}")
+        line.append_text(NEXT_LINE).append(f"→ {remedy}")
     return line
 
 

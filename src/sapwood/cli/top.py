@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from sapwood.cli.terminal import Text
 from sapwood.cli.words import counted, lasted, size
 
 WIDE = 90

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from sapwood.app import App
 from sapwood.cli.loading import load
+from sapwood.cli.terminal import log_to_stderr
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.errors import UsageError
 from sapwood.web.operator import FILE
@@ -25,7 +26,7 @@ USUAL_URL = "http://127.0.0.1:8000"
 
 def work(target: str, url: str | None, data: str | None, log_level: str) -> None:
     """Work for the driver of an app, until a signal comes."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr(log_level, "%(asctime)s %(levelname)s %(name)s %(message)s")
     if log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it has a line for every step
         logging.getLogger("temporalio.activity").setLevel(logging.ERROR)  # and this a traceback for one that is stopped

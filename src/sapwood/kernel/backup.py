@@ -32,6 +32,7 @@ from sapwood.kernel.restoring import State, put_together, write
 from sapwood.kernel.stored import StoredTrees
 from sapwood.kernel.tree import LABEL, Tree
 from sapwood.storage.copies import Order, Part, copy_elsewhere
+from sapwood.storage.files import make_private_folder, open_private
 from sapwood.storage.image import PAGE_SIZE, wal_bytes
 from sapwood.storage.walframes import whole_image
 
@@ -160,8 +161,8 @@ def until_finished(target: Path) -> Generator[Path | None, None, None]:
     if trees.exists() and not mark.exists():  # other copies, which are finished
         yield None
         return
-    target.mkdir(parents=True, exist_ok=True)
-    with mark.open("a") as file:
+    make_private_folder(target)
+    with open_private(mark, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -268,10 +269,10 @@ async def write_elsewhere(state: State, root: Address, folder: Path) -> None:
 
 
 def _write(state: State, root: Address, folder: Path) -> None:
-    folder.mkdir(parents=True)
+    make_private_folder(folder)
     files = {f"{stem}.db": content for stem, content in state.files.items()}
     for name, content in {**files, LABEL: str(root).encode()}.items():
-        with (folder / name).open("xb") as file:
+        with open_private(folder / name, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

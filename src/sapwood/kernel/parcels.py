@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import importlib
 import sys
 import uuid
 from dataclasses import is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
+from types import ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -200,9 +200,13 @@ def _value_of(value: object) -> Value:
         held = cast("dict[object, object] | list[object]", value)
         parts = [part for pair in held.items() for part in pair] if isinstance(held, dict) else held
         return Value(PARTS, kind.__name__, packed([_value_of(part) for part in parts]))
-    named = is_dataclass(kind) or issubclass(kind, TYPED) or hasattr(kind, "model_dump") or _is_named_tuple(kind)
     content = packed(value)
-    return Value(kind.__module__, kind.__qualname__, content) if named else Value(None, "", content)
+    return Value(kind.__module__, kind.__qualname__, content) if _is_named(kind) else Value(None, "", content)
+
+
+def _is_named(kind: type[Any]) -> bool:
+    """Return whether values of a class travel with its name."""
+    return is_dataclass(kind) or issubclass(kind, TYPED) or hasattr(kind, "model_dump") or _is_named_tuple(kind)
 
 
 def _is_plain(value: object) -> bool:
@@ -227,21 +231,20 @@ def value_from(value: Value) -> Any:
         kind = CONTAINERS[value.qualname]
         return dict(zip(parts[::2], parts[1::2], strict=True)) if kind is dict else kind(parts)
     kind = find(value.module, value.qualname) if value.module is not None else None
-    if kind is None:
+    if kind is None or not _is_named(kind):
         return ANYTHING.unpacked(value.content)
     return msgspec.msgpack.decode(value.content, type=kind, dec_hook=unpack_hook)
 
 
 def find(module: str, qualname: str) -> Any:
-    """Return the class of this name; None if there is none here."""
+    """Return the class of this name in a module that is loaded already; `None` if there is none.
+
+    The name comes from another process. Importing a module, or asking one for a name that it makes up on demand
+    (`__getattr__`), would let that process choose which code runs here.
+    """
     found: Any = sys.modules.get(module)
-    if found is None:
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            return None
     for name in qualname.split("."):
-        found = getattr(found, name, None)
+        found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
     return found if isinstance(found, type) else None
 
 

@@ -28,6 +28,7 @@ from sapwood.address import Address
 from sapwood.clock import Timer, call_in_real_time
 from sapwood.kernel.slice_time import KernelTime, SliceTimer, ThreadTime
 from sapwood.settings import Settings
+from sapwood.storage.files import make_private_folder, open_private
 
 log = logging.getLogger(__name__)
 
@@ -224,8 +225,10 @@ def _is_said(say: Callable[[], None]) -> bool:
 def write_crash(folder: Path, process: int, text: str) -> None:
     """Keep what is known of a process that had to end."""
     crashes = folder / "crashes"
-    crashes.mkdir(exist_ok=True)
-    (crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{process}.txt").write_text(text)
+    make_private_folder(crashes)
+    file = crashes / f"{time.strftime('%Y%m%dT%H%M%S')}-{process}.txt"
+    with open_private(file, "w") as out:
+        out.write(text)
 
 
 class Struck(NamedTuple):
@@ -313,7 +316,7 @@ class Strikes:
 
 
 def _append(file: Path, entry: dict[str, object]) -> None:
-    with file.open("a") as out:
+    with open_private(file, "a") as out:
         out.write(f"\n{json.dumps(entry)}\n")  # on a line of its own, even if a crash cut the last one short
         out.flush()
         os.fsync(out.fileno())

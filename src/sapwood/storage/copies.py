@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from sapwood.errors import Unavailable
+from sapwood.storage.files import make_private_folder, open_private
 
 CHUNK = 1024 * 1024
 
@@ -60,10 +61,11 @@ async def copy_elsewhere(order: Order) -> int:
 
 
 def _copy(order: Order) -> int:
-    Path(order.target).mkdir(parents=True)
+    make_private_folder(Path(order.target))
     total = 0
     for part in order.parts:
-        with Path(order.source, part.name).open("rb") as original, Path(order.target, part.name).open("wb") as copy:
+        target = Path(order.target, part.name)
+        with Path(order.source, part.name).open("rb") as original, open_private(target, "xb") as copy:
             if part.length is None:
                 shutil.copyfileobj(original, copy, CHUNK)
             else:

@@ -2,16 +2,71 @@
 
 One small port: creating, syncing, renaming and removing files go through `Files`, so
 a test can put a disk below it that loses power, and count every step as a place to die.
+
+Folders have the mode 0700 and files 0600, whatever the umask: other users of the machine read nothing. SQLite gives a
+log the mode of its database.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from sapwood.errors import FolderInUse
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+OTHERS = 0o077
+"""The permissions of group and others."""
+OWN_ENTRIES = ("trees", "crashes", "alarms*", "strikes.jsonl")
+"""What a data folder holds of agents: narrowed even where the folder itself belongs to another user."""
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder that only this user can enter, and the missing folders above it."""
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open a file; if it is new, only this user can read it."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE))
+
+
+def narrow_access(folder: Path) -> None:
+    """Take the permissions of group and others from a data folder that was made with more.
+
+    A folder that is narrow already is not looked into: other users cannot enter it.
+    """
+    if os.name != "posix":
+        return
+    if not folder.stat().st_mode & stat.S_ISVTX:  # unlike /tmp, which belongs to all users
+        _narrow(folder, deep=False)
+    for name in OWN_ENTRIES:
+        for path in folder.glob(name):
+            _narrow(path, deep=True)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Return whether other users of the machine may enter a folder."""
+    return os.name == "posix" and bool(folder.stat().st_mode & OTHERS)
+
+
+def _narrow(path: Path, *, deep: bool) -> None:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode) or not mode & OTHERS:
+        return
+    with contextlib.suppress(OSError):  # another user's, or a file system without modes: `sapwood doctor` reports it
+        path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+    if deep and stat.S_ISDIR(mode):
+        for below in path.iterdir():
+            _narrow(below, deep=True)
 
 
 class Files:
@@ -21,11 +76,11 @@ class Files:
     """The SQLite VFS that databases are opened with; None is SQLite's own."""
 
     def make_folder(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
+        make_private_folder(path)
 
     def create(self, path: Path, content: bytes) -> int:
         """Write a new file and return its descriptor, still open."""
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE_FILE)
         try:
             while content:
                 content = content[os.write(descriptor, content) :]
@@ -99,8 +154,8 @@ class FolderLock:
     def __init__(self, folder: Path, name: str = "lock") -> None:
         import fcntl
 
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / name).open("a+")
+        make_private_folder(folder)
+        self._file = open_private(folder / name, "a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -114,6 +169,7 @@ class FolderLock:
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
+        narrow_access(folder)
 
     @property
     def descriptor(self) -> int:

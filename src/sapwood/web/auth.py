@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from sapwood.errors import UsageError
+from sapwood.web.origins import TRUSTED, is_from_own_page, is_safe
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 LONGEST = 8192
 """Characters of a token; what is longer is not even looked at."""
 SHORTEST_SECRET = 32
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,9 @@ class JwtAuth:
         if header is not None:
             return _bearer(header)
         if self._cookie is not None and self._cookie in request.cookies:
-            # A browser sends cookies along from any page; of those that change something, only our own count.
-            return request.cookies[self._cookie] if _is_harmless(request) else None
+            # A browser adds cookies to the requests of any page.
+            may_count = request.scope.get(TRUSTED, is_from_own_page(request)) or is_safe(request.scope)
+            return request.cookies[self._cookie] if may_count else None
         return request.query_params.get(self._query) if self._query is not None else None
 
 
@@ -134,17 +134,6 @@ class ApiKeys:
 def _bearer(header: str) -> str | None:
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
-
-
-def _is_harmless(request: HTTPConnection) -> bool:
-    """Return whether a request changes nothing, or comes from a page of this very server."""
-    origin = request.headers.get("origin")
-    if request.scope["type"] != "http" or request.scope["method"] in SAFE_METHODS or origin is None:
-        return True  # who may open sockets, the door has decided
-    try:
-        return urlsplit(origin).netloc == request.headers.get("host")
-    except ValueError:
-        return False
 
 
 def _check_algorithms(key: Any, algorithms: Sequence[str]) -> None:

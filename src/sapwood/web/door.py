@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 from uuid import uuid4
 
 from starlette.datastructures import Headers
@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from sapwood import tracing
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import InvalidName, Unavailable
+from sapwood.escapes import escape_controls
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, named, resolve
 from sapwood.kernel.far import Far
@@ -36,7 +37,8 @@ from sapwood.web.carrying import NEAR, Kept, all_figures
 from sapwood.web.conversing import Clients, Conversations, tell_moved
 from sapwood.web.errors import TEXT, close_code, status_of
 from sapwood.web.metrics import Metrics, answer_figures, merged
-from sapwood.web.pages import Pages
+from sapwood.web.origins import cross_origin_refusal
+from sapwood.web.pages import Pages, with_page_rules
 from sapwood.web.wire import Wire
 from sapwood.wire import routing
 
@@ -100,7 +102,7 @@ class Door:
         self._metrics = Metrics(node)
         self._authenticate = authenticate
         self._authorize = authorize
-        self._pages = Pages(pages) if pages is not None else None
+        self._pages = Pages(pages, node.settings.frame_ancestors) if pages is not None else None
         self._open: Counter[object] = Counter()
         """How many sockets each agent and each user has, those included that are still on their way."""
         self._count = 0
@@ -202,15 +204,13 @@ class Door:
         async def noted(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 sent.append(message["status"])
+                message["headers"] = with_page_rules(message.get("headers", ()), self._settings.frame_ancestors)
                 if self._settings.cors:
-                    message["headers"] = [*message.get("headers", ()), *CORS]
+                    message["headers"] += CORS
             await send(message)
 
         try:
-            if _is_ambiguous(request):
-                raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
-            if _length(request) > self._settings.request_bytes:
-                raise TooLarge
+            self._check(request)
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
@@ -246,6 +246,15 @@ class Door:
                 trace,
                 extra={"address": f"{place.root.type}:{place.name}", "trace": trace},
             )
+
+    def _check(self, request: HTTPConnection) -> None:
+        """Refuse a request whose headers alone forbid it."""
+        if _is_ambiguous(request):
+            raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
+        if _length(request) > self._settings.request_bytes:
+            raise TooLarge
+        if (refused := cross_origin_refusal(request, self._settings)) is not None:
+            raise Refusal(refused)
 
     async def _failed(self, error: Exception, scope: Scope, receive: Receive, send: Send, *, began: bool) -> None:
         status = status_of(error)
@@ -442,8 +451,8 @@ class Door:
         try:
             if self._count > self._settings.connections:
                 raise refusal(429)
-            if not self._may_come_from(request):
-                raise refusal(403)
+            if (refused := cross_origin_refusal(request, self._settings)) is not None:
+                raise Refusal(refused)
             arrival = await self._arrive(place, request, "connect", lambda user: arriving.update({wire: user}))
             if wire.gone.done():
                 return None  # the user was shown out meanwhile
@@ -511,19 +520,6 @@ class Door:
             headers=Headers(scope=cast(Any, arrival.request.scope)),
             user=arrival.user,
         )
-
-    def _may_come_from(self, request: HTTPConnection) -> bool:
-        """Return whether a page of this origin may connect: a browser sends cookies along, wherever a page is from."""
-        origin = request.headers.get("origin")
-        allowed = self._settings.origins
-        if origin is None or "*" in allowed or origin in allowed:
-            return True
-        if f"{origin.rpartition(':')[0]}:*" in allowed:
-            return True
-        try:
-            return urlsplit(origin).netloc == request.headers.get("host")
-        except ValueError:
-            return False
 
 
 class TooLarge(Exception):
@@ -609,8 +605,7 @@ def _length(request: HTTPConnection) -> int:
 
 def _shown(scope: Scope) -> str:
     """Return a path for a line of a log, which it cannot break."""
-    text = raw_path(scope)
-    return text if text.isprintable() else quote(text)
+    return escape_controls(raw_path(scope))
 
 
 def _key(user: object) -> object:

@@ -47,6 +47,7 @@ from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay_to
 from sapwood.web.counting import busiest, counted, name_of, silent
 from sapwood.web.errors import status_of
+from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.routed import Routed
 
 log = logging.getLogger(__name__)
@@ -497,6 +498,9 @@ class OperatorDoor:
             return
         request = Request(scope, receive)
         given = request.headers.get("authorization", "").encode("latin-1")
+        if (refused := cross_origin_refusal(request, self._node().settings)) is not None:
+            await refused(scope, receive, send)
+            return
         if not hmac.compare_digest(given, self._token):
             response: Response = JSONResponse({"error": "This needs the token in operator.json."}, 401)
         else:

@@ -35,6 +35,7 @@ from sapwood.storage.database import until_free
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
 from sapwood.web.errors import status_of
+from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.routed import Routed
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         given = request.headers.get("authorization", "").encode("latin-1")
+        if (refused := cross_origin_refusal(request, self._driver.node.settings)) is not None:
+            await refused(scope, receive, send)
+            return
         if not hmac.compare_digest(given, self._token):
             response: Response = JSONResponse({"error": "This needs the driver's token.", "code": "unauthorized"}, 401)
         else:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import random
+import re
 from math import inf
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,6 +34,8 @@ AGAIN = 0.05
 """Seconds between two attempts to reach a server."""
 TELL_AGAIN = 10.0
 """Seconds after which the same trouble is told once more."""
+USER = re.compile(r"[A-Za-z0-9_-]+")
+"""A user whose name can be a part of a subject."""
 WRONG_SEQUENCE = 10071
 STORE_FAILED = 10077
 NO_RESOURCES = {10002, 10023, 10028, 10047}
@@ -104,6 +107,7 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: T
             ping_interval=5,
             max_outstanding_pings=2,
             error_cb=trouble,
+            inbox_prefix=inbox_prefix(user),
             pending_size=64 * 1024 * 1024,
         )
     )
@@ -120,6 +124,11 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: T
         raise Unavailable(f"No NATS server answers at {where}: {reason.removesuffix('.')}.") from None
     finally:
         await cancel_all([dialling])
+
+
+def inbox_prefix(user: str | None) -> str:
+    """Return where answers to a user are sent: each has a place of its own, which others may be forbidden to read."""
+    return f"_INBOX_{user}" if user is not None and USER.fullmatch(user) else "_INBOX"
 
 
 def reason_of(error: Exception) -> str:

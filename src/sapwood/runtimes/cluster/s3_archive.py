@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sapwood.errors import Unavailable, UsageError
+from sapwood.storage.files import make_private_folder
 from sapwood.timings import DEFAULTS, Timings
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ObjectArchive:
         try:
             if parts.scheme == "file":
                 folder = Path(unquote(parts.path))
-                folder.mkdir(parents=True, exist_ok=True)
+                make_private_folder(folder)  # objects get the umask's mode, below a folder that others cannot enter
                 self._store = LocalStore(str(folder), automatic_cleanup=False, mkdir=True)
             elif parts.scheme == "memory":
                 self._store = from_url(url)
