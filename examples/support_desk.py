@@ -174,10 +174,11 @@ async def main(folder: str) -> None:
         await desk.open_ticket("ann")
         ticket = await app.get_agent(Desk, "acme", sub=((Ticket, "ann"),))
         turn = asyncio.create_task(ticket.send("I want my money back."))
-        async for event in desk.subscribe(depth="tree"):
-            if event.kind == "chunk" and event.body["type"] == "tool-approval-request":
+        questions: list[Question] = []
+        async for _ in desk.subscribe(depth="tree"):
+            if questions := await desk.pending_approvals():
                 break
-        (question,) = await desk.pending_approvals()
+        (question,) = questions
         print("asked:", question.tool, question.arguments)
         await desk.answer_approval(question, approved=True)
         print("ann reads:", (await turn).text)
