@@ -16,6 +16,7 @@ EXAMPLES = {
     "durability": ("disk", "disk"),
     "open_databases": ("100", 100),
     "origins": ("https://a.example, https://b.example", ("https://a.example", "https://b.example")),
+    "file_url_schemes": ("https,http", ("https", "http")),
     "cors": ("yes", True),
     "check_state": ("0", False),
     "prefix": ("api", "api"),

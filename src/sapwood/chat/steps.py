@@ -26,14 +26,14 @@ from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
 from sapwood.chat.interrupting import Interrupts
-from sapwood.chat.loop import Acted, in_words
+from sapwood.chat.loop import Acted, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.record import Record
 from sapwood.chat.responding import Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import Refused, Unavailable, UsageError
+from sapwood.errors import Refused, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 log = logging.getLogger(__name__)
+
+FILES_LEFT_OUT = "The model could not read a file of this conversation. The file is left out of the following turns."
 
 
 class End(Protocol):
@@ -120,7 +122,7 @@ class Steps:
             return "completed"
         history = self._transcript.history()
         if not history:
-            raise UsageError("There is nothing to answer: the conversation is empty.")
+            raise Refused("There is nothing to answer: the conversation is empty. Send a message first.")
         if self._is_asking(number):  # it was about to wait
             return "waiting"
         if history[-1].kind != "request" or self._answers(number):
@@ -173,8 +175,23 @@ class Steps:
         )
         self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         words = in_words(error, said=self._asking.said > 0)
+        if self._may_be_files(error) and self._transcript.leave_out_files():
+            words = FILES_LEFT_OUT
         await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
+
+    def _may_be_files(self, error: Exception) -> bool:
+        """Return whether a request to the model failed in a way that files of the conversation can cause."""
+        from pydantic_ai import exceptions as theirs
+
+        # Every later request holds the same files: it would fail in the same way.
+        spared = (
+            SapwoodError,
+            theirs.ModelAuthenticationError,
+            theirs.ModelNotFoundError,
+            theirs.ModelQuotaExceededError,
+        )
+        return error is self._asking.failure and retry_after(error, 0) is None and not isinstance(error, spared)
 
     async def tell_end(self, number: int) -> None:
         """Tell the agent that a turn is over, if it is; again if the process died in it."""
