@@ -154,6 +154,10 @@ class Agent(Generic[S]):
     """Whether what becomes of a run can be said to it."""
 
     @classmethod
+    def _check_setup(cls) -> None:
+        """Refuse, when an app starts, a class that cannot work in this environment."""
+
+    @classmethod
     def _elsewhere(cls, caller: Address, run: str) -> str | None:
         """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
         return None

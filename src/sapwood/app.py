@@ -141,6 +141,7 @@ class App:
         if self._node is not None:
             raise UsageError("The app is running already.")
         self._check_pages()
+        self._check_agents()
         stack = AsyncExitStack()
         async with stack:
             deps = self.deps
@@ -168,6 +169,9 @@ class App:
             await self._runtime.listen()
             self._stack = stack.pop_all()
         return self
+
+    def _check_agents(self) -> None:
+        check_agents(self.agents)
 
     def _check_pages(self) -> None:
         if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):
@@ -308,6 +312,17 @@ class App:
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Let a tree run again that was put in quarantine."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
+
+
+def check_agents(agents: Sequence[type[Agent[Any]]]) -> None:
+    """Refuse roots, and classes that they name as tools, that cannot work here: a model without a key, for example."""
+    left, seen = [known(cls) for cls in agents], set[type]()
+    while left:
+        kind = left.pop()
+        if kind.cls not in seen:
+            seen.add(kind.cls)
+            cast("type[Agent[Any]]", kind.cls)._check_setup()  # pyright: ignore[reportPrivateUsage]
+            left += kind.brings
 
 
 def _runtime(settings: Settings) -> Runtime:

@@ -20,6 +20,7 @@ from sapwood.chat.said import check, ids_of, received, request_of, trailing
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.registry import Run
 from sapwood.when import After
@@ -148,7 +149,7 @@ class Accepting:
         what = (
             f"completed: {run.summary or msgspec.json.encode(run.output).decode()}"
             if run.ok
-            else f"{run.status}: {run.failure()['error']}"
+            else f"{run.status}: {for_clients(run.failure()['error'])}"
         )
         message = {
             "id": f"msg-{run.id}-{run.status}",

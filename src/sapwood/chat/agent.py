@@ -17,6 +17,7 @@ from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.answers import Answers
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
+from sapwood.chat.model_check import check_class
 from sapwood.chat.record import Record
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
@@ -108,6 +109,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         given: Any = cls.tools  # perhaps a property, which only an agent can answer
         tools = cast("Sequence[Any]", given if isinstance(given, Sequence) else ())
         return [one.cls for one in tools if isinstance(one, AgentTool | PersistentAgent)]
+
+    @classmethod
+    def _check_setup(cls) -> None:
+        check_class(cls)
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""

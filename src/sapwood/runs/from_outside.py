@@ -14,6 +14,7 @@ import msgspec
 from sapwood import tracing
 from sapwood.errors import InvalidArguments, ProtocolMismatch, RemoteLost, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients, told_of
 from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
 from sapwood.runs.contract import RunState
@@ -80,9 +81,11 @@ class RunsFromOutside:
             await actor.free()
             response = await answer(request)
         except SapwoodError as error:
-            if status_told(error) == INTERNAL:
+            is_ours = type(error) in (UsageError, ProtocolMismatch, RemoteLost)  # raised here, for the other server
+            text = str(error) if is_ours else told_of(error)
+            if text is None or status_told(error) == INTERNAL:
                 raise
-            response = _json(wire.Trouble(error.code, str(error)), status_told(error))
+            response = _json(wire.Trouble(error.code, text), status_told(error))
         response.headers[wire.HEADER] = str(wire.VERSION)
         return response
 
@@ -188,7 +191,7 @@ def _shown(state: RunState) -> wire.State:
         waits=state.waits,
         output=msgspec.Raw((state.output or "null").encode()),
         summary=state.summary,
-        error=state.error,
+        error=for_clients(state.error),
         reason=state.reason,
         usage=msgspec.Raw(state.usage.encode()),
     )
