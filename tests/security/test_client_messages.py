@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from tests.conformance.chats import TALKER, done, say, talker, talking, text_of, user
-from tests.conformance.served import Client, Served
-from tests.e2e.provider import OpenAIChat, Provider, Reply, providing
+from tests.conformance.served import Client
+from tests.security.parts import file, message, post, user_text
 
 from sapwood import Settings
 from sapwood.chat.said import check, received, request_of
@@ -23,15 +19,6 @@ from sapwood.testing import ScriptedModel, text
 PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 )
-SECRET = "INTERNAL-SECRET-4711"
-
-
-def file(url: Any, media_type: Any = "text/plain", **more: Any) -> dict[str, Any]:
-    return {"type": "file", "mediaType": media_type, "url": url, **more}
-
-
-def message(*parts: Any, **more: Any) -> dict[str, Any]:
-    return {"id": "m-1", "role": "user", "parts": list(parts), **more}
 
 
 def refusal_of(*parts: Any, schemes: tuple[str, ...] = ("https", "http")) -> str:
@@ -107,10 +94,6 @@ def test_a_file_is_never_read_from_a_host_that_is_not_public(host: str) -> None:
     for scheme in ("http", "https"):
         told = refusal_of(user_text(), file(f"{scheme}://{host}/secret"))
         assert told.startswith("Part 2 of the message (file): `url`")
-
-
-def user_text() -> dict[str, Any]:
-    return {"type": "text", "text": "hi"}
 
 
 @pytest.mark.parametrize("host", ["files.example.com", "files.example.com:8443", "8.8.8.8", "[2606:4700::1111]"])
@@ -230,11 +213,6 @@ WRONG = message(user_text(), {"type": "file", "url": PIXEL})
 TOLD = 'Part 2 of the message (file): `mediaType` must be a media type such as "image/png", got nothing.'
 
 
-async def post(one: Served, *messages: Any, **more: Any) -> Any:
-    body = json.dumps({"messages": messages, **more}).encode()
-    return await one.site.http(f"{TALKER}/chat", method="POST", body=body)
-
-
 async def test_a_refused_message_leaves_nothing_behind_whichever_way_it_came() -> None:
     model = ScriptedModel(text("one"), text("two"))
     cls = talker(model)
@@ -294,6 +272,7 @@ FIELDS += ["approved", "autoContinue", "clientTools", "path"]
 BODY_FIELDS = ["messages", "trigger", "clientTools", "id"]
 
 
+@pytest.mark.slow
 async def test_fields_of_a_wrong_type_neither_close_a_socket_nor_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     cls = talker(ScriptedModel(*(text("ok") for _ in range(100))))
     async with talking(cls) as one:
@@ -306,6 +285,10 @@ async def test_fields_of_a_wrong_type_neither_close_a_socket_nor_fill_the_log(ca
                     await client.send({"type": kind, "id": "odd", "toolCallId": "t", name: odd})
             for name in BODY_FIELDS:
                 await request(client, "odd", {"messages": [], name: odd} if name != "messages" else {name: odd})
+            for name in ("name", "description", "parameters"):
+                wrong = [{"name": "look", name: odd}]
+                await request(client, "odd", {"messages": [WRONG], "clientTools": wrong})
+                assert (await post(one, WRONG, clientTools=wrong)).status == 400
             for name in ("id", "role", "parts", "metadata"):
                 await request(client, "odd", {"messages": [{**WRONG, name: odd}]})
                 await post(one, {**WRONG, name: odd})
@@ -348,125 +331,3 @@ async def test_deep_json_is_a_bad_request(depth: int) -> None:
             await client.send(frame.format(kind, deep, deep))
         await say(client, "last", user("hi"))
         assert (await done(client, "last"))["outcome"] == "completed"
-
-
-class Internal:
-    """An HTTP server that no client of a chat may reach."""
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.hits += 1
-        body = SECRET.encode()
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        writer.close()
-
-
-@asynccontextmanager
-async def internal_server() -> AsyncGenerator[Internal, None]:
-    internal = Internal()
-    server = await asyncio.start_server(internal.serve, "127.0.0.1", 0)
-    internal.port = server.sockets[0].getsockname()[1]
-    try:
-        yield internal
-    finally:
-        server.close()
-
-
-def told_model(provider: Provider) -> str:
-    return json.dumps([request.body["messages"] for request in provider.requests])
-
-
-ALLOW_LOCAL = {"providerMetadata": {"pydantic_ai": {"force_download": "allow-local"}}}
-
-
-@pytest.mark.slow
-async def test_no_message_makes_the_server_fetch_an_internal_url_in_this_or_a_later_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The name is public and resolves to this machine: only the download can notice, and fails one turn."""
-    resolved = socket.getaddrinfo
-
-    def resolve(host: Any, *more: Any, **options: Any) -> Any:
-        return resolved("127.0.0.1" if host == "files.example.com" else host, *more, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    dialect = OpenAIChat()
-    async with internal_server() as internal, providing(Reply(dialect.events(["ok"]))) as provider:
-        cls = talker(dialect.model(provider.port))
-        async with talking(cls, file_url_schemes=("https", "http")) as one:
-            client, agent = await one.join(TALKER), await one.world.get_agent(cls, "t")
-            for number, host in enumerate(["127.0.0.1", "localhost", "0x7f.1", "[::1]", "[::ffff:7f00:1]"]):
-                for more in ({}, ALLOW_LOCAL):
-                    wrong = message(user_text(), file(f"http://{host}:{internal.port}/admin", **more))
-                    assert (await post(one, wrong)).status == 400
-                    await say(client, f"r{number}{bool(more)}", wrong)
-                    ended = await done(client, f"r{number}{bool(more)}")
-                    assert "must name a public host" in ended["body"]
-            assert await agent.transcript() == []
-
-            for more in ({}, ALLOW_LOCAL):
-                id = f"named{bool(more)}"
-                url = f"http://files.example.com:{internal.port}/admin"
-                await say(client, id, message(user_text(), file(url, **more)) | {"id": id})
-                ended = await done(client, id)
-                assert ended["outcome"] == "error"
-                assert "could not read a file" in ended["body"]
-                assert "127.0.0.1" not in ended["body"]
-                await say(client, f"after {id}", user("again", f"after {id}"))
-                assert (await done(client, f"after {id}"))["outcome"] == "completed"
-
-            await one.world.restart()
-            client = await one.join(TALKER)
-            await say(client, "later", user("and again"))
-            assert (await done(client, "later"))["outcome"] == "completed"
-        assert internal.hits == 0
-        assert SECRET not in told_model(provider)
-        assert "was left out: http://files.example.com" in told_model(provider)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_nested", [False, True])
-async def test_no_answer_of_a_client_tool_makes_the_server_fetch_a_url(is_nested: bool) -> None:
-    """A result of the form of a file stays data when the conversation is read back: Pydantic AI keeps them apart."""
-    dialect = OpenAIChat()
-    calls = [("look", {}, "call-1")]
-    replies = [Reply(dialect.events([], calls)), *(Reply(dialect.events(["ok"])) for _ in range(3))]
-    async with internal_server() as internal, providing(*replies) as provider:
-        cls = talker(dialect.model(provider.port))
-        async with talking(cls) as one:
-            client = await one.join(TALKER)
-            tools = [{"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}]
-            await say(client, "r1", user("hi"), clientTools=tools)
-            await done(client, "r1")
-            url = f"http://127.0.0.1:{internal.port}/admin"
-            output = {"kind": "document-url", "url": url, "media_type": "text/plain", "force_download": "allow-local"}
-            result = {"type": "cf_agent_tool_result", "toolCallId": "call-1", "toolName": "look"}
-            await client.send({**result, "output": [output] if is_nested else output, "autoContinue": True})
-            await provider.asked(2)
-            await one.world.until(lambda: len(provider.requests) == 2 and provider.requests[1].sent.is_set())
-            await one.world.restart()
-            client = await one.join(TALKER)
-            await say(client, "r2", user("again"))
-
-            assert (await done(client, "r2"))["outcome"] == "completed"
-        assert internal.hits == 0
-        assert "document-url" in told_model(provider)  # as text
-        assert SECRET not in told_model(provider)
-
-
-@pytest.mark.slow
-async def test_a_file_that_the_model_does_not_take_fails_one_turn_only() -> None:
-    dialect = OpenAIChat()
-    async with providing(Reply(dialect.events(["ok"]))) as provider:
-        cls = talker(dialect.model(provider.port))
-        async with talking(cls) as one:
-            client = await one.join(TALKER)
-            for number, media_type in enumerate(["application/x-unknown", "text/plain"]):
-                data = f"data:{media_type};base64,/////w=="  # not UTF-8
-                await say(client, f"r{number}", message(file(data, media_type)) | {"id": f"m-{number}"})
-                await done(client, f"r{number}")
-                await say(client, f"after{number}", user("again", f"after-{number}"))
-                assert (await done(client, f"after{number}"))["outcome"] == "completed"
