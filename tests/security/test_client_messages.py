@@ -160,7 +160,7 @@ def test_a_part_that_cannot_be_used_is_refused_in_one_sentence(part: Any, told: 
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "tool", "data", "", None, {}, []])
-def test_clients_speak_for_nobody_but_the_user(role: Any) -> None:
+def test_clients_write_messages_of_the_user_and_no_other_role(role: Any) -> None:
     with pytest.raises(InvalidArguments, match='`role` of a message must be "user" or "assistant"'):
         check(message(user_text()) | {"role": role})
 
