@@ -44,7 +44,7 @@ class Lot(Agent[Offer]):
     async def bid(self, amount: int) -> Offer:
         connection = current_connection()
         if amount <= self.state.amount:
-            raise ValueError(f"Somebody offers {self.state.amount} already.")
+            raise Refused(f"Somebody offers {self.state.amount} already.")
         bidder = connection.query["name"] if connection else "the house"
         self.set_state(Offer(amount, bidder))
         return self.state
@@ -56,7 +56,7 @@ class Lot(Agent[Offer]):
 
     def validate_state(self, state: Offer, source: Connection | None) -> None:
         if source is not None and state.amount != self.state.amount:
-            raise ValueError("An amount is changed with bid().")
+            raise Refused("An amount is changed with bid().")
 
     async def on_state_changed(self, state: Offer, source: Connection | None) -> None:
         auction = await self.parent_agent(Auction)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sapwood import Agent, App, ChatAgent, Detached, Run, Settings, tool
+from sapwood import Agent, App, ChatAgent, Detached, Refused, Run, Settings, tool
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -22,7 +22,7 @@ class Runner(Agent):
 
     async def on_run(self, errand: Errand) -> str:
         if errand.what == "the moon":
-            raise ValueError("the moon is not for sale")
+            raise Refused("the moon is not for sale")
         await self.step("walk", self._walk, errand.minutes)
         self.report_progress(0.5, "in the shop")
         return f"{errand.what}, here you are"

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from sapwood import Agent, App, ChildFailed, Connection, NotFound, Settings, expose
+from sapwood import (
+    Agent,
+    App,
+    ChildFailed,
+    Connection,
+    NotFound,
+    Refused,
+    Settings,
+    expose,
+)
 from sapwood.client import connect
 
 
@@ -30,7 +39,7 @@ class ShoppingList(Agent[Items]):
     @expose
     async def add(self, name: str, amount: int = 1) -> int:
         if amount < 1:
-            raise ValueError("Nobody can buy less than one.")
+            raise Refused("Nobody can buy less than one.")
         self.set_state(Items((*self.state.names, name)))
         return len(self.state.names)
 

@@ -26,6 +26,7 @@ from pydantic_ai.models.function import (
     DeltaToolCall,
     FunctionModel,
 )
+from sapwood import Refused
 
 import crew_sources
 from crew_sources import Angle
@@ -217,7 +218,7 @@ def small_talk(heard: Heard) -> str:
     if heard.has("how are you"):
         return "Well rested: others do the work here. What shall they find out?"
     if heard.has(FAILS):
-        raise RuntimeError("The script fails when it is told to. Try again, or go on.")
+        raise Refused("The script fails when it is told to. Try again, or go on.")
     return OTHERWISE.format(said=heard.said[-1])
 
 
@@ -235,7 +236,7 @@ def as_researcher(heard: Heard) -> Reply:
     if len(found) < len(angles):
         angle = angles[len(found)]
         if found and re.search(FAILS, query):
-            raise RuntimeError("The web did not answer any more.")
+            raise Refused("The web did not answer any more.")
         return search(angle.query(query), thought=THOUGHTS[angle].format(query=query))
     lines = [
         f"- **{angle.label}:** {one['text']} *({one['title']})*"
@@ -266,7 +267,7 @@ def as_researcher_again(heard: Heard) -> Reply:
 I was sent for **{first}**, and found this in *{one['title']}*, {one['url']}."
         )
     if heard.has(FAILS):
-        raise RuntimeError("The web did not answer any more.")
+        raise Refused("The web did not answer any more.")
     if heard.has("thanks|thank you|great|bye"):
         return Reply(f"With pleasure. If you need more on **{first}**, I am here.")
     if heard.has("hello|hi|hey|who are you|help|can you do"):
@@ -392,7 +393,7 @@ I would look first."
             )
         return Reply(conclusion([part]))
     if heard.has(FAILS):
-        raise RuntimeError("The script fails when it is told to. Try again, or go on.")
+        raise Refused("The script fails when it is told to. Try again, or go on.")
     for path in crew_sources.REPOSITORY:
         if path.lower() in heard.said[-1].lower():
             return inspect(path, f"They want to see {path}.")

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sapwood import ANY_CLIENT, ChatAgent, Connection, tool
+from sapwood import ANY_CLIENT, ChatAgent, Connection, Refused, tool
 
 from offline import OfflineModel
 
@@ -37,7 +37,7 @@ class Assistant(ChatAgent):
         A reminder of the same is moved.
         """
         if not 0 < seconds <= YEAR:
-            raise ValueError("A reminder is a second to a year away.")
+            raise Refused("A reminder is a second to a year away.")
         id = uuid4().hex[:8]
         due = self.schedule(timedelta(seconds=seconds), self.ring, id).due_at
         row = (id, what, due.timestamp())

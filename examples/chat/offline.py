@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from sapwood import Refused
 
 CLOCK = "browserClock"
 UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -99,7 +100,7 @@ def answer(
     if asked.startswith("due now:"):
         return f"It is time: **{said[-1].partition(':')[2].strip()}**."
     if re.search(r"\b(fail|break|crash)\b", asked):
-        raise RuntimeError("The script fails when it is told to. Try again, or go on.")
+        raise Refused("The script fails when it is told to. Try again, or go on.")
     if re.search(r"\b(forget|delete|cancel|remove)\b", asked):
         return "forget", {"what": what_to_forget(said[-1])}
     if "remind" in asked or (SPAN.search(asked) and len(said) > 1):

@@ -39,7 +39,7 @@ class Specialist(ChatAgent):
     async def before_turn(self, turn: Turn) -> None:
         if str(turn.body.get("input")).endswith(FAIL):
             await asyncio.sleep(20 * panel_notes.PAUSE)  # in the midst of its work
-            raise RuntimeError("It was told to fail.")
+            raise Refused("It was told to fail.")
 
     @tool(idempotent=True)
     async def look_up(self, question: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from sapwood import Refused
 
 HELP = """I am a script, and good for small talk. Try one of these:
 
@@ -118,7 +119,7 @@ def answer(said: list[str]) -> str:
     """Return what to say to the last of what was said."""
     asked = said[-1].lower()
     if re.search(r"\b(fail|break|crash)\b", asked):
-        raise RuntimeError("The script fails when it is told to. Try again, or go on.")
+        raise Refused("The script fails when it is told to. Try again, or go on.")
     if re.search(r"\b(did i say|i said|remember)\b", asked):
         return remembered(said[:-1], is_first="first" in asked)
     if re.search(r"\b(help|can you do|who are you)\b", asked):

@@ -155,6 +155,10 @@ class Agent(Generic[S]):
     """Whether what becomes of a run can be said to it."""
 
     @classmethod
+    def _check_setup(cls, *, has_users: bool) -> None:
+        """Refuse, when an app starts, a class that cannot work in this environment, or in an app that has users."""
+
+    @classmethod
     def _elsewhere(cls, caller: Address, run: str) -> str | None:
         """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
         return None
@@ -163,10 +167,6 @@ class Agent(Generic[S]):
     def _approvers_of(cls, tool: str) -> Approvers | None:
         """Return who may approve calls of a tool of this class. `None` means that it does not say."""
         return None
-
-    @classmethod
-    def _check_approvers(cls, checked: set[type]) -> None:
-        """Raise `UsageError` if a tool requires approval and does not say who may give it."""
 
     def _wants(self, work: str) -> bool:
         """Return whether a run it does, a turn or a fiber of its own, is still to go on."""

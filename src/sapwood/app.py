@@ -141,10 +141,7 @@ class App:
         if self._node is not None:
             raise UsageError("The app is running already.")
         self._check_pages()
-        if self.authenticate is not None:
-            checked: set[type] = set()
-            for cls in self.agents:
-                cls._check_approvers(checked)  # pyright: ignore[reportPrivateUsage]
+        check_agents(self)
         stack = AsyncExitStack()
         async with stack:
             deps = self.deps
@@ -313,6 +310,18 @@ class App:
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Let a tree run again that was put in quarantine."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
+
+
+def check_agents(app: App) -> None:
+    """Refuse roots, and classes that they name as tools, that cannot work here: a model without a key, for example."""
+    left, seen = [known(cls) for cls in app.agents], set[type]()
+    while left:
+        kind = left.pop()
+        if kind.cls not in seen:
+            seen.add(kind.cls)
+            cls = cast("type[Agent[Any]]", kind.cls)
+            cls._check_setup(has_users=app.authenticate is not None)  # pyright: ignore[reportPrivateUsage]
+            left += kind.brings
 
 
 def _runtime(settings: Settings) -> Runtime:

@@ -18,6 +18,7 @@ from typing import Any
 from sapwood.errors import UsageError
 
 MIB = 1024 * 1024
+FILE_URL_SCHEMES = ("https", "http")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SOURCES = re.compile(r"[!-+\--:<-~ ]*")
 
@@ -123,6 +124,8 @@ class Settings:
     """Host names that `sapwood serve` accepts on a loopback address without `authenticate`, beside `localhost`."""
     frame_ancestors: str = "'self'"
     """Sources of `Content-Security-Policy: frame-ancestors` on every response; an empty string sends no header."""
+    file_url_schemes: tuple[str, ...] = ("https",)
+    """Schemes of URLs that clients may send as files: `https`, `http`. `()` accepts only `data:` URLs."""
     cors: bool = False
     """Whether pages of any origin may read HTTP answers."""
     request_bytes: int = 64 * MIB
@@ -161,6 +164,8 @@ class Settings:
         for model, price in self.prices.items():
             if not _is_price(price):
                 raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): it takes two numbers, 0 or more.")
+        if not set(self.file_url_schemes) <= set(FILE_URL_SCHEMES):
+            raise UsageError(f"Settings(file_url_schemes={self.file_url_schemes!r}): expected 'https' and 'http' only.")
         if self.durability not in tuple(Durability):
             *levels, last = [repr(level.value) for level in Durability]
             raise UsageError(f"Settings(durability={self.durability!r}): it can be {', '.join(levels)} or {last}.")

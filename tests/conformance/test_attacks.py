@@ -737,7 +737,8 @@ async def test_32_errors_tell_nothing_of_the_inside(log: Log) -> None:
     async with door(Fort, deps=log, authenticate=lambda request: request.state.secret) as site:
         answer = await site.http(ROOT)
 
-        assert (answer.status, answer.text) == (500, "Internal Server Error")
+        assert answer.status == 500
+        assert answer.text.startswith("Internal error (reference ")
 
 
 async def test_33_an_authenticator_sees_the_url_that_was_sent(log: Log) -> None:

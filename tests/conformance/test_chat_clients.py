@@ -32,7 +32,7 @@ from tests.conformance.chats import (
 )
 from tests.conformance.served import Client, type_of
 
-from sapwood import Turn, tool
+from sapwood import Refused, Turn, tool
 from sapwood.testing import ScriptedModel, call, fails, text
 
 BEEP = [{"name": "beep"}]
@@ -42,7 +42,7 @@ class Falling(Talking):
     async def respond(self, turn: Turn) -> AsyncIterator[str]:
         yield "so far"
         await asyncio.sleep(0.05)
-        raise RuntimeError("and no further")
+        raise Refused("and no further")
 
 
 class Careful(Talking):
@@ -91,7 +91,7 @@ async def test_the_replay_of_an_answer_that_broke_off_makes_the_message_that_is_
 
 
 async def test_of_a_turn_that_failed_before_it_said_anything_no_message_is_left() -> None:
-    cls = talker(ScriptedModel(fails(RuntimeError("out of order"))))
+    cls = talker(ScriptedModel(fails(Refused("out of order"))))
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "hi")

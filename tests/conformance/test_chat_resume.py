@@ -39,7 +39,7 @@ from tests.conformance.served import type_of
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import tool
+from sapwood import Refused, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 pytestmark = pytest.mark.core("temporal")
@@ -155,7 +155,7 @@ async def test_an_ack_of_another_stream_is_ignored_and_one_that_comes_late_ends_
 @pytest.mark.promise("CF-168")
 async def test_an_offer_that_is_taken_when_the_next_turn_streams_already_ends_cleanly() -> None:
     gate = asyncio.Event()
-    cls = talker(ScriptedModel(fails(RuntimeError("down")), text("one two", gate=gate)))
+    cls = talker(ScriptedModel(fails(Refused("down")), text("one two", gate=gate)))
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "hi")
@@ -181,7 +181,7 @@ async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_th
             """Look."""
             return "a tree"
 
-    cls = talker(ScriptedModel(call("look", id="c1"), fails(RuntimeError("down")), text("up again")), base=Looking)
+    cls = talker(ScriptedModel(call("look", id="c1"), fails(Refused("down")), text("up again")), base=Looking)
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "hi")
@@ -204,7 +204,7 @@ async def test_an_error_is_shown_to_who_comes_later_after_what_was_said_until_th
 @pytest.mark.promise("CF-170", "CF-184")
 @pytest.mark.slow
 async def test_an_error_is_shown_also_after_a_restart_and_if_nothing_was_said() -> None:
-    cls = talker(ScriptedModel(fails(RuntimeError("down"))))
+    cls = talker(ScriptedModel(fails(Refused("down"))))
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "hi")

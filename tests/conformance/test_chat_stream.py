@@ -34,7 +34,7 @@ from tests.conformance.served import type_of
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Turn, tool
+from sapwood import Refused, Turn, tool
 from sapwood.testing import ScriptedModel, call, fails, text
 
 
@@ -171,9 +171,7 @@ async def test_every_client_gets_the_same_stream() -> None:
 
 
 async def test_a_failed_turn_keeps_what_was_said_and_ends_with_text_a_person_can_read() -> None:
-    cls = talker(
-        ScriptedModel(call("look", id="c1", at="sky"), fails(RuntimeError("The provider is down."))), base=Looking
-    )
+    cls = talker(ScriptedModel(call("look", id="c1", at="sky"), fails(Refused("The provider is down."))), base=Looking)
     async with talking(cls) as one:
         client = await one.join(TALKER)
 

@@ -136,7 +136,8 @@ async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(
         assert (turn.status, turn.text) == ("completed", "sorry")
         _, answer = await agent.transcript()
         assert parts_of(answer, "b")["state"] == "output-error"
-        assert "broken" in parts_of(answer, "b")["errorText"]
+        assert parts_of(answer, "b")["errorText"].startswith("Internal error (reference ")
+        assert "broken" in await agent.seen_by_model()
     (line,) = (record for record in caplog.records if "break_down" in record.getMessage())
     assert line.exc_info is not None
 

@@ -222,7 +222,8 @@ async def test_a_hook_that_fails_is_an_error_that_tells_nothing(plan: Plan, hook
 
         answer = await site.http(ONE)
 
-        assert (answer.status, answer.text) == (500, "Internal Server Error")
+        assert answer.status == 500
+        assert answer.text.startswith("Internal error (reference ")
         assert await site.refused(ONE) == 1011
 
 
@@ -420,7 +421,8 @@ async def test_an_authenticator_that_fails_lets_nobody_in(plan: Plan) -> None:
     async with door(GateRoot, deps=plan, authenticate=fails) as site:
         answer = await site.http(ROOT)
 
-        assert (answer.status, answer.text) == (500, "Internal Server Error")
+        assert answer.status == 500
+        assert answer.text.startswith("Internal error (reference ")
         assert await site.refused(ROOT) == 1011
         assert plan.log == []
 

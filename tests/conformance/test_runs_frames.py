@@ -36,6 +36,7 @@ from tests.conformance.errands import text as text_of
 from tests.conformance.served import type_of
 
 from sapwood import Agent, ChatAgent
+from sapwood.kernel.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 
@@ -119,7 +120,7 @@ async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: 
         told = {key: value for key, value in end["event"].items() if key not in ("kind", "runId")}
         assert (end["event"]["kind"], told) == {
             "dig": ("finished", {"summary": ""}),
-            "fail": ("error", {"error": run.error}),
+            "fail": ("error", {"error": for_clients(run.error)}),
             "stopped": ("aborted", {"reason": "enough"}),
         }[input]
         await joined_later(one, BOSS, client, "r1")
@@ -286,7 +287,7 @@ async def test_a_failed_stream_fails_the_run_whether_anybody_listens_or_not() ->
         run = await agent.one("agent-tool:c1")
         assert (run.status, "out of order" in run.error) == ("error", True)
         late = await one.join(CALLER)
-        assert (await told_end(late, "agent-tool:c1"))["event"]["error"] == run.error
+        assert (await told_end(late, "agent-tool:c1"))["event"]["error"] == for_clients(run.error)
         check_sequence(frames(late, "agent-tool:c1"))
 
 

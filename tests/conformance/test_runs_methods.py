@@ -30,6 +30,7 @@ from tests.conformance.worlds import asleep
 
 from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
+from sapwood.kernel.disclosure import for_clients
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,8 @@ async def test_what_a_generator_had_said_when_it_failed_is_kept() -> None:
 
         end = await told_end(client, "r1")
         assert run.status == end["event"]["kind"] == "error"
-        assert "no more" in end["event"]["error"]
+        assert "no more" in run.error
+        assert end["event"]["error"] == for_clients(run.error)
         assert text(client, "r1") == "once upon a time"
         check_sequence(frames(client, "r1"))
         await joined_later(one, BOSS, client, "r1")

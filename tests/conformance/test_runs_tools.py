@@ -25,6 +25,7 @@ from tests.conformance.errands import (
 )
 
 from sapwood import Agent, ChatAgent, Run, UsageError, agent_tool, tool
+from sapwood.kernel.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
@@ -181,10 +182,11 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
         assert told == {"ok": False, "status": "error", "error": run.error, "retryable": False}
         assert "the model is on strike" in told["error"]
         end = await told_end(client, "agent-tool:c1")
-        assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": run.error}
+        shown = for_clients(run.error)
+        assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": shown}
         assert all('"type":"error"' not in str(frame["event"].get("body")) for frame in frames(client))
         part = parts_of((await agent.transcript())[-1], "c1")
-        assert (part["state"], part["errorText"]) == ("output-error", run.error)
+        assert (part["state"], part["errorText"]) == ("output-error", shown)
 
 
 @pytest.mark.promise("A-132", "CF-83")

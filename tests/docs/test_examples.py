@@ -73,7 +73,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     ),
     "errands.py": (
         [
-            "milk, here you are\nerror: ValueError: the moon",
+            "milk, here you are\nerror: the moon",
             "['bread, here you are', 'salt, here you are']",
             "order 7 ran once: True",
             "  ink: no longer needed",

@@ -90,11 +90,11 @@ class Player(Agent[Score]):
     async def fail(self, after: int) -> AsyncIterator[int]:
         for number in range(after):
             yield number
-        raise ValueError("no more")
+        raise Refused("no more")
 
     @expose
     async def crash(self) -> None:
-        raise ValueError("boom")
+        raise Refused("boom")
 
     @expose
     async def odd(self) -> int:
@@ -143,7 +143,7 @@ class Player(Agent[Score]):
 
     def validate_state(self, state: Score, source: Connection | None) -> None:
         if state.points < 0:
-            raise ValueError("Nobody has less than nothing.")
+            raise Refused("Nobody has less than nothing.")
 
     def is_readonly(self, connection: Connection) -> bool:
         return "readonly" in connection.query

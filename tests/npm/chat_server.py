@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from sapwood import App, ChatAgent, Turn, expose, tool
+from sapwood import App, ChatAgent, Refused, Turn, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
@@ -67,8 +67,8 @@ def look(count: int, delay_ms: int) -> Line:
 SCRIPTS: dict[str, Callable[..., list[Line]]] = {
     "say": lambda count, delay: [words(count, delay)],
     "look": lambda count, delay: [look(3, delay), words(count, delay, "b")],
-    "fail": lambda: [fails(RuntimeError("The model is out of order."))],
-    "fall": lambda count, delay: [look(count, delay), fails(RuntimeError("The model is out of order."))],
+    "fail": lambda: [fails(Refused("The model is out of order."))],
+    "fall": lambda count, delay: [look(count, delay), fails(Refused("The model is out of order."))],
     "time": lambda count, delay: [call("getTime", zone="UTC"), words(count, delay)],
     "times": lambda count, delay: [
         calls(call("getTime", zone="UTC"), call("getTime", zone="CET")),
@@ -177,7 +177,7 @@ class Own(Watched):
             yield f" w{number}"
             if number == 3:
                 await pause(self.name, "w3")
-        raise RuntimeError("It fell over.")
+        raise Refused("It fell over.")
 
 
 def in_pages(app: App) -> list[Mount]:

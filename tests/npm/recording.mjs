@@ -93,7 +93,7 @@ export function recorded(client) {
       this.on("close", (code, reason) => {
         open.delete(this);
         if (record.handshake) sockets.push(record);
-        else record.closed = `${code} ${reason}`.trim();
+        else record.closed = `${code} ${reason}`.trim().replace(/reference [0-9a-f]{8}/, "reference …"); // it is random
       });
     }
 

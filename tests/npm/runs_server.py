@@ -19,7 +19,7 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 from pydantic_ai.models.function import DeltaThinkingPart
 from starlette.applications import Starlette
 
-from sapwood import Agent, App, agent_tool, expose, tool
+from sapwood import Agent, App, Refused, agent_tool, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
 
@@ -48,7 +48,7 @@ def script(prompt: str) -> list[Line]:
     if what == "steps":
         return [call("steps"), words(arguments[0], arguments[1], arguments[2])]
     if what == "fail":
-        return [fails(RuntimeError("The library is closed."))]
+        return [fails(Refused("The library is closed."))]
     return [words(arguments[0], arguments[1], arguments[2])]
 
 

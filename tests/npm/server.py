@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from sapwood import Agent, App, Connection, Step, expose
+from sapwood import Agent, App, Connection, Refused, Step, expose
 
 START = {"count": 0}
 REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}
@@ -78,7 +78,7 @@ class Common(Agent[Any]):
 
     @expose
     async def boom(self) -> None:
-        raise ValueError("boom!")
+        raise Refused("boom!")
 
     @expose
     async def unserializable(self) -> Any:
@@ -96,7 +96,7 @@ class Common(Agent[Any]):
     async def broken_numbers(self, n: int) -> AsyncIterator[int]:
         for number in range(n):
             yield number
-        raise ValueError("out of numbers")
+        raise Refused("out of numbers")
 
     @expose
     async def bump(self) -> int:

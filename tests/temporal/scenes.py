@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from tests.conformance.serving import serving
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Detached, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Detached, Refused, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.drivers.temporal.worker import work
@@ -50,7 +50,7 @@ class SceneClumsy(Agent):
     """Digs where nothing is."""
 
     async def on_run(self, what: str) -> str:
-        raise ValueError("nothing here")
+        raise Refused("nothing here")
 
 
 class SceneSlow(ChatAgent):
@@ -309,7 +309,7 @@ SCENES: dict[str, tuple[Callable[[Stage], Awaitable[None]], list[Line]]] = {
     "tools": (to_its_end, [WEIGH, text("It weighs 3 kg.")]),
     "children": (to_its_end, [calls(*HELP, DIG), text("All is done.")]),
     "a-child-fails": (to_its_end, [calls(HELP[0], FAIL), text("Not all is done.")]),
-    "failed": (to_its_end, [fails(ValueError("out of order"))]),
+    "failed": (to_its_end, [fails(Refused("out of order"))]),
     "continued": (to_its_end, [WEIGH, WEIGH, WEIGH, text("It weighs 3 kg.")]),
     "approved": (approved, [SELL, text("It is sold.")]),
     "waiting": (waiting, [SELL]),

@@ -20,7 +20,7 @@ from tests.faults.reading import has, walk
 from tests.machine import patience
 from tests.temporal.cluster import Temporal, driven
 
-from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Refused, Run, agent_tool, tool
 from sapwood.address import Address
 from sapwood.kernel.node import roots_in
 from sapwood.testing import ScriptedModel, call, calls, fails, text
@@ -75,7 +75,7 @@ class SceneScout(ChatAgent):
 class SceneSloth(ChatAgent):
     """Fails."""
 
-    model = ScriptedModel(fails(RuntimeError("too tired")), each=True)
+    model = ScriptedModel(fails(Refused("too tired")), each=True)
 
 
 class SceneForeman(ChatAgent):

@@ -18,6 +18,7 @@ EXAMPLES = {
     "origins": ("https://a.example, https://b.example", ("https://a.example", "https://b.example")),
     "allowed_hosts": ("a.example, b.example", ("a.example", "b.example")),
     "frame_ancestors": ("'self' https://a.example", "'self' https://a.example"),
+    "file_url_schemes": ("https,http", ("https", "http")),
     "cors": ("yes", True),
     "check_state": ("0", False),
     "prefix": ("api", "api"),

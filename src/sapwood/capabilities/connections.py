@@ -25,6 +25,7 @@ from sapwood.kernel.actor import THE_END, Actor
 from sapwood.kernel.context import Call
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe
+from sapwood.kernel.disclosure import disclose, told_of
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import WATCH_ONLY, Socket
 from sapwood.wire import frames
@@ -256,10 +257,16 @@ class Connections:
         if isinstance(data, str):
             for speech in self._speeches:
                 if (hears := speech.hear(socket, data)) is not None:
-                    return self.run("chat", hears, client=connection)
+                    heard = self.run("chat", hears, client=connection)
+                    heard.add_done_callback(self._report_unheard)
+                    return heard
         handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
+
+    def _report_unheard(self, heard: Future[Any]) -> None:
+        if not heard.cancelled() and (error := heard.exception()) is not None and self._actor.dropped is None:
+            self._told(error, "chat")  # the client has no frame to be told it in: the log has it
 
     def _report(self, handled: Future[Any], connection: Connection) -> None:
         if not handled.cancelled() and (error := handled.exception()) is not None and self._actor.dropped is None:
@@ -277,8 +284,10 @@ class Connections:
                 raise InvalidArguments(TOO_DEEP)
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
+            # Not logged as an internal error: a client can send a wrong state as often as it likes.
             log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
-            self._refuse_state(socket, id, frames.REJECTED, f": {_said(error)}")
+            why = str(error) if isinstance(error, msgspec.ValidationError) else told_of(error)
+            self._refuse_state(socket, id, frames.REJECTED, "" if why is None else f": {why}")
         else:
             if id is not None:
                 self._outbox.put(socket, frames.result(id, None, done=True))
@@ -296,7 +305,7 @@ class Connections:
                 raise InvalidArguments(f"Method {frame.method} {_why_not(actor, frame.method)}")
             arguments = [actor.agent, *found.arguments(frame.args)]
         except SapwoodError as error:
-            self._outbox.put(socket, frames.error(frame.id, str(error)))
+            self._outbox.put(socket, frames.error(frame.id, self._told(error, frame.method)))
             return None
         call = Call(actor, frame.method, None)
         call.client = self.of(socket)
@@ -304,7 +313,7 @@ class Connections:
             self._outbox.put(socket, frames.error(frame.id, f"A client may read {STREAMS} streams at once."))
             return None
         if found.method.streams:
-            under_way = self._stream(call, socket, frame.id, found.method.function(*arguments))
+            under_way = self._stream(call, socket, frame, found.method.function(*arguments))
         else:
             function = found.method.function
             if found.method.is_async:
@@ -312,29 +321,37 @@ class Connections:
                     f"call {found.method.full_name}", function, sapwood__address=str(actor.address)
                 )
             under_way = actor.serve(call, function, arguments, {}, found.method.is_async, JSON_RESULT)
-            under_way.add_done_callback(functools.partial(self._answer, socket, frame.id))
+            under_way.add_done_callback(functools.partial(self._answer, socket, frame))
         key = (socket, frame.id)
         self._calls[key] = call
         under_way.add_done_callback(lambda _: self._calls.pop(key, None))
         # A stream may last for ever, and paces itself by how fast it is read.
         return under_way if not found.method.streams else None
 
-    def _answer(self, socket: Socket, id: str, reply: Future[Any]) -> None:
+    def _answer(self, socket: Socket, asked: frames.Rpc, reply: Future[Any]) -> None:
         if reply.cancelled():
             return
         error = reply.exception()
-        text = frames.result(id, reply.result(), done=True) if error is None else _failed(id, error)
+        text = frames.result(asked.id, reply.result(), done=True) if error is None else self._failed(asked, error)
         self._outbox.put(socket, text)
 
-    def _stream(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> Future[Any]:
+    def _failed(self, asked: frames.Rpc, error: BaseException) -> str:
+        """Return the answer to a call that failed."""
+        code = Unavailable.code if isinstance(error, Unavailable) else ""
+        return frames.error(asked.id, self._told(error, asked.method), code)
+
+    def _told(self, error: BaseException, method: str) -> str:
+        return disclose(error, address=self._actor.address, method=method)
+
+    def _stream(self, call: Call, socket: Socket, asked: frames.Rpc, items: AsyncGenerator[Any, None]) -> Future[Any]:
         self._streams.setdefault(socket, set()).add(call)
-        task = self._actor.spawn(call, self._pump(call, socket, id, items))
+        task = self._actor.spawn(call, self._pump(call, socket, asked, items))
         task.add_done_callback(lambda _: self._streams.get(socket, set()).discard(call))
         return task
 
-    async def _pump(self, call: Call, socket: Socket, id: str, items: AsyncGenerator[Any, None]) -> None:
+    async def _pump(self, call: Call, socket: Socket, asked: frames.Rpc, items: AsyncGenerator[Any, None]) -> None:
         call.enter()
-        actor, limit = self._actor, self._actor.limits.payload_bytes
+        actor, limit, id = self._actor, self._actor.limits.payload_bytes, asked.id
         try:
             try:
                 async for item in items:
@@ -347,13 +364,13 @@ class Connections:
             self._outbox.put(socket, frames.result(id, None, done=True))
         except CancelledError:
             if actor.dropped is not None:
-                self._outbox.put(socket, _failed(id, actor.dropped))
+                self._outbox.put(socket, self._failed(asked, actor.dropped))
             raise
         except THE_END:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             actor.last_error = describe(error)
-            self._outbox.put(socket, _failed(id, error))
+            self._outbox.put(socket, self._failed(asked, error))
         finally:
             actor.finished(call)
 
@@ -375,13 +392,3 @@ def _why_not(actor: Actor, method: str) -> str:
         not method.startswith("_") and callable(getattr(actor.kind.cls, method, None))
     )
     return "is not callable" if is_there else "does not exist"
-
-
-def _failed(id: str, error: BaseException) -> str:
-    """Return what a client is told that has to try again, or has made a mistake."""
-    return frames.error(id, _said(error), Unavailable.code if isinstance(error, Unavailable) else "")
-
-
-def _said(error: BaseException) -> str:
-    """Return what a client is told of an error: what it says, not where it was raised."""
-    return str(error) or type(error).__name__

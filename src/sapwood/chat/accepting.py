@@ -16,10 +16,11 @@ from sapwood.capabilities.schedules import Schedules
 from sapwood.chat.ending import Ending
 from sapwood.chat.interrupting import Interrupts
 from sapwood.chat.record import Record
-from sapwood.chat.said import check, check_understood, ids_of, request_of, trailing
+from sapwood.chat.said import check, ids_of, received, request_of, trailing
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.registry import Run
 from sapwood.when import After
@@ -65,7 +66,6 @@ class Accepting:
         for message in messages:
             check(message)
         new = self._new(messages, changed=not regenerate)
-        check_understood(new)
         asked = trailing(messages) or [message["id"] for message in new] or self._transcript.last_said()
         if busy and policy == "drop":
             return self._skip(name, asked, sender, run)
@@ -101,10 +101,14 @@ class Accepting:
         stored, waits = self._transcript.known(), {id for row in self._turns.queued() for id in ids_of(row.said)}
         said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
         new = [message for message in said if message.get("id") not in stored]
+        schemes = self._actor.host.settings.file_url_schemes
+        new = [received(message, schemes) for message in new]
         last = said[-1] if changed and said and said[-1] is messages[-1] else {}
         before = self._transcript.get(last["id"]) if last.get("id") in stored else None
         if before is not None and before["parts"] != last["parts"]:
-            new.append(last)
+            last = received(last, schemes)
+            if before["parts"] != last["parts"]:
+                new.append(last)
         return [message if message.get("id") else {**message, "id": f"msg-{uuid4().hex}"} for message in new]
 
     def _skip(self, name: str, asked: Sequence[str], sender: Socket | None, run: str | None) -> Row:
@@ -145,7 +149,7 @@ class Accepting:
         what = (
             f"completed: {run.summary or msgspec.json.encode(run.output).decode()}"
             if run.ok
-            else f"{run.status}: {run.failure()['error']}"
+            else f"{run.status}: {for_clients(run.failure()['error'])}"
         )
         message = {
             "id": f"msg-{run.id}-{run.status}",

@@ -17,6 +17,7 @@ from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.answers import Answers
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
+from sapwood.chat.model_check import check_class
 from sapwood.chat.record import Record
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
@@ -115,13 +116,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         return approvers_of(cls, tool)
 
     @classmethod
-    def _check_approvers(cls, checked: set[type]) -> None:
-        if cls in checked:
-            return
-        checked.add(cls)
-        check_approvers(cls)
-        for one in cls._brings():
-            cast("type[Agent[Any]]", one)._check_approvers(checked)
+    def _check_setup(cls, *, has_users: bool) -> None:
+        check_class(cls)
+        if has_users:
+            check_approvers(cls)
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""

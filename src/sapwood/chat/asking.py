@@ -98,6 +98,8 @@ class Asking:
         """What turns have used while a database was busy elsewhere."""
         self._reserved: Reservation | None = None
         """What the request that is under way may use."""
+        self.failure: Exception | None = None
+        """What the last request to a model raised."""
         tree = actor.home
         assert isinstance(tree, Tree)
         self._spending = tree.spending
@@ -252,6 +254,9 @@ class Asking:
         try:
             with wire.used():
                 return await ask(self._interrupts.token)
+        except Exception as error:
+            self.failure = error
+            raise
         finally:
             self._interrupts.wire = None
             if not self._uncounted:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.kernel.disclosure import for_clients
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolReturnPart
 
@@ -116,8 +118,8 @@ def output_of(part: ToolReturnPart) -> Chunk:
     if part.outcome == "denied":
         return {"type": "tool-output-denied", "toolCallId": id}
     if part.outcome in ("failed", "retried"):
-        return {"type": "tool-output-error", "toolCallId": id, "errorText": _in_words(part)}
-    return {"type": "tool-output-available", "toolCallId": id, "output": json_of(part.content)}
+        return {"type": "tool-output-error", "toolCallId": id, "errorText": for_clients(_in_words(part))}
+    return {"type": "tool-output-available", "toolCallId": id, "output": for_clients(json_of(part.content))}
 
 
 def _in_words(part: ToolReturnPart) -> str:
@@ -283,7 +285,7 @@ def answered(message: dict[str, Any], id: str, kind: str, value: Any) -> dict[st
             part["approval"] = {"id": id, "approved": kind == "approved"}
             part["state"] = "approval-responded" if kind == "approved" else "output-denied"
         elif kind == "failed":
-            part.update(state="output-error", errorText=value)
+            part.update(state="output-error", errorText=for_clients(value))
         else:
-            part.update(state="output-available", output=value)
+            part.update(state="output-available", output=for_clients(value))
     return {**message, "parts": parts}

@@ -22,6 +22,7 @@ from sapwood.chat.turns import Row, Turn
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
@@ -90,7 +91,7 @@ class Conversation:
                 yield chunk
         row = self._turns.of(number)
         if row is not None and row.status == "error":
-            yield msgspec.json.encode({"type": "error", "errorText": row.error})
+            yield msgspec.json.encode({"type": "error", "errorText": for_clients(row.error)})
 
     def cancel(self, id: str | None = None) -> bool:
         """Cancel a turn, for good; return whether there was one to cancel."""

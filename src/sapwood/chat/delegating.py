@@ -16,6 +16,7 @@ from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import RUN_SOON, Row
 from sapwood.chat.turns import ToolCall as Called
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 
@@ -100,7 +101,7 @@ class Delegating:
                     "retryable": False,
                 }
         self._turns.answer_call(id, "failed", msgspec.json.encode(failure).decode(), go_on=True)
-        self._stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": failure["error"]})
+        self._stream.put({"type": "tool-output-error", "toolCallId": id, "errorText": for_clients(failure["error"])})
         self._stream.flush()  # now: once it is answered, nobody says it again
 
     @contextmanager

@@ -17,6 +17,7 @@ from sapwood.chat.steering import Steering
 from sapwood.chat.transcript import unreturned
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import failure
@@ -204,11 +205,13 @@ class Ending:
         if status == "completed":
             feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
         else:
-            told = failure(self._actor.address.type, status, error=turn.error, reason=turn.reason)
+            told = failure(self._actor.address.type, status, error=for_clients(turn.error), reason=turn.reason)
             feed.end(ENDS.get(status), seq, told)
 
     def _tell_done(self, row: Row, outcome: str, error: str | None, *, says_nothing: bool) -> None:
-        text = error if error is not None else NOTHING_SAID if says_nothing and outcome == "completed" else ""
+        text = (
+            for_clients(error) if error is not None else NOTHING_SAID if says_nothing and outcome == "completed" else ""
+        )
         is_error = error is not None
         frame = wire.done(
             row.stream, outcome, asked=row.asked_ids(), body=text, error=is_error, continuation=bool(row.continues)

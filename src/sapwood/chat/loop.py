@@ -97,8 +97,8 @@ class Turn:
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
-    tool_raised: Callable[[str, Exception], None]
-    """Is told what a tool raised, beside the model."""
+    tool_raised: Callable[[str, Exception], str]
+    """Logs what a tool raised, and returns what the model is told of it."""
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
     prices: Prices = field(default_factory=dict[str, tuple[float, float]])
@@ -312,9 +312,9 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                     await journal.ended(id, error=str(error))
                 raise
             except Exception as error:
-                turn.tool_raised(name, error)
-                await journal.ended(id, error=f"{type(error).__name__}: {error}")
-                raise ToolFailed(f"{type(error).__name__}: {error}") from error
+                told = turn.tool_raised(name, error)
+                await journal.ended(id, error=told)
+                raise ToolFailed(told) from error
             try:
                 result = msgspec.json.encode(json_of(value)).decode()
             except ValueError as error:
@@ -357,12 +357,13 @@ def _check_end(response: ModelResponse) -> None:
         raise ModelConnectionError(response.model_name or "", "The answer ended before its end.", phase="read")
 
 
-def in_words(error: BaseException, *, said: bool) -> str:
-    """Return what went wrong as a person can read it; what a provider wrote about it is in the log."""
+def in_words(error: BaseException, *, said: bool) -> str | None:
+    """Return a sentence for users about a failure of a provider, whose own words are in the log; else `None`."""
     from pydantic_ai import exceptions as theirs
 
     if isinstance(error, theirs.FallbackExceptionGroup):
-        return f"None of the models could answer. The last one: {in_words(error.exceptions[-1], said=said)}"
+        last = in_words(error.exceptions[-1], said=said)
+        return "None of the models could answer." + (f" The last one: {last}" if last is not None else "")
     sentences: dict[type[BaseException], str] = {
         theirs.ModelTimeoutError: "The model did not answer in time.",
         theirs.ModelConnectionError: "The connection to the model broke off in the middle of its answer."
@@ -378,8 +379,7 @@ def in_words(error: BaseException, *, said: bool) -> str:
         theirs.ModelNotFoundError: "The model's provider does not know this model.",
         theirs.ModelRequestRejectedError: "The model's provider does not accept the request.",
     }
-    found = next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), "")
-    return found or str(error) or type(error).__name__
+    return next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from sapwood.chat.accepting import Accepting
 from sapwood.chat.record import Record
 from sapwood.chat.turns import Row
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
 from sapwood.wire import chat as wire
 
@@ -53,7 +54,7 @@ class Resuming:
             stream.tell_one(socket, wire.replayed(active.stream, continuation=bool(active.continues)))
         elif active is None and failed is not None and failed.stream == id:
             stream.replay(socket, failed)
-            stream.tell_one(socket, wire.done(id, body=failed.error or "", error=True))
+            stream.tell_one(socket, wire.done(id, body=for_clients(failed.error or ""), error=True))
         elif active is None or self._turn_of(id) is not None:
             # Also while the next one streams: who has taken an offer waits for its end, and seems busy until then.
             stream.tell_one(socket, wire.done(id, replay=True))

@@ -21,22 +21,24 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.asking import LOOP, Asking, reason_of
+from sapwood.chat.asking import LOOP, Asking, Stalled, reason_of
 from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
 from sapwood.chat.interrupting import Interrupts
-from sapwood.chat.loop import Acted, in_words
+from sapwood.chat.loop import Acted, in_words, retry_after
 from sapwood.chat.loop import Turn as LoopTurn
+from sapwood.chat.model_check import ModelUnusable, check_model
 from sapwood.chat.record import Record
-from sapwood.chat.responding import Responding
+from sapwood.chat.responding import Failed, Responding
 from sapwood.chat.steering import Steering
 from sapwood.chat.tools import Toolbox
 from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
-from sapwood.errors import Refused, Unavailable, UsageError
+from sapwood.errors import Refused, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
+from sapwood.kernel.disclosure import as_stored, with_reference
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire.chat import recovering
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 log = logging.getLogger(__name__)
+
+MODEL_UNUSABLE = "The model of this assistant is not set up. Its operator finds the reason in the log."
+FILES_LEFT_OUT = "The model could not read a file of this conversation. The file is left out of the following turns."
 
 
 class End(Protocol):
@@ -120,7 +125,7 @@ class Steps:
             return "completed"
         history = self._transcript.history()
         if not history:
-            raise UsageError("There is nothing to answer: the conversation is empty.")
+            raise Refused("There is nothing to answer: the conversation is empty. Send a message first.")
         if self._is_asking(number):  # it was about to wait
             return "waiting"
         if history[-1].kind != "request" or self._answers(number):
@@ -164,17 +169,43 @@ class Steps:
         if self._interrupts.is_cancelled(self._turns.of(number)):
             await self._end(number, "aborted")
             return "aborted"
+        words, reference = self._in_words(error)
         log.warning(
-            "a turn of %s failed: %s",
+            "a turn of %s failed, reference=%s: %s",
             self._actor.address,
+            reference,
             describe(error),
-            extra={"address": str(self._actor.address)},
-            exc_info=mistake(error),
+            extra={"address": str(self._actor.address), "reference": reference},
+            exc_info=None if isinstance(error, ModelUnusable) else mistake(error),
         )
         self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
-        words = in_words(error, said=self._asking.said > 0)
+        if self._may_be_files(error) and self._transcript.leave_out_files():
+            words = FILES_LEFT_OUT
         await self._end(number, "error", error=words, reason=reason_of(error))
         return "error"
+
+    def _in_words(self, error: Exception) -> tuple[str, str | None]:
+        """Return the error of a turn, and its reference if it is not one that clients are told."""
+        if isinstance(error, Stalled | Failed):
+            return str(error), None
+        if isinstance(error, ModelUnusable):
+            return MODEL_UNUSABLE, None
+        if (words := in_words(error, said=self._asking.said > 0)) is not None:
+            return words, None
+        return as_stored(error)
+
+    def _may_be_files(self, error: Exception) -> bool:
+        """Return whether a request to the model failed in a way that files of the conversation can cause."""
+        from pydantic_ai import exceptions as theirs
+
+        # Every later request holds the same files: it would fail in the same way.
+        spared = (
+            SapwoodError,
+            theirs.ModelAuthenticationError,
+            theirs.ModelNotFoundError,
+            theirs.ModelQuotaExceededError,
+        )
+        return error is self._asking.failure and retry_after(error, 0) is None and not isinstance(error, spared)
 
     async def tell_end(self, number: int) -> None:
         """Tell the agent that a turn is over, if it is; again if the process died in it."""
@@ -205,7 +236,8 @@ class Steps:
         agent = self._agent
         model = agent.get_model()
         if model is None and agent.loop is None:
-            raise UsageError(f"{type(agent).__name__} has no model. Set `model`, or write respond().")
+            raise ModelUnusable(f"{type(agent).__name__} has no model. Set `model`, or write get_model() or respond().")
+        check_model(model)
         return LoopTurn(
             model=model,
             instructions=agent.get_instructions(),
@@ -223,17 +255,23 @@ class Steps:
             prices=self._actor.host.settings.prices,
         )
 
-    def _tool_raised(self, name: str, error: Exception) -> None:
-        """Have a mistake in a tool be seen, which only the model would hear of; what is refused is none."""
-        if self._actor.dropped is None and not isinstance(error, Refused):
-            log.warning(
-                "the tool %s of %s failed: %s",
-                name,
-                self._actor.address,
-                describe(error),
-                extra={"address": str(self._actor.address)},
-                exc_info=mistake(error),
-            )
+    def _tool_raised(self, name: str, error: Exception) -> str:
+        """Log an error of a tool, unless it is meant for the client; return what the model is told of it."""
+        _, reference = as_stored(error)
+        text = f"{type(error).__name__}: {error}"
+        if reference is None or self._actor.dropped is not None:
+            return text
+        address = str(self._actor.address)
+        log.warning(
+            "the tool %s of %s failed, reference=%s: %s",
+            name,
+            address,
+            reference,
+            describe(error),
+            extra={"address": address, "reference": reference},
+            exc_info=mistake(error),
+        )
+        return with_reference(text, reference)
 
     async def _ask(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
         """Ask the model once."""

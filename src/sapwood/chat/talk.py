@@ -21,6 +21,7 @@ from sapwood.runs.question import author_of_client
 from sapwood.runs.questions import Questions, answer_of
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
+from sapwood.wire import frames
 from sapwood.wire import runs as run_wire
 
 
@@ -101,15 +102,16 @@ class Talk:
             stream.tell_one(socket, wire.messages(self._record.text()))
 
     def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
+        if not isinstance(frame.id, str):
+            return  # no answer could name it
         try:
             init = msgspec.convert(frame.init, Init)
-            body = msgspec.json.decode(init.body, type=dict[str, Any])
-        except msgspec.DecodeError:
-            return
-        if init.method != "POST" or not isinstance(frame.id, str):
-            return
-        try:
-            self._accept(body, frame.id, socket)
+            if init.method != "POST":
+                return
+            self._accept(_read(init.body.encode()), frame.id, socket)
+        except msgspec.ValidationError as error:
+            told = f"The request cannot be read: {error}"
+            self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=told, error=True))
         except Refused as error:
             self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
 
@@ -119,9 +121,11 @@ class Talk:
         regenerate = body.pop("trigger", "") == "regenerate-message"
         client_tools = body.pop("clientTools", None)
         if not isinstance(said, list):
-            raise InvalidArguments("The messages have to be an array.")
+            raise InvalidArguments("`messages` must be an array.")
         if not _are_tools(client_tools):
-            raise InvalidArguments("Tools of a client are an array of objects with a name.")
+            raise InvalidArguments(
+                "`clientTools` must be an array of objects with `name`, `description` and `parameters`."
+            )
         return self._actor.of(Accepting).ask(
             cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
@@ -148,12 +152,9 @@ class Talk:
 
     async def _answer(self, request: Any) -> Any:
         """Answer what was posted with the AI SDK's stream of server-sent events, for clients without a socket."""
-        from starlette.responses import PlainTextResponse, StreamingResponse
+        from starlette.responses import StreamingResponse
 
-        try:
-            body = msgspec.json.decode(await request.body(), type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            return PlainTextResponse(f"The body has to be JSON: {error}", 400)
+        body = _read(await request.body())
         said: Any = body.get("messages")
         row = None
         if _ends_with_answer(said):
@@ -180,6 +181,14 @@ class Talk:
             self._answers.answer(id, answer, author)
 
 
+def _read(body: bytes) -> dict[str, Any]:
+    """Return the body of a request."""
+    try:
+        return frames.read_json(body, dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidArguments(f"The body must be a JSON object: {error}.") from None
+
+
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         yield b"data: " + chunk + b"\n\n"
@@ -192,9 +201,12 @@ def _ends_with_answer(said: Any) -> bool:
 
 
 def _are_tools(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, list) and all(
-        isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("parameters"), dict | None)  # pyright: ignore[reportUnknownMemberType]
-        for one in value  # pyright: ignore[reportUnknownVariableType]
-    )
+    return value is None or (isinstance(value, list) and all(map(_is_tool, cast("list[Any]", value))))
+
+
+def _is_tool(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    tool = cast("dict[str, Any]", value)
+    name, description, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
+    return isinstance(name, str) and isinstance(description, str | None) and isinstance(parameters, dict | None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -234,6 +235,51 @@ class Transcript:
             body[1:-1].decode(),
         )
         self._forget_history()
+
+    def leave_out_files(self) -> bool:
+        """Replace files that the model could not be sent by a note; return `False` if there are none.
+
+        These are the files of the messages that have no answer yet. If those have no files, it is every file that is
+        sent as a URL: a URL that once worked may be gone.
+        """
+        from pydantic_ai.messages import BinaryContent, FileUrl
+
+        history = self._loaded()
+        answered = max((at for at, (_, message) in enumerate(history) if message.kind == "response"), default=-1)
+        return self._leave_out(answered + 1, (BinaryContent, FileUrl)) or self._leave_out(0, (FileUrl,))
+
+    def _leave_out(self, first: int, kinds: tuple[type, ...]) -> bool:
+        history = self._loaded()
+        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
+        has_changed = False
+        for (position,), (_, message) in zip(positions[first:], history[first:], strict=True):
+            if message.kind != "request":
+                continue
+            parts = [
+                replace(part, content=_without(part.content, kinds)) if part.part_kind == "user-prompt" else part
+                for part in message.parts
+            ]
+            if parts != list(message.parts):
+                body: bytes = _adapter().dump_json([replace(message, parts=parts)])
+                self._db.execute(
+                    "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), position
+                )
+                has_changed = True
+        if has_changed:
+            self._forget_history()
+        return has_changed
+
+
+def _without(content: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the content of a prompt with a note in the place of each file of these kinds."""
+    if isinstance(content, str):
+        return content
+    return [
+        f"[A file could not be read and was left out: {getattr(one, 'url', one.media_type)}]"
+        if isinstance(one, kinds)
+        else one
+        for one in content
+    ]
 
 
 def _read(rows: Sequence[tuple[str, str]]) -> list[tuple[str, ModelMessage]]:

@@ -30,7 +30,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.supervisors.statreload import StatReload
 
 from sapwood.address import kebab
-from sapwood.app import App
+from sapwood.app import App, check_agents
 from sapwood.cli.loading import Loaded, load
 from sapwood.cli.terminal import error_line, log_to_stderr
 from sapwood.errors import SapwoodError, Unavailable, UsageError
@@ -111,6 +111,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
         )
     sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
     _check_safe(options, app)
+    check_agents(app)  # once, and not in each worker
     listening.listen(BACKLOG)  # so that nobody is refused while a worker starts
     folder, url = Path(app.settings.data), _url(options, listening)
     lock = FolderLock(folder)
@@ -222,6 +223,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
         if options.dev:
             app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
         _check_safe(options, app)
+        check_agents(app)
     except SapwoodError as error:
         if not options.dev:
             raise

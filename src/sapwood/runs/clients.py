@@ -19,6 +19,7 @@ from sapwood.address import Step
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import RESTARTING, Absent, Socket
 from sapwood.kernel.tree import Tree
@@ -227,8 +228,8 @@ def ended(row: Row, *, replay: bool = False) -> str:
     elif row.status == "aborted":
         told |= {"kind": "aborted"} | ({"reason": row.reason} if row.reason is not None else {})
     elif row.status == "interrupted":
-        told |= {"kind": "interrupted", "error": row.error or "", "reason": row.reason}
+        told |= {"kind": "interrupted", "error": for_clients(row.error or ""), "reason": row.reason}
         told["childStillRunning"] = bool(row.still_running)
     else:
-        told |= {"kind": "error", "error": row.error or ""}
+        told |= {"kind": "error", "error": for_clients(row.error or "")}
     return wire.event(row.seq, told, tool_call=row.tool_call, replay=replay)

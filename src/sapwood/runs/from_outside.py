@@ -14,6 +14,7 @@ import msgspec
 from sapwood import tracing
 from sapwood.errors import InvalidArguments, ProtocolMismatch, RemoteLost, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients, told_of
 from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
 from sapwood.runs.contract import RunState
@@ -24,6 +25,7 @@ from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
 from sapwood.web.errors import INTERNAL, status_of
 from sapwood.wire import remote as wire
+from sapwood.wire.frames import read_json
 
 PAGE = 64
 """Segments of what was said that are read at once; most have a few chunks."""
@@ -82,9 +84,11 @@ class RunsFromOutside:
             await actor.free()
             response = await answer(request)
         except SapwoodError as error:
-            if status_told(error) == INTERNAL:
+            is_ours = type(error) in (UsageError, ProtocolMismatch, RemoteLost)  # raised here, for the other server
+            text = str(error) if is_ours else told_of(error)
+            if text is None or status_told(error) == INTERNAL:
                 raise
-            response = _json(wire.Trouble(error.code, str(error)), status_told(error))
+            response = _json(wire.Trouble(error.code, text), status_told(error))
         response.headers[wire.HEADER] = str(wire.VERSION)
         return response
 
@@ -190,7 +194,7 @@ def _shown(state: RunState) -> wire.State:
         waits=state.waits,
         output=msgspec.Raw((state.output or "null").encode()),
         summary=state.summary,
-        error=state.error,
+        error=for_clients(state.error),
         reason=state.reason,
         usage=msgspec.Raw(state.usage.encode()),
     )
@@ -207,7 +211,7 @@ def _check_version(request: Any) -> None:
 
 def _read(body: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return read_json(body, kind)
     except msgspec.MsgspecError as error:
         raise InvalidArguments(f"The request cannot be read: {error}") from None
 

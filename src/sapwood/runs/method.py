@@ -17,6 +17,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe, mistake
+from sapwood.kernel.disclosure import as_stored
 from sapwood.runs.contract import UNWANTED, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
@@ -159,9 +160,17 @@ class MethodRuns:
         except Exception as error:
             await self._actor.free()
             actor.last_error = describe(error)
-            where = {"address": str(actor.address)}
-            log.warning("on_run of %s failed: %s", actor.address, describe(error), extra=where, exc_info=mistake(error))
-            served.ended(run, "error", error=describe(error), reason=code_of(error))
+            text, reference = as_stored(error)
+            where = {"address": str(actor.address), "reference": reference}
+            log.warning(
+                "on_run of %s failed, reference=%s: %s",
+                actor.address,
+                reference,
+                describe(error),
+                extra=where,
+                exc_info=mistake(error),
+            )
+            served.ended(run, "error", error=text, reason=code_of(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)

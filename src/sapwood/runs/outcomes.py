@@ -6,6 +6,7 @@ or asleep.
 
 from __future__ import annotations
 
+import logging
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Lane, Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.crossing import describe
+from sapwood.kernel.crossing import describe, mistake
+from sapwood.kernel.disclosure import as_stored
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.clients import RunClients
@@ -29,6 +31,8 @@ from sapwood.runs.registry import TERMINATED, Registry, Row, Run, shown
 from sapwood.runs.served import Served
 from sapwood.runs.sizes import held
 from sapwood.runs.watching import ended, started
+
+log = logging.getLogger(__name__)
 
 TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
 
@@ -122,15 +126,31 @@ class Outcomes:
         elif isinstance(error, Aborted):
             self.end(row, "aborted", reason=str(error))
         else:
-            self.end(row, "error", error=str(error) or describe(error), reason=code_of(error))
+            self.end(row, "error", error=self.text_of(row, error), reason=code_of(error))
 
     def end_timed_out(self, followed: Followed, **news: Any) -> None:
         """Note that a run was stopped because its time was over; and why it was, if that is known."""
         row = self.row(followed.row.id)
         text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
         if followed.trouble is not None:
-            text = f"{text} {followed.trouble}"
+            text = f"{text} {self.text_of(row, Unavailable(followed.trouble))}"
         self.end(row, "error", error=text, reason="timed-out", **news)
+
+    def text_of(self, row: Row, error: Exception) -> str:
+        """Return the text of an error that ended a run; an internal one is logged with its reference."""
+        text, reference = as_stored(error)
+        if reference is not None:
+            address = str(self._actor.address)
+            log.warning(
+                "run failed reference=%s address=%s run=%s error=%s",
+                reference,
+                address,
+                row.id,
+                describe(error),
+                extra={"address": address, "reference": reference},
+                exc_info=mistake(error),
+            )
+        return text
 
     def give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
         """Note that nobody waits for a run any more; if it ends after all, that counts."""

@@ -9,6 +9,7 @@ from typing import Any
 from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.clock import Timer
+from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.runs.followed import Followed
@@ -133,9 +134,9 @@ class Patience:
         if self._is_over_budget(followed):
             reason, text = "budget-exceeded", "It took too long."
         elif (away := self._away(followed)) is not None:
-            reason, text = "unreachable", away[1]
+            reason, text = "unreachable", self._outcomes.text_of(followed.row, Unavailable(away[1]))
         elif followed.child is None and followed.trouble is not None:
-            reason, text = "inspect-failed", followed.trouble
+            reason, text = "inspect-failed", self._outcomes.text_of(followed.row, Unavailable(followed.trouble))
         elif followed.child is None:
             reason, text = "inspect-timeout", "Its sub-agent does not start."
         self._outcomes.give_up(followed, reason, text, still_running=True)

@@ -36,6 +36,7 @@ from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
 from sapwood.wire import runs as wire
+from sapwood.wire.frames import read_json
 
 PATH = "/questions"
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
@@ -72,9 +73,6 @@ class Posted(msgspec.Struct, forbid_unknown_fields=True):
         if self.output is msgspec.UNSET:
             raise InvalidArguments("An answer says approved, true or false; that of a client's tool, output or error.")
         return Answer("done", self.output)
-
-
-_posted = msgspec.json.Decoder(Posted)
 
 
 def approval(arguments: dict[str, Any] | None, reason: str | None, *, approved: bool) -> Answer:
@@ -395,9 +393,9 @@ class Questions:
         if request.method == "GET":
             return _json({"questions": [wire.question(one, path) for path, one in await self._shown_to(request)]})
         try:
-            posted = _posted.decode(await request.body())
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidArguments(f"An answer must be a JSON object with an id: {error}") from None
+            posted: Posted = read_json(await request.body(), Posted)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise InvalidArguments(f"The body must be a JSON object with an `id`: {error}.") from None
         if posted.approved is not None and posted.digest is None:
             raise InvalidArguments("An answer must name the digest of the question. GET this URL to see it.")
         try:

@@ -17,6 +17,7 @@ import msgspec
 from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
@@ -315,7 +316,7 @@ class Served:
         if row.status == "completed":
             output = None if row.output is None else msgspec.json.decode(row.output)
             return self.event("finished", row.id, seq, output, at)
-        told = failure(self._actor.address.type, row.status, error=row.error, reason=row.reason)
+        told = failure(self._actor.address.type, row.status, error=for_clients(row.error), reason=row.reason)
         return self.event(ENDS[row.status], row.id, seq, told, at)
 
     def report(self, progress: Progress, milestone: str | None) -> bool:

@@ -20,6 +20,7 @@ from sapwood.address import Address, Step
 from sapwood.errors import InvalidArguments
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.registry import CHILDREN
 from sapwood.kernel.registry import Registry as ChildRegistry
 from sapwood.kernel.tree import Tree
@@ -376,7 +377,15 @@ def started(path: Path, row: Row) -> Event:
 def ended(path: Path, row: Row) -> Event:
     """Return how a run has ended, as whoever gave it has stored it."""
     run, at = shown(row), row.ended_at or row.started_at
-    return Event(path, row.id, parent_run(row), row.seq, at, ENDS[row.status], run.output if run.ok else run.failure())
+    return Event(
+        path,
+        row.id,
+        parent_run(row),
+        row.seq,
+        at,
+        ENDS[row.status],
+        run.output if run.ok else for_clients(run.failure()),
+    )
 
 
 def _said(

@@ -60,7 +60,7 @@ class World:
     async def start(self) -> None:
         self.points = CrashPoints()
         runtime = _Runtime(self.settings, self.clock, self.points, self.timings)
-        self.app = App(
+        self.app = _App(
             agents=self._given.agents,
             deps=self._given.deps,
             authenticate=self._given.authenticate,
@@ -199,6 +199,11 @@ class World:
     def sleep(self) -> None:
         """Put every idle agent to sleep now."""
         self.node.sleep()
+
+
+class _App(App):
+    def _check_agents(self) -> None:
+        """Start without the keys of models: most tests never ask them."""
 
 
 class _Runtime(LocalRuntime):

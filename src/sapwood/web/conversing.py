@@ -19,6 +19,7 @@ from sapwood.errors import NotCopyable, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.crossing import describe, mistake
+from sapwood.kernel.disclosure import disclose
 from sapwood.kernel.node import Node
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.parcels import Steps, kind_named, value_of
@@ -26,7 +27,7 @@ from sapwood.kernel.ports import Moved
 from sapwood.kernel.sockets import RESTARTING, SETTLED, Socket
 from sapwood.web.asgi import DRAIN, Receive, Scope
 from sapwood.web.carrying import MOVED, TAKEN, Kept
-from sapwood.web.errors import TEXT, TRY_AGAIN, close_code, status_of
+from sapwood.web.errors import TRY_AGAIN, close_code, status_of, told
 from sapwood.web.wire import Wire, size
 from sapwood.wire import frames
 
@@ -67,13 +68,13 @@ class Conversations:
         self,
         node: Node,
         clients: Callable[[Actor], Clients],
-        failed: Callable[[str, BaseException, Scope], None],
+        failed: Callable[[str, BaseException, Scope], str | None],
     ) -> None:
         self._node = node
         self._clients = clients
         self._settings = node.settings
         self._failed = failed
-        """Notes what went wrong."""
+        """Logs what went wrong, and returns its reference if it is internal."""
 
     async def hold(self, socket: Socket, wire: Wire, receive: Receive, taken: int) -> None:
         """Hand on what a client says, to the end; `taken`: how many of its messages another node handed on before."""
@@ -95,8 +96,8 @@ class Conversations:
         except CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever on_connect raised
-            self._failed("connection", error, {"path": f"/{socket.address}"})
-            socket.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
+            status, reference = status_of(error), self._failed("connection", error, {"path": f"/{socket.address}"})
+            socket.close(close_code(status), told(status, reference))
         finally:
             self._node.sockets.remove(socket)
             socket.is_open = False
@@ -225,7 +226,8 @@ class Conversations:
             frame = frames.read(data) if isinstance(data, str) else None
             if isinstance(frame, frames.Rpc):
                 code = Unavailable.code if isinstance(error, Unavailable) else ""
-                socket.send(frames.error(frame.id, str(error), code))
+                text = disclose(error, address=socket.address, method=frame.method)
+                socket.send(frames.error(frame.id, text, code))
             return None
 
     async def _say_goodbye(self, socket: Socket, code: int, reason: str) -> None:

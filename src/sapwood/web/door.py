@@ -26,6 +26,7 @@ from sapwood.errors import InvalidName, Unavailable
 from sapwood.escapes import escape_controls
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, all_classes, named, resolve
+from sapwood.kernel.disclosure import new_reference, told_of
 from sapwood.kernel.far import Far
 from sapwood.kernel.node import Node
 from sapwood.kernel.outbox import Outbox
@@ -35,7 +36,7 @@ from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.carrying import NEAR, Kept, all_figures
 from sapwood.web.conversing import Clients, Conversations, tell_moved
-from sapwood.web.errors import TEXT, close_code, status_of
+from sapwood.web.errors import INTERNAL, TEXT, close_code, status_of, told
 from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.pages import Pages, with_page_rules
@@ -257,10 +258,9 @@ class Door:
             raise Refusal(refused)
 
     async def _failed(self, error: Exception, scope: Scope, receive: Receive, send: Send, *, began: bool) -> None:
-        status = status_of(error)
-        self._log("request", error, scope)
+        status, reference = status_of(error), self._log("request", error, scope)
         if not began:
-            text = str(error) if status < 500 else TEXT[status]
+            text = (told_of(error) or str(error)) if status < INTERNAL else told(status, reference)
             await PlainTextResponse(text, status)(scope, receive, send)
 
     async def _respond(self, arrival: Arrival, scope: Scope, receive: Receive, send: Send) -> None:
@@ -465,8 +465,8 @@ class Door:
         except Moved:
             await tell_moved(wire)
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
-            self._log("connection", error, request.scope)
-            wire.close(close_code(status_of(error)), TEXT.get(status_of(error), "Error"))
+            status, reference = status_of(error), self._log("connection", error, request.scope)
+            wire.close(close_code(status), told(status, reference))
         finally:
             arriving.pop(wire, None)
         return None
@@ -491,7 +491,8 @@ class Door:
         with contextlib.suppress(RuntimeError):  # it has ended already
             patience.reschedule(self._node.loop.time() + self._node.timings.socket_close_timeout)
 
-    def _log(self, what: str, error: BaseException, scope: Scope) -> None:
+    def _log(self, what: str, error: BaseException, scope: Scope) -> str | None:
+        """Log an error that is no client's fault; return its reference if it is internal."""
         if isinstance(error, Unavailable):  # nobody's mistake: it stops, or somebody it needs is not there
             now = time.monotonic()
             self._sent_away += 1
@@ -500,7 +501,11 @@ class Door:
                 log.warning("a %s to %s has to come again%s: %s", what, _shown(scope), more, error)
                 self._tell_again, self._sent_away = now + TELL_AGAIN, 0
         elif status_of(error) >= 500:
-            log.error("a %s to %s failed", what, _shown(scope), exc_info=error)
+            reference = new_reference()
+            extra = {"reference": reference}
+            log.error("a %s to %s failed, reference=%s", what, _shown(scope), reference, exc_info=error, extra=extra)
+            return reference
+        return None
 
     def _socket(self, arrival: Arrival, wire: Wire) -> Socket:
         settings, address = self._settings, arrival.actor.address

@@ -13,9 +13,11 @@ from sapwood.errors import (
     OverLimit,
     Quarantined,
     Refused,
+    RemoteRefused,
     TimedOut,
     Unavailable,
 )
+from sapwood.kernel.disclosure import internal_error
 
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
@@ -25,6 +27,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidArguments, 400),
     (Quarantined, 503),
     (CallTooDeep, 400),
+    (RemoteRefused, 502),
     (Refused, 403),
     (OverLimit, 429),
     (TimedOut, 504),
@@ -42,6 +45,7 @@ TEXT = {
     413: "Content Too Large",
     429: "Too Many Requests",
     500: "Internal Server Error",
+    502: "Bad Gateway",
     503: "Service Unavailable",
     504: "Gateway Timeout",
 }
@@ -58,6 +62,13 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
     return next((status for kind, status in STATUS if isinstance(error, kind)), INTERNAL)
+
+
+def told(status: int, reference: str | None) -> str:
+    """Return what a client is told of a failure of the server, in an answer's body or a close frame's reason."""
+    if status == INTERNAL and reference is not None:
+        return internal_error(reference)
+    return TEXT.get(status, "Error")
 
 
 def close_code(status: int) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from sapwood.wire.frames import is_deep
+
 REQUEST = "cf_agent_use_chat_request"
 RESPONSE = "cf_agent_use_chat_response"
 MESSAGES = "cf_agent_chat_messages"
@@ -57,9 +59,12 @@ def read(text: str) -> Incoming | None:
         return None
     try:
         frame = _incoming.decode(text)
+        is_chat = isinstance(frame.type, str) and frame.type in HEARD
+        # The body of a request is a string here, and is checked where it is read.
+        is_chat = is_chat and (frame.type == REQUEST or not is_deep(text.encode()))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
-    return frame if frame.type in HEARD else None
+    return frame if is_chat else None
 
 
 def chunk(id: str, body: bytes, seq: int | None, *, replay: bool = False, continuation: bool = False) -> str:

@@ -82,6 +82,18 @@ def read(text: str) -> Rpc | StateChange | Cancel | None:
     return None
 
 
+def read_json(text: bytes, type: Any = Any) -> Any:
+    """Return a client's JSON as a value; `msgspec.DecodeError` if it is not valid, or nested too deeply."""
+    too_deep = f"it is nested deeper than {DEPTH} levels"
+    try:
+        value = msgspec.json.decode(text, type=type)
+    except RecursionError:
+        raise msgspec.DecodeError(too_deep) from None
+    if is_deep(text):
+        raise msgspec.DecodeError(too_deep)
+    return value
+
+
 def is_deep(text: bytes) -> bool:
     """Return whether a JSON value is nested deeper than a client's may be."""
     if text.count(b"[") + text.count(b"{") <= DEPTH:

@@ -1,0 +1,99 @@
+"""What clients are told of an error: the text of errors that are meant for them, and a reference to the log for others.
+
+A stored error keeps its true text, for code, models and operators. If it is internal, its text names its reference, and
+`for_clients` replaces every text that does so where it leaves for a client.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from typing import Any, cast
+
+from sapwood.errors import (
+    Aborted,
+    Gated,
+    GaveUp,
+    NotFound,
+    OverLimit,
+    Quarantined,
+    Refused,
+    RemoteRefused,
+    SapwoodError,
+    TimedOut,
+    Unavailable,
+)
+from sapwood.kernel.crossing import describe
+
+log = logging.getLogger(__name__)
+
+BY_KIND: tuple[tuple[type[SapwoodError], str], ...] = (
+    (Unavailable, "Not available now. Try again later."),
+    (Quarantined, "Not available now. Try again later."),
+    (RemoteRefused, "Another server refused the request."),
+    (NotFound, "Not found."),
+)
+"""Errors that clients are told in these words: their own text may name hosts, files or other agents."""
+AS_WRITTEN = (Refused, OverLimit, TimedOut, Aborted, Gated, GaveUp)
+"""Errors whose own text is meant for clients."""
+REFERENCE = re.compile(r"\[error reference ([0-9a-f]{8})\]")
+
+
+def told_of(error: BaseException) -> str | None:
+    """Return what clients are told of an error that is meant for them; `None` if it is internal."""
+    for kind, text in BY_KIND:
+        if isinstance(error, kind):
+            return text
+    return str(error) if isinstance(error, AS_WRITTEN) else None
+
+
+def new_reference() -> str:
+    return secrets.token_hex(4)
+
+
+def with_reference(text: str, reference: str) -> str:
+    """Return the text of an internal error, for code and for operators."""
+    return f"{text} [error reference {reference}]"
+
+
+def internal_error(reference: str) -> str:
+    """Return what clients are told of an internal error."""
+    return f"Internal error (reference {reference})."
+
+
+def for_clients(value: Any) -> Any:
+    """Return a stored error, or JSON with such errors in it, as clients may see it."""
+    if isinstance(value, str):
+        found = REFERENCE.search(value)
+        return value if found is None else internal_error(found[1])
+    if isinstance(value, dict):
+        return {key: for_clients(one) for key, one in cast("dict[str, Any]", value).items()}
+    return [for_clients(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def disclose(error: BaseException, *, address: object, method: str) -> str:
+    """Return what a client is told of an error; an internal one is logged with its traceback and its reference."""
+    text = told_of(error)
+    if text is not None:
+        return text
+    reference = new_reference()
+    log.error(
+        "internal error reference=%s address=%s method=%s error=%s",
+        reference,
+        address,
+        method,
+        describe(error),
+        extra={"address": str(address), "reference": reference},
+        exc_info=error,
+    )
+    return internal_error(reference)
+
+
+def as_stored(error: BaseException) -> tuple[str, str | None]:
+    """Return the text of an error that ended a turn or a run, and its reference if the error is internal."""
+    if isinstance(error, AS_WRITTEN) and told_of(error) == str(error):
+        return str(error), None
+    reference = new_reference()
+    text = str(error) if isinstance(error, SapwoodError) else ""
+    return with_reference(text or describe(error), reference), reference
