@@ -128,6 +128,8 @@ class Settings:
     """What may wait for one client that does not read; then its socket is closed."""
     connections: int = 20_000
     """Sockets of the process."""
+    connections_per_address: int = 1000
+    """Connections of one remote address, authenticated or not. Loopback and trusted proxies have no such limit."""
     connections_per_agent: int = 10_000
     """Sockets of one agent."""
     connections_per_user: int = 1000

@@ -106,6 +106,18 @@ class Timings:
     worker_connect_timeout: float = 10.0
     """Seconds to wait for another worker that is being restarted."""
 
+    request_header_timeout: float = 10.0
+    """Seconds that a client has to send all headers of a request, from the moment it connects or the last response
+    ends."""
+    request_body_timeout: float = 20.0
+    """Seconds that a client has to send the body of a request, beside those that `request_body_rate` allows."""
+    request_body_rate: int = 500
+    """Bytes of a request body that have to arrive in each second, on average."""
+    response_stall_timeout: float = 60.0
+    """Seconds for which an HTTP client may read nothing of the response that waits for it."""
+    connection_log_interval: float = 10.0
+    """Seconds between two log lines about the same limit on connections."""
+
     socket_close_timeout: float = 10.0
     """Seconds that a client has to take the close frame of its socket."""
     counted_agents: int = 200

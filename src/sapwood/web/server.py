@@ -17,7 +17,7 @@ import contextlib
 import socket
 import struct
 from asyncio import AbstractEventLoop, BaseTransport, Task, TimerHandle, Transport
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -87,6 +87,8 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     linger = 5.0
     """Seconds that a closing connection has to write what waits."""
+    on_lost: Callable[[], None] | None = None
+    """Called once the connection is lost."""
     _end: TimerHandle | None = None
     _is_ending = False
     _may_drain = False
@@ -144,6 +146,8 @@ class WebSockets(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._end is not None:
             self._end.cancel()
+        if self.on_lost is not None:
+            self.on_lost()
         super().connection_lost(exc)
 
     def _end_soon(self) -> None:
