@@ -18,7 +18,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.address import kebab
-from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
+from sapwood.capabilities.exposed import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import THE_END, Actor
@@ -264,7 +264,7 @@ class Connections:
             return
         try:
             if frames.is_deep(value):
-                raise InvalidArguments(TOO_DEEP)
+                raise InvalidArguments(frames.TOO_DEEP)
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))

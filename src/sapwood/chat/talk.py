@@ -18,6 +18,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import Socket
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
+from sapwood.wire import frames
 
 
 class Init(msgspec.Struct):
@@ -87,7 +88,7 @@ class Talk:
     def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
         try:
             init = msgspec.convert(frame.init, Init)
-            body = msgspec.json.decode(init.body, type=dict[str, Any])
+            body = frames.decode(init.body, dict[str, Any])
         except msgspec.DecodeError:
             return
         if init.method != "POST" or not isinstance(frame.id, str):
@@ -133,7 +134,7 @@ class Talk:
         from starlette.responses import PlainTextResponse, StreamingResponse
 
         try:
-            body = msgspec.json.decode(await request.body(), type=dict[str, Any])
+            body = frames.decode(await request.body(), dict[str, Any])
         except msgspec.DecodeError as error:
             return PlainTextResponse(f"The body has to be JSON: {error}", 400)
         said: Any = body.get("messages")

@@ -22,6 +22,7 @@ from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
 from sapwood.web.errors import INTERNAL, status_of
+from sapwood.wire import frames
 from sapwood.wire import remote as wire
 
 PAGE = 64
@@ -204,7 +205,7 @@ def _check_version(request: Any) -> None:
 
 def _read(body: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return frames.decode(body, kind)
     except msgspec.MsgspecError as error:
         raise InvalidArguments(f"The request cannot be read: {error}") from None
 

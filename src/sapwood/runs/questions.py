@@ -23,6 +23,7 @@ from sapwood.runs.contract import Answer, Approval, Question
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
+from sapwood.wire import frames
 from sapwood.wire import runs as wire
 
 PATH = "/questions"
@@ -58,9 +59,6 @@ class Posted(msgspec.Struct, forbid_unknown_fields=True):
         if self.output is msgspec.UNSET:
             raise InvalidArguments("An answer says approved, true or false; that of a client's tool, output or error.")
         return Answer("done", self.output)
-
-
-_posted = msgspec.json.Decoder(Posted)
 
 
 def approval(arguments: dict[str, Any] | None, reason: str | None, *, approved: bool) -> Answer:
@@ -212,7 +210,7 @@ class Questions:
         if request.method == "GET":
             return _json({"questions": [wire.question(one, path) for path, one in await self.all()]})
         try:
-            posted = _posted.decode(await request.body())
+            posted = frames.decode(await request.body(), Posted)
         except msgspec.DecodeError as error:
             raise InvalidArguments(f"An answer is JSON, with an id: {error}") from None
         path = _steps(posted.path)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from sapwood.wire import frames
+
 REQUEST = "cf_agent_use_chat_request"
 RESPONSE = "cf_agent_use_chat_response"
 MESSAGES = "cf_agent_chat_messages"
@@ -45,8 +47,6 @@ class Incoming(msgspec.Struct):
     """The steps down to who asked, if that is somebody below."""
 
 
-_incoming = msgspec.json.Decoder(Incoming)
-
 HEARD = frozenset({REQUEST, MESSAGES, CLEAR, CANCEL, RESUME, RESUME_ACK, TOOL_RESULT, TOOL_APPROVAL})
 
 
@@ -55,10 +55,10 @@ def read(text: str) -> Incoming | None:
     if '"cf_agent_' not in text:
         return None
     try:
-        frame = _incoming.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        frame = frames.decode(text, Incoming)
+    except msgspec.DecodeError:
         return None
-    return frame if frame.type in HEARD else None
+    return frame if isinstance(frame.type, str) and frame.type in HEARD else None
 
 
 def chunk(id: str, body: bytes, seq: int | None, *, replay: bool = False, continuation: bool = False) -> str:
