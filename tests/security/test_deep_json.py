@@ -60,6 +60,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(0, 140))
 def test_depth_is_that_of_the_decoded_value(value: Any, more: int) -> None:
     for _ in range(more):
