@@ -164,6 +164,39 @@ def test_a_second_request_on_a_connection_has_the_same_deadline(tmp_path: Path) 
         assert b"HTTP/1.1 408" in answer(one)
 
 
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.mark.slow
+def test_an_upgrade_that_is_no_handshake_is_answered(tmp_path: Path) -> None:
+    with served(tmp_path) as server, ExitStack() as stack:
+        for head in (b"POST / HTTP/1.1\r\n", b"FOO / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nContent-Length: 3\r\n"):
+            one = connected(stack, server)
+            one.sendall(head + b"Host: x\r\n" + UPGRADE + b"\r\n")
+            assert b" 4" in answer(one)[:20]
+        many = connected(stack, server)
+        many.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + UPGRADE + b"X-a: b\r\n" * 500 + b"\r\n")
+        assert b" 4" in answer(many)[:20]
+
+
+@pytest.mark.slow
+def test_requests_that_are_no_http_are_one_log_line_without_a_traceback(tmp_path: Path) -> None:
+    broken = [
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+        b"POST /agents/room/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /agents/room/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nxGET bad\r\n\r\n",
+    ]
+    with served(tmp_path) as server, ExitStack() as stack:
+        for data in broken * 10:
+            one = connected(stack, server)
+            one.sendall(data)
+            assert b"HTTP/1.1 400" in answer(one)
+        assert server.get("/healthz") == (200, "ok")
+        assert not [line for line in server.said if "Traceback" in line]
+        assert sum("Invalid HTTP request" in line for line in server.said) < 10
+
+
 def call(client: Any, method: str, *args: Any) -> Any:
     client.send(json.dumps({"type": "rpc", "id": "1", "method": method, "args": args}))
     while (frame := json.loads(client.recv(patience()))).get("type") != "rpc":

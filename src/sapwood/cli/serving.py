@@ -499,6 +499,26 @@ def _log_to_stderr(options: Options, who: str = "") -> None:
     )
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("uvicorn.error").addFilter(Seldom(options.timings.connection_log_interval))
+
+
+class Seldom:
+    """A filter for log lines that strangers can cause at will: each of them at most once in an interval."""
+
+    MESSAGES = frozenset({"Invalid HTTP request received.", "Unsupported upgrade request."})
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        if record.msg not in self.MESSAGES:
+            return True
+        if record.created < self._next.get(record.msg, 0.0):
+            return False
+        self._next[record.msg] = record.created + self._interval
+        return True
 
 
 def _is_news(record: logging.LogRecord) -> bool:

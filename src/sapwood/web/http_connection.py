@@ -69,6 +69,12 @@ class HttpConnection(H11Protocol):
         upgraded = self.transport.get_protocol()
         assert isinstance(upgraded, WebSockets)
         upgraded.on_lost = self._leave
+        if not upgraded.handshake_initiated:
+            # h11 took the request and websockets does not: uvicorn would neither answer nor close.
+            response = b"".join(upgraded.conn.data_to_send())
+            self.transport.write(response or BAD_REQUEST)
+            self.transport.close()
+            self._watch_close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
@@ -219,4 +225,5 @@ class HttpConnection(H11Protocol):
         self.transport.abort()
 
 
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 PHRASES = {408: b"Request Timeout", 429: b"Too Many Requests", 503: b"Service Unavailable"}
