@@ -134,6 +134,9 @@ class Settings:
     """Sockets of one agent."""
     connections_per_user: int = 1000
     """Sockets of one user."""
+    new_roots_per_minute: int | None = 600
+    """New agents that URLs of one user, or of one remote address without a user, may make in a minute. `None` means
+    no limit."""
     check_state: bool = False
     """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
     nats: str = ""

@@ -33,10 +33,12 @@ from sapwood.kernel.ports import Moved, NotBegun
 from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.carrying import NEAR, Kept, all_figures
+from sapwood.web.connection_limits import address_key, is_loopback_address
 from sapwood.web.conversing import Clients, Conversations, tell_moved
 from sapwood.web.errors import TEXT, close_code, status_of
 from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.pages import Pages
+from sapwood.web.rate_limit import MinuteLimit
 from sapwood.web.wire import Wire
 from sapwood.wire import routing
 
@@ -45,6 +47,7 @@ access = logging.getLogger("sapwood.access")
 
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log that clients have to come again."""
+RETRY = {"retry-after": "1"}
 BELOW = "Sub-agent connection"
 
 
@@ -107,6 +110,7 @@ class Door:
         self._sent_away = 0
         """Clients that had to come again since it was last told."""
         self._tell_again = 0.0
+        self._new_roots = MinuteLimit(self._settings.new_roots_per_minute, node.loop.time)
 
     def find(self, scope: Scope) -> Place | None:
         """Return where a path leads; None if it is not ours. Raises `Refusal` if it is ours and leads nowhere."""
@@ -179,7 +183,7 @@ class Door:
             return PlainTextResponse("ok")
         if path == "/readyz":
             why = self._node.unready
-            return PlainTextResponse("ready" if why is None else f"not ready: {why}", 200 if why is None else 503)
+            return PlainTextResponse("ready") if why is None else PlainTextResponse(f"not ready: {why}", 503, RETRY)
         if path == "/metrics":
             await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
             own, far = self.figures(), self._node.far
@@ -252,7 +256,7 @@ class Door:
         self._log("request", error, scope)
         if not began:
             text = str(error) if status < 500 else TEXT[status]
-            await PlainTextResponse(text, status)(scope, receive, send)
+            await PlainTextResponse(text, status, RETRY if status == 503 else None)(scope, receive, send)
 
     async def _respond(self, arrival: Arrival, scope: Scope, receive: Receive, send: Send) -> None:
         actor = arrival.actor
@@ -298,6 +302,8 @@ class Door:
             raise refusal(400) from None
         if self._authorize is not None and not await _maybe(self._authorize(user, address, action)):
             raise refusal(403)
+        if not await self._exists(place.root, address):
+            self._count_new(user, request)
         actor = await self._node.reach(address, place.root, None)
         path = place.rest
         classes = _classes() if routing.SUB in path else {}
@@ -314,6 +320,23 @@ class Door:
         request = await self._asked(actor, f"on_before_{action}", before, request)
         actor = await self._node.reach(actor.address, actor.kind, None)  # it too may have gone to sleep meanwhile
         return Arrival(actor, request, request.scope["path"], user)
+
+    async def _exists(self, kind: AgentClass, root: Address) -> bool:
+        """Return whether a root has data or is in memory, also by a former name of its class."""
+        for type in (root.steps[0].type, *kind.aliases):
+            if await self._node.exists(Address.root_of(type, root.steps[0].name)):
+                return True
+        return False
+
+    def _count_new(self, user: object, request: HTTPConnection) -> None:
+        """Count an agent that a URL makes; refuse it if the user or the remote address has made too many."""
+        host = request.client.host if request.client is not None else ""
+        if user is None and (not host or is_loopback_address(host)):
+            return  # it may be a proxy that does not say for whom it asks
+        seconds = self._new_roots.take(("user", _key(user)) if user is not None else address_key(host))
+        if seconds:
+            text = f"Too many new agents: new_roots_per_minute is {self._settings.new_roots_per_minute}."
+            raise Refusal(PlainTextResponse(f"{text} Try again in {seconds} s.", 429, {"retry-after": str(seconds)}))
 
     async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
         """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
@@ -341,6 +364,7 @@ class Door:
         if not parent.registry.has(kind.type_ids, hop.name):
             if not getattr(kind.cls, "made_by_url", False):
                 raise refusal(404, f"{kind.type} {hop.name!r} not found")
+            self._count_new(request.scope.get("user"), request)
             await self._clients(parent).perform("sub_agent", parent.agent.sub_agent, kind.cls, hop.name)
         return await self._node.reach(address, kind, None), answer, path
 
