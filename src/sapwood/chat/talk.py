@@ -86,15 +86,16 @@ class Talk:
             )
 
     def _asked(self, socket: Socket, frame: wire.Incoming) -> None:
+        if not isinstance(frame.id, str):
+            return  # no answer could name it
         try:
             init = msgspec.convert(frame.init, Init)
-            body = frames.decode(init.body, dict[str, Any])
-        except msgspec.DecodeError:
-            return
-        if init.method != "POST" or not isinstance(frame.id, str):
-            return
-        try:
-            self._accept(body, frame.id, socket)
+            if init.method != "POST":
+                return
+            self._accept(_read(init.body.encode()), frame.id, socket)
+        except msgspec.ValidationError as error:
+            told = f"The request cannot be read: {error}"
+            self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=told, error=True))
         except Refused as error:
             self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
 
@@ -104,9 +105,9 @@ class Talk:
         regenerate = body.pop("trigger", "") == "regenerate-message"
         client_tools = body.pop("clientTools", None)
         if not isinstance(said, list):
-            raise InvalidArguments("The messages have to be an array.")
+            raise InvalidArguments("`messages` must be an array.")
         if not _are_tools(client_tools):
-            raise InvalidArguments("Tools of a client are an array of objects with a name.")
+            raise InvalidArguments("`clientTools` must be an array of objects with a `name`.")
         return self._actor.of(Accepting).ask(
             cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
@@ -131,12 +132,9 @@ class Talk:
 
     async def _answer(self, request: Any) -> Any:
         """Answer what was posted with the AI SDK's stream of server-sent events, for clients without a socket."""
-        from starlette.responses import PlainTextResponse, StreamingResponse
+        from starlette.responses import StreamingResponse
 
-        try:
-            body = frames.decode(await request.body(), dict[str, Any])
-        except msgspec.DecodeError as error:
-            return PlainTextResponse(f"The body has to be JSON: {error}", 400)
+        body = _read(await request.body())
         said: Any = body.get("messages")
         row = None
         if _ends_with_answer(said):
@@ -148,6 +146,14 @@ class Talk:
             media_type="text/event-stream",
             headers={"x-vercel-ai-ui-message-stream": "v1", "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    """Return the body of a request."""
+    try:
+        return frames.read_json(body, dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidArguments(f"The body must be a JSON object: {error}.") from None
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

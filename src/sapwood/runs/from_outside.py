@@ -22,8 +22,8 @@ from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
 from sapwood.web.errors import INTERNAL, status_of
-from sapwood.wire import frames
 from sapwood.wire import remote as wire
+from sapwood.wire.frames import read_json
 
 PAGE = 64
 """Segments of what was said that are read at once; most have a few chunks."""
@@ -205,7 +205,7 @@ def _check_version(request: Any) -> None:
 
 def _read(body: bytes, kind: type[Any]) -> Any:
     try:
-        return frames.decode(body, kind)
+        return read_json(body, kind)
     except msgspec.MsgspecError as error:
         raise InvalidArguments(f"The request cannot be read: {error}") from None
 

@@ -23,8 +23,8 @@ from sapwood.runs.contract import Answer, Approval, Question
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
-from sapwood.wire import frames
 from sapwood.wire import runs as wire
+from sapwood.wire.frames import read_json
 
 PATH = "/questions"
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
@@ -210,9 +210,9 @@ class Questions:
         if request.method == "GET":
             return _json({"questions": [wire.question(one, path) for path, one in await self.all()]})
         try:
-            posted = frames.decode(await request.body(), Posted)
-        except msgspec.DecodeError as error:
-            raise InvalidArguments(f"An answer is JSON, with an id: {error}") from None
+            posted: Posted = read_json(await request.body(), Posted)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise InvalidArguments(f"The body must be a JSON object with an `id`: {error}.") from None
         path = _steps(posted.path)
         if (refused := await self._refused(request, path)) is not None:
             return refused

@@ -90,7 +90,7 @@ class Transport:
     async def _state(self, method: str, path: str, body: bytes | None = None) -> wire.State:
         async with self._answer(method, path, body) as response:
             try:
-                return frames.decode(await _body(response, wire.LONGEST), wire.State)
+                return frames.read_json(await _body(response, wire.LONGEST), wire.State)
             except (msgspec.MsgspecError, ValueError) as error:
                 raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
 
@@ -157,7 +157,7 @@ async def _body(response: httpx2.Response, longest: int, *, cut: bool = False) -
 def _trouble(body: bytes) -> wire.Trouble:
     """Return why a server refuses; what is not of a sapwood server's own is repeated, as far as it is short."""
     try:
-        return frames.decode(body, wire.Trouble)
+        return frames.read_json(body, wire.Trouble)
     except msgspec.MsgspecError:
         text = body.decode(errors="replace")[:SHOWN].strip()
         return wire.Trouble(UNSAID, f"{text}." if text else "It does not say why.")

@@ -122,7 +122,7 @@ class Bubblewrap:
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
-            said = frames.decode(told, Said)
+            said = frames.read_json(told, Said)
         except msgspec.MsgspecError as error:
             return Ended(failure=CodeFailure("crashed", f"The answer of the sandbox cannot be read: {error}"))
         if said.call is None:

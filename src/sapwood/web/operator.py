@@ -626,7 +626,7 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(body) > BODY_BYTES:
             raise InvalidArguments(f"A request may have {BODY_BYTES} bytes.")
     try:
-        return frames.decode(body, dict[str, Any]) if body else {}
+        return frames.read_json(body, dict[str, Any]) if body else {}
     except msgspec.DecodeError as error:
         raise InvalidArguments(f"The request is not a JSON object: {error}.") from None
 

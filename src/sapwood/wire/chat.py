@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.wire import frames
+from sapwood.wire.frames import is_deep
 
 REQUEST = "cf_agent_use_chat_request"
 RESPONSE = "cf_agent_use_chat_response"
@@ -47,6 +47,8 @@ class Incoming(msgspec.Struct):
     """The steps down to who asked, if that is somebody below."""
 
 
+_incoming = msgspec.json.Decoder(Incoming)
+
 HEARD = frozenset({REQUEST, MESSAGES, CLEAR, CANCEL, RESUME, RESUME_ACK, TOOL_RESULT, TOOL_APPROVAL})
 
 
@@ -55,10 +57,11 @@ def read(text: str) -> Incoming | None:
     if '"cf_agent_' not in text:
         return None
     try:
-        frame = frames.decode(text, Incoming)
-    except msgspec.DecodeError:
+        frame = _incoming.decode(text)
+        is_chat = isinstance(frame.type, str) and frame.type in HEARD and not is_deep(text.encode())
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
-    return frame if isinstance(frame.type, str) and frame.type in HEARD else None
+    return frame if is_chat else None
 
 
 def chunk(id: str, body: bytes, seq: int | None, *, replay: bool = False, continuation: bool = False) -> str:

@@ -106,8 +106,8 @@ def is_deep(text: bytes) -> bool:
     return False
 
 
-def decode(text: bytes | str, type: type[T]) -> T:
-    """Decode a client's JSON. Raises `msgspec.DecodeError`, also if it is nested too deep or is no text."""
+def read_json(text: bytes | str, type: type[T]) -> T:
+    """Return a client's JSON as a value. Raises `msgspec.DecodeError`, also if it is nested too deep or is no text."""
     try:
         body = text.encode() if isinstance(text, str) else text
         if is_deep(body):
