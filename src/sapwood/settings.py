@@ -131,9 +131,9 @@ class Settings:
     connections_per_address: int = 1000
     """Connections of one remote address, authenticated or not. Loopback and trusted proxies have no such limit."""
     connections_per_agent: int = 10_000
-    """Sockets of one agent."""
+    """Sockets and HTTP requests under way of one agent."""
     connections_per_user: int = 1000
-    """Sockets of one user."""
+    """Sockets and HTTP requests under way of one user."""
     new_roots_per_minute: int | None = 600
     """New agents that URLs of one user, or of one remote address without a user, may make in a minute. `None` means
     no limit."""

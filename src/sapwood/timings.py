@@ -22,6 +22,9 @@ class Timings:
     """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a message of its
     own, and lose the last words before an error."""
 
+    queued_turns: int = 256
+    """Turns of clients that may wait in one conversation."""
+
     run_cancel_timeout: float = 5.0
     """Seconds that a sub-agent has to end a cancelled run by itself; then it is aborted."""
     run_cleanup_batch: int = 50

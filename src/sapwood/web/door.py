@@ -105,7 +105,7 @@ class Door:
         self._authorize = authorize
         self._pages = Pages(pages) if pages is not None else None
         self._open: Counter[object] = Counter()
-        """How many sockets each agent and each user has, those included that are still on their way."""
+        """How many sockets and requests under way each agent and each user has."""
         self._count = 0
         self._sent_away = 0
         """Clients that had to come again since it was last told."""
@@ -225,7 +225,8 @@ class Door:
                 name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
             ):
                 arrival = await self._arrive(place, request, "request")
-                await self._respond(arrival, scope, receive, noted)
+                with self._opened(arrival.actor.address, arrival.user):
+                    await self._respond(arrival, scope, receive, noted)
         except Refusal as no:
             if not sent:
                 await no.response(scope, receive, noted)
@@ -486,14 +487,31 @@ class Door:
         return None
 
     async def _hold(self, socket: Socket, wire: Wire, receive: Receive, taken: int = 0) -> None:
-        counted = (socket.address, ("user", _key(socket.user)))
+        with self._opened(socket.address, socket.user, is_checked=False):
+            try:
+                async with asyncio.timeout(None) as patience:
+                    wire.gone.add_done_callback(lambda _: self._end_soon(patience))
+                    await self._conversations.hold(socket, wire, receive, taken)
+            except TimeoutError:
+                pass
+
+    def _check_open(self, address: Address, user: object) -> None:
+        """Refuse one more socket or request of an agent or a user that has too many."""
+        settings = self._settings
+        if self._open[address] >= settings.connections_per_agent or (
+            user is not None and self._open["user", _key(user)] >= settings.connections_per_user
+        ):
+            raise Refusal(PlainTextResponse(TEXT[429], 429, RETRY))
+
+    @contextlib.contextmanager
+    def _opened(self, address: Address, user: object, *, is_checked: bool = True) -> Generator[None, None, None]:
+        """Count a socket or a request that is under way."""
+        if is_checked:
+            self._check_open(address, user)
+        counted = (address, ("user", _key(user)))
         self._open.update(counted)
         try:
-            async with asyncio.timeout(None) as patience:
-                wire.gone.add_done_callback(lambda _: self._end_soon(patience))
-                await self._conversations.hold(socket, wire, receive, taken)
-        except TimeoutError:
-            pass
+            yield
         finally:
             for one in counted:
                 self._open[one] -= 1
@@ -517,11 +535,8 @@ class Door:
             log.error("a %s to %s failed", what, _shown(scope), exc_info=error)
 
     def _socket(self, arrival: Arrival, wire: Wire) -> Socket:
-        settings, address = self._settings, arrival.actor.address
-        if self._open[address] >= settings.connections_per_agent or (
-            arrival.user is not None and self._open["user", _key(arrival.user)] >= settings.connections_per_user
-        ):
-            raise refusal(429)
+        address = arrival.actor.address
+        self._check_open(address, arrival.user)
         query = arrival.request.scope.get("query_string", b"").decode("latin-1")
         given = parse_qs(query).get("_pk", [""])[0]
         return Socket(
