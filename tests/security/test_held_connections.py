@@ -53,6 +53,11 @@ serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=workers, timings=Tim
 """
 HALF = b"GET /agents/room/held HTTP/1.1\r\nHost: x\r\nX-a: "
 HALF_HANDSHAKE = b"GET /agents/room/held HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-Web"
+REFUSED = (
+    b"GET /agents/nosuch/held HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+"""A socket that is closed at once, and whose client never answers that."""
 WHOLE = b"GET /agents/room/new HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 FILES = 400
 HELD = 420
@@ -102,7 +107,9 @@ def all_ended(held: list[socket.socket]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [None, 2])
-@pytest.mark.parametrize("half", [HALF, HALF_HANDSHAKE, b""], ids=["headers", "handshake", "nothing"])
+@pytest.mark.parametrize(
+    "half", [HALF, HALF_HANDSHAKE, REFUSED, b""], ids=["headers", "handshake", "refused", "nothing"]
+)
 def test_half_requests_keep_no_client_out_and_end(tmp_path: Path, workers: int | None, half: bytes) -> None:
     with served(tmp_path, files=FILES, workers=workers, request_header_timeout=3.0) as server, ExitStack() as stack:
         client = stack.enter_context(server.connect("/agents/room/good"))

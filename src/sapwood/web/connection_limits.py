@@ -1,6 +1,7 @@
 """Limits on open connections, for the process and for each remote address, that hold before authentication.
 
-A connection that waits for a request costs a descriptor and has shown nothing. At a limit, the connection that has
+A connection that waits for a request, or for a client that does not answer the end of its WebSocket, costs a
+descriptor and does nothing. At a limit, the connection that has
 waited longest is closed, and the new one takes its place: clients that send their request at once are
 answered while others hold connections open. Where no connection waits, the new one is refused.
 """
@@ -23,7 +24,7 @@ PROCESS, ADDRESS = "process", "address"
 
 
 class Waiting(Protocol):
-    """A connection that can be closed while it waits for a request."""
+    """A connection that can be closed while it waits for its client."""
 
     def close_waiting(self) -> None:
         """Close it."""

@@ -16,7 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sapwood.timings import Timings
-from sapwood.web.connection_limits import ADDRESS, ConnectionLimits
+from sapwood.web.connection_limits import ADDRESS, ConnectionLimits, Waiting
 from sapwood.web.server import WebSockets
 
 RESET = struct.pack("ii", 1, 0)
@@ -68,7 +68,8 @@ class HttpConnection(H11Protocol):
         super().handle_websocket_upgrade(event)
         upgraded = self.transport.get_protocol()
         assert isinstance(upgraded, WebSockets)
-        upgraded.on_lost = self._leave
+        upgraded.on_lost = lambda: self._leave(upgraded)
+        upgraded.on_closing = lambda: self._wait_closing(upgraded)
         if not upgraded.handshake_initiated:
             # h11 took the request and websockets does not: uvicorn would neither answer nor close.
             response = b"".join(upgraded.conn.data_to_send())
@@ -82,17 +83,21 @@ class HttpConnection(H11Protocol):
             self._stall.cancel()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn leaves it if the connection was reset
-        self._leave()
+        self._leave(self)
 
     def close_waiting(self) -> None:
         """Make room for another connection: this one waits for a request."""
         self._clear_deadline()
         self._cut()
 
-    def _leave(self) -> None:
+    def _leave(self, connection: Waiting) -> None:
         if self._key is not None:
-            self._limits.leave(self, self._key)
+            self._limits.leave(connection, self._key)
             self._key = None
+
+    def _wait_closing(self, upgraded: WebSockets) -> None:
+        if self._key is not None:
+            self._limits.wait(upgraded, self._key)
 
     # Deadlines for what the client sends
 

@@ -87,6 +87,8 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     linger = 5.0
     """Seconds that a closing connection has to write what waits."""
+    on_closing: Callable[[], None] | None = None
+    """Called when the app is done with the connection, and only the client's close frame is missing."""
     on_lost: Callable[[], None] | None = None
     """Called once the connection is lost."""
     _end: TimerHandle | None = None
@@ -156,6 +158,12 @@ class WebSockets(WebSocketsSansIOProtocol):
         # A client that was told has some time of uvicorn's to say that it heard.
         polite = self.close_timeout if self.close_timer is not None else 0.0
         self._end = self.loop.call_later(polite + self.linger, self._cut)
+        if self.on_closing is not None:
+            self.on_closing()
+
+    def close_waiting(self) -> None:
+        """Make room for another connection: this one is closed but for the client, who does not say so."""
+        self._cut()
 
     def _cut(self) -> None:
         connection = self.transport.get_extra_info("socket")
