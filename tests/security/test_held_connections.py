@@ -106,11 +106,20 @@ def all_ended(held: list[socket.socket]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize(
-    "half", [HALF, HALF_HANDSHAKE, REFUSED, b""], ids=["headers", "handshake", "refused", "nothing"]
+    ("half", "workers"),
+    [
+        pytest.param(HALF, None, id="headers"),
+        pytest.param(HALF, 2, id="headers-workers"),
+        pytest.param(REFUSED, None, id="refused"),
+        pytest.param(REFUSED, 2, id="refused-workers", marks=pytest.mark.nightly),
+        pytest.param(HALF_HANDSHAKE, None, id="handshake", marks=pytest.mark.nightly),
+        pytest.param(HALF_HANDSHAKE, 2, id="handshake-workers", marks=pytest.mark.nightly),
+        pytest.param(b"", None, id="nothing", marks=pytest.mark.nightly),
+        pytest.param(b"", 2, id="nothing-workers", marks=pytest.mark.nightly),
+    ],
 )
-def test_half_requests_keep_no_client_out_and_end(tmp_path: Path, workers: int | None, half: bytes) -> None:
+def test_half_requests_keep_no_client_out_and_end(tmp_path: Path, half: bytes, workers: int | None) -> None:
     with served(tmp_path, files=FILES, workers=workers, request_header_timeout=3.0) as server, ExitStack() as stack:
         client = stack.enter_context(server.connect("/agents/room/good"))
         held: list[socket.socket] = []
