@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
+from sapwood.sandbox.cgroup import find_parent, make_cgroup
 from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
 from sapwood.sandbox.seccomp import MACHINES, filter_for
 from sapwood.wire import frames
@@ -42,6 +43,9 @@ ENVIRONMENT = {
 }
 BEGINS_WITHIN = 10.0
 """Seconds until Python is there."""
+PYTHON_BYTES = 192 * 1024 * 1024
+"""Bytes in a cgroup that are not the code's: Python itself, and what the kernel has for it."""
+PROCESSES = 64
 FILES = 10_000
 """Files in its folder: each costs memory of the kernel that the folder's size does not count."""
 FILES_INTERVAL = 0.05
@@ -100,6 +104,7 @@ class Bubblewrap:
     def __init__(self, *, python: str | os.PathLike[str] = sys.executable) -> None:
         self._python = os.fspath(python)
         self._places: list[str] | None = None
+        self._cgroups: Path | None = None
 
     async def start(self, task: Task) -> Paused | Ended:
         """Run code from its beginning."""
@@ -118,7 +123,7 @@ class Bubblewrap:
         command = await self._command(task)
         given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
         text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
-        told = await _told(command, self._python, text, task)
+        told = await self._limited(command, text, task)
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
@@ -132,12 +137,26 @@ class Bubblewrap:
             return Ended(failure=CodeFailure("unknown", f"NameError: name {one.function!r} is not defined"))
         return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
 
+    async def _limited(self, command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
+        """Run the command in a cgroup, where one can be made."""
+        most = task.limits.memory_bytes
+        cgroup = make_cgroup(self._cgroups, PYTHON_BYTES + 2 * most, PROCESSES)  # its memory, and its folder
+        if cgroup is None:
+            return await _told(command, self._python, text, task)
+        try:
+            told = await _told(cgroup.command(command), self._python, text, task)
+            if isinstance(told, CodeFailure) and told.kind == "crashed" and cgroup.is_over_memory():
+                return CodeFailure("limit", f"It took more than {most} bytes of memory.")
+            return told
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, cgroup.remove)
+
     async def _command(self, task: Task) -> list[str]:
         found = shutil.which("bwrap")
         if found is None:
             raise UsageError(MISSING)
         if self._places is None:
-            self._places = await _places(self._python)
+            self._places, self._cgroups = await _places(self._python), find_parent()
         return [
             found,
             *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
@@ -283,7 +302,8 @@ def _folder_of(about: BinaryIO) -> Generator[int | None, None, None]:
     """Open the folder of a sandbox, seen from outside; `None` where that is not allowed."""
     folder = None
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        pid = msgspec.json.decode(about.read(), type=Info).pid
+        os.set_blocking(about.fileno(), False)  # it was written before the code began; others may hold it open
+        pid = msgspec.json.decode(os.read(about.fileno(), 2**16), type=Info).pid
         folder = os.open(f"/proc/{pid}/root/tmp", os.O_PATH | os.O_DIRECTORY)
     try:
         yield folder
