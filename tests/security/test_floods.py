@@ -90,6 +90,41 @@ async def test_sockets_of_one_user_are_limited_and_others_connect() -> None:
             assert await call(other, "add", 1) == 2
 
 
+class Sink(Agent):
+    async def on_request(self, request: Any) -> Any:
+        from starlette.responses import PlainTextResponse
+
+        return PlainTextResponse(str(len(await request.body())))
+
+
+UPLOAD = "POST /agents/sink/a HTTP/1.1\r\nhost: x\r\nuser: {user}\r\ncontent-length: 1000\r\n\r\n"
+
+
+async def test_bodies_under_way_are_limited_for_one_user_and_for_all() -> None:
+    async with door(Sink, authenticate=named, request_bytes=1000) as site, AsyncExitStack() as stack:
+
+        async def upload(user: str, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            stack.callback(writer.close)
+            writer.write(UPLOAD.format(user=user).encode() + data)
+            return reader, writer
+
+        async def status(reader: asyncio.StreamReader) -> int:
+            async with asyncio.timeout(patience()):
+                return int((await reader.readuntil(b"\r\n\r\n")).split()[1])
+
+        eve = [await upload("eve", b"x" * 999) for _ in range(6)]
+        answers = [asyncio.create_task(status(reader)) for reader, _ in eve]
+        done, others = await asyncio.wait(answers, timeout=patience(), return_when=asyncio.FIRST_COMPLETED)
+        assert {one.result() for one in done} == {429}
+        ada, rest = await upload("ada", b"x" * 999)
+        rest.write(b"x")
+        assert await status(ada) == 200
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
 async def test_streams_of_one_socket_are_limited_with_an_error() -> None:
     async with door(Room) as site, site.socket("/agents/room/a") as client:
         await greeted(client)

@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Generator, Hashable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -47,6 +47,10 @@ access = logging.getLogger("sapwood.access")
 
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log that clients have to come again."""
+BODIES_OF_ONE, BODIES_OF_ALL = 4, 16
+"""Bodies of the full size that the requests under way of one sender, and of all, may have together."""
+ALL = "all"
+TOO_LARGE = 413
 RETRY = {"retry-after": "1"}
 BELOW = "Sub-agent connection"
 
@@ -106,6 +110,8 @@ class Door:
         self._pages = Pages(pages) if pages is not None else None
         self._open: Counter[object] = Counter()
         """How many sockets and requests under way each agent and each user has."""
+        self._bodies: Counter[Hashable] = Counter()
+        """Bytes of the bodies of requests under way: of each user or remote address, and of all."""
         self._count = 0
         self._sent_away = 0
         """Clients that had to come again since it was last told."""
@@ -201,7 +207,8 @@ class Door:
         began = time.monotonic()
         sent: list[int] = []
         trace = trace_of(scope)
-        request = Request(scope, self._counted(receive))
+        body = Body(self._bodies, self._settings.request_bytes, scope, receive)
+        request = Request(scope, body.receive)
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -214,7 +221,7 @@ class Door:
             if _is_ambiguous(request):
                 raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
             if _length(request) > self._settings.request_bytes:
-                raise TooLarge
+                raise BodyRefused(TOO_LARGE)
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
@@ -230,9 +237,11 @@ class Door:
         except Refusal as no:
             if not sent:
                 await no.response(scope, receive, noted)
-        except TooLarge:
+        except BodyRefused as no:
             if not sent:
-                await PlainTextResponse(TEXT[413], 413)(scope, receive, noted)
+                status: int = no.args[0]
+                headers = None if status == TOO_LARGE else RETRY
+                await PlainTextResponse(TEXT[status], status, headers)(scope, receive, noted)
         except ClientDisconnect:
             pass  # nobody is left to be told
         except Moved:
@@ -240,6 +249,7 @@ class Door:
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
+            body.release()
             seconds = time.monotonic() - began
             self._metrics.answered(sent[0] if sent else 0, seconds)
             access.info(
@@ -275,19 +285,6 @@ class Door:
 
         with _begun():
             await self._clients(actor).perform("on_request", work)
-
-    def _counted(self, receive: Receive) -> Receive:
-        limit, total = self._settings.request_bytes, 0
-
-        async def counted() -> MutableMapping[str, Any]:
-            nonlocal total
-            message = await receive()
-            total += len(message.get("body", b""))
-            if total > limit:
-                raise TooLarge
-            return message
-
-        return counted
 
     async def _arrive(
         self, place: Place, request: HTTPConnection, action: str, known: Callable[[object], None] | None = None
@@ -331,11 +328,8 @@ class Door:
 
     def _count_new(self, user: object, request: HTTPConnection) -> None:
         """Count an agent that a URL makes; refuse it if the user or the remote address has made too many."""
-        host = request.client.host if request.client is not None else ""
-        if user is None and (not host or is_loopback_address(host)):
-            return  # it may be a proxy that does not say for whom it asks
-        seconds = self._new_roots.take(("user", _key(user)) if user is not None else address_key(host))
-        if seconds:
+        key = _sender(user, request.scope)
+        if key is not None and (seconds := self._new_roots.take(key)):
             text = f"Too many new agents: new_roots_per_minute is {self._settings.new_roots_per_minute}."
             raise Refusal(PlainTextResponse(f"{text} Try again in {seconds} s.", 429, {"retry-after": str(seconds)}))
 
@@ -564,8 +558,43 @@ class Door:
             return False
 
 
-class TooLarge(Exception):
-    """The body of a request is longer than may be."""
+class Body:
+    """The body of one request, as it is read: it counts for its sender and for all until the request is over."""
+
+    def __init__(self, held: Counter[Hashable], limit: int, scope: Scope, receive: Receive) -> None:
+        self._held = held
+        self._limit = limit
+        self._scope = scope
+        self._receive = receive
+        self._bytes: Counter[Hashable] = Counter()
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Return the next message; raise if the body is too long, or those of its sender or of all together are."""
+        message = await self._receive()
+        if size := len(message.get("body", b"")):
+            sender = _sender(self._scope.get("user"), self._scope)
+            for key in (ALL,) if sender is None else (ALL, sender):
+                self._bytes[key] += size
+                self._held[key] += size
+            if self._bytes[ALL] > self._limit:
+                raise BodyRefused(TOO_LARGE)
+            if sender is not None and self._held[sender] > BODIES_OF_ONE * self._limit:
+                raise BodyRefused(429)
+            if self._held[ALL] > BODIES_OF_ALL * self._limit:
+                raise BodyRefused(503)
+        return message
+
+    def release(self) -> None:
+        """Count it no more."""
+        self._held.subtract(self._bytes)
+        for key in self._bytes:
+            if not self._held[key]:
+                del self._held[key]
+        self._bytes.clear()
+
+
+class BodyRefused(Exception):
+    """The body of a request is not read any further; its argument is the status."""
 
 
 CORS = (
@@ -651,7 +680,16 @@ def _shown(scope: Scope) -> str:
     return text if text.isprintable() else quote(text)
 
 
-def _key(user: object) -> object:
+def _sender(user: object, scope: Scope) -> Hashable:
+    """Return what a user, or else a remote address, is counted under; `None` for this machine."""
+    if user is not None:
+        return ("user", _key(user))
+    host = scope["client"][0] if scope.get("client") else ""
+    # This machine may be a proxy that does not say for whom it asks.
+    return None if not host or is_loopback_address(host) else address_key(host)
+
+
+def _key(user: object) -> Hashable:
     """Return what a user is counted under."""
     try:
         hash(user)
