@@ -202,7 +202,7 @@ serve(Options("app:app", "127.0.0.1", 0, workers=eval(sys.argv[1]), timings=timi
 BREAKS = re.compile(r"Traceback \(most recent call last\)")
 
 
-class Fuzzed(Server):
+class FuzzServer(Server):
     """The server."""
 
     command = (sys.executable, "-c", SERVE)
@@ -493,7 +493,7 @@ def fuzz(inputs: int, seed: int, workers: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sapwood-fuzz-") as name:
         folder = Path(name)
         shutil.copy(HERE / "fuzz_app.py", folder / "app.py")
-        server = Fuzzed(folder, repr(workers))
+        server = FuzzServer(folder, repr(workers))
         try:
             return _fuzzed(server, Run(random.Random(seed), inputs, server.port), seed, workers)
         finally:

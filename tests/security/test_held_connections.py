@@ -63,16 +63,16 @@ FILES = 400
 HELD = 420
 
 
-class Limited(Server):
+class LimitedServer(Server):
     command = (sys.executable, "-c", SERVE)
 
 
 @contextmanager
 def served(
     folder: Path, *, files: int = 0, workers: int | None = None, **timings: Any
-) -> Generator[Limited, None, None]:
+) -> Generator[LimitedServer, None, None]:
     (folder / "app.py").write_text(APP)
-    server = Limited(folder, repr((files, workers, timings)))
+    server = LimitedServer(folder, repr((files, workers, timings)))
     try:
         yield server
     finally:

@@ -169,7 +169,7 @@ EXECUTORS = [
     ],
     ids=["plain", "caught"],
 )
-async def test_code_that_prints_for_ever_ends_at_its_output(executor: Any, code: str) -> None:
+async def test_code_that_prints_endlessly_ends_at_its_output(executor: Any, code: str) -> None:
     limits = CodeLimits(seconds=patience(20), output_bytes=2000)
     began = time.monotonic()
     result = await run_code(code, executor=executor, limits=limits)

@@ -499,10 +499,10 @@ def _log_to_stderr(options: Options, who: str = "") -> None:
     )
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
-    logging.getLogger("uvicorn.error").addFilter(Seldom(options.timings.connection_log_interval))
+    logging.getLogger("uvicorn.error").addFilter(RepeatFilter(options.timings.connection_log_interval))
 
 
-class Seldom:
+class RepeatFilter:
     """A filter for log lines that strangers can cause at will: each of them at most once in an interval."""
 
     MESSAGES = frozenset({"Invalid HTTP request received.", "Unsupported upgrade request."})

@@ -123,7 +123,7 @@ class Bubblewrap:
         command = await self._command(task)
         given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
         text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
-        told = await self._limited(command, text, task)
+        told = await self._run_in_cgroup(command, text, task)
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
@@ -137,7 +137,7 @@ class Bubblewrap:
             return Ended(failure=CodeFailure("unknown", f"NameError: name {one.function!r} is not defined"))
         return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
 
-    async def _limited(self, command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
+    async def _run_in_cgroup(self, command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
         """Run the command in a cgroup, where one can be made."""
         most = task.limits.memory_bytes
         cgroup = make_cgroup(self._cgroups, PYTHON_BYTES + 2 * most, PROCESSES)  # its memory, and its folder
@@ -268,7 +268,7 @@ async def _heard(
     except TimeoutError:
         return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
     with _folder_of(about) as folder:
-        answer, crowd = asyncio.create_task(_answer(answers, task)), asyncio.create_task(_crowded(folder))
+        answer, crowd = asyncio.create_task(_answer(answers, task)), asyncio.create_task(_watch_files(folder))
         try:
             done, _ = await asyncio.wait(
                 {answer, crowd}, timeout=task.limits.seconds, return_when=asyncio.FIRST_COMPLETED
@@ -312,7 +312,7 @@ def _folder_of(about: BinaryIO) -> Generator[int | None, None, None]:
             os.close(folder)
 
 
-async def _crowded(folder: int | None) -> CodeFailure:
+async def _watch_files(folder: int | None) -> CodeFailure:
     """Return once there are too many files in a folder."""
     while True:
         if folder is not None:

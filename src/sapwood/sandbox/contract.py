@@ -78,7 +78,7 @@ class CodeFailure:
 MOST_LINES = 2**31
 
 
-def bounded(failure: CodeFailure, most: int) -> CodeFailure:
+def bound_failure(failure: CodeFailure, most: int) -> CodeFailure:
     """Return a failure with this many bytes of its message at most, and a line that code can have."""
     data = failure.message.encode(errors="replace")
     message = failure.message

@@ -30,7 +30,7 @@ from sapwood.sandbox.contract import (
     Executor,
     Paused,
     Task,
-    bounded,
+    bound_failure,
     in_words,
     printed_too_much,
 )
@@ -170,7 +170,7 @@ class Running:
                 else:
                     value = in_words(value)[:SHOWN]
         if failure is not None:
-            failure = bounded(failure, most)
+            failure = bound_failure(failure, most)
         at.result = CodeResult(None if failure is not None else value, at.printed, failure, at.calls)
         at.snapshot = at.answer = None
         at.printed, at.arguments = "", b""

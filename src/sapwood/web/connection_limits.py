@@ -23,7 +23,7 @@ IPV6_PREFIX = 64
 PROCESS, ADDRESS = "process", "address"
 
 
-class Waiting(Protocol):
+class IdleConnection(Protocol):
     """A connection that can be closed while it waits for its client."""
 
     def close_waiting(self) -> None:
@@ -49,9 +49,9 @@ class ConnectionLimits:
         self._now = now
         self._total = 0
         self._counts: Counter[str] = Counter()
-        self._waiting: dict[str, dict[Waiting, None]] = {}
+        self._waiting: dict[str, dict[IdleConnection, None]] = {}
         """By address, those that have waited longest first."""
-        self._all_waiting: dict[Waiting, str] = {}
+        self._all_waiting: dict[IdleConnection, str] = {}
         """The same of all addresses, with the address."""
         self._hits = {PROCESS: Counter[str](), ADDRESS: Counter[str]()}
         """What happened at each limit since the last log line."""
@@ -69,7 +69,7 @@ class ConnectionLimits:
         self._counts[key] += 1
         return key, ""
 
-    def leave(self, connection: Waiting, key: str) -> None:
+    def leave(self, connection: IdleConnection, key: str) -> None:
         """Count a connection no more: it was closed."""
         self.busy(connection)
         self._total -= 1
@@ -77,13 +77,13 @@ class ConnectionLimits:
         if not self._counts[key]:
             del self._counts[key]
 
-    def wait(self, connection: Waiting, key: str) -> None:
+    def wait(self, connection: IdleConnection, key: str) -> None:
         """Note that a connection waits for a request from now on."""
         if connection not in self._all_waiting:
             self._all_waiting[connection] = key
             self._waiting.setdefault(key, {})[connection] = None
 
-    def busy(self, connection: Waiting) -> None:
+    def busy(self, connection: IdleConnection) -> None:
         """Note that a connection has sent a request, or is gone."""
         key = self._all_waiting.pop(connection, None)
         if key is not None:
@@ -95,7 +95,9 @@ class ConnectionLimits:
     def _is_limited(self, host: str) -> bool:
         return bool(host) and not is_loopback_address(host) and host not in self._trusted
 
-    def _close_longest(self, waiting: dict[Waiting, None] | dict[Waiting, str] | None, limit: str, host: str) -> bool:
+    def _close_longest(
+        self, waiting: dict[IdleConnection, None] | dict[IdleConnection, str] | None, limit: str, host: str
+    ) -> bool:
         """Close the connection that has waited longest. Returns `False` if none waits."""
         longest = next(iter(waiting), None) if waiting else None
         self._hits[limit]["refused" if longest is None else "closed"] += 1

@@ -232,7 +232,7 @@ class Door:
                 name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
             ):
                 arrival = await self._arrive(place, request, "request")
-                with self._opened(arrival.actor.address, arrival.user):
+                with self._count_open(arrival.actor.address, arrival.user):
                     await self._respond(arrival, scope, receive, noted)
         except Refusal as no:
             if not sent:
@@ -481,7 +481,7 @@ class Door:
         return None
 
     async def _hold(self, socket: Socket, wire: Wire, receive: Receive, taken: int = 0) -> None:
-        with self._opened(socket.address, socket.user, is_checked=False):
+        with self._count_open(socket.address, socket.user, is_checked=False):
             try:
                 async with asyncio.timeout(None) as patience:
                     wire.gone.add_done_callback(lambda _: self._end_soon(patience))
@@ -498,7 +498,7 @@ class Door:
             raise Refusal(PlainTextResponse(TEXT[429], 429, RETRY))
 
     @contextlib.contextmanager
-    def _opened(self, address: Address, user: object, *, is_checked: bool = True) -> Generator[None, None, None]:
+    def _count_open(self, address: Address, user: object, *, is_checked: bool = True) -> Generator[None, None, None]:
         """Count a socket or a request that is under way."""
         if is_checked:
             self._check_open(address, user)

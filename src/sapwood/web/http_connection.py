@@ -1,7 +1,7 @@
 """uvicorn's HTTP connections, with a deadline for everything that a client has to do.
 
 A client has to send its request headers in time, its body at a minimum rate, and to read what it is sent. Without
-deadlines, a client that does none of this holds a descriptor for ever, before it is authenticated.
+deadlines, a client that does none of this holds a descriptor indefinitely, before it is authenticated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sapwood.timings import Timings
-from sapwood.web.connection_limits import ADDRESS, ConnectionLimits, Waiting
+from sapwood.web.connection_limits import ADDRESS, ConnectionLimits, IdleConnection
 from sapwood.web.server import WebSockets
 
 RESET = struct.pack("ii", 1, 0)
@@ -90,7 +90,7 @@ class HttpConnection(H11Protocol):
         self._clear_deadline()
         self._cut()
 
-    def _leave(self, connection: Waiting) -> None:
+    def _leave(self, connection: IdleConnection) -> None:
         if self._key is not None:
             self._limits.leave(connection, self._key)
             self._key = None
