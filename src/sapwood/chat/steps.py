@@ -120,7 +120,7 @@ class Steps:
             return "completed"
         history = self._transcript.history()
         if not history:
-            raise Refused("There is nothing to answer: the conversation is empty.")
+            raise Refused("There is nothing to answer: the conversation is empty. Send a message first.")
         if self._is_asking(number):  # it was about to wait
             return "waiting"
         if history[-1].kind != "request" or self._answers(number):

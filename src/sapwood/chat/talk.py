@@ -107,7 +107,9 @@ class Talk:
         if not isinstance(said, list):
             raise InvalidArguments("`messages` must be an array.")
         if not _are_tools(client_tools):
-            raise InvalidArguments("`clientTools` must be an array of objects with a `name`.")
+            raise InvalidArguments(
+                "`clientTools` must be an array of objects with `name`, `description` and `parameters`."
+            )
         return self._actor.of(Accepting).ask(
             cast("list[Any]", said), id=id, body=body, client_tools=client_tools, regenerate=regenerate, sender=sender
         )
@@ -168,9 +170,12 @@ def _ends_with_answer(said: Any) -> bool:
 
 
 def _are_tools(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, list) and all(
-        isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("parameters"), dict | None)  # pyright: ignore[reportUnknownMemberType]
-        for one in value  # pyright: ignore[reportUnknownVariableType]
-    )
+    return value is None or (isinstance(value, list) and all(map(_is_tool, cast("list[Any]", value))))
+
+
+def _is_tool(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    tool = cast("dict[str, Any]", value)
+    name, description, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
+    return isinstance(name, str) and isinstance(description, str | None) and isinstance(parameters, dict | None)

@@ -58,7 +58,9 @@ def read(text: str) -> Incoming | None:
         return None
     try:
         frame = _incoming.decode(text)
-        is_chat = isinstance(frame.type, str) and frame.type in HEARD and not is_deep(text.encode())
+        is_chat = isinstance(frame.type, str) and frame.type in HEARD
+        # The body of a request is a string here, and is checked where it is read.
+        is_chat = is_chat and (frame.type == REQUEST or not is_deep(text.encode()))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
     return frame if is_chat else None
