@@ -106,9 +106,7 @@ class Reader:
             self._parts.append(data)
             self._bytes += len(data)
         blocks: list[bytes] = []
-        if (
-            ends_here or b"\n\n" in data
-        ):  # else it is copied later, once the event is whole
+        if ends_here or b"\n\n" in data:  # else it is copied later, once the event is whole
             *blocks, rest = b"".join(self._parts).split(b"\n\n")
             self._parts, self._bytes = ([rest] if rest else []), len(rest)
         if self._bytes > self._longest:
