@@ -85,6 +85,10 @@ ledger *args:
 soak *args:
     python -m tests.faults.soak {{args}}
 
+# Fuzz the doors of a real server, on one process and on two workers: one line of JSON for each, exit 1 if a promise breaks.
+fuzz *args:
+    python -m tests.security.fuzz {{args}}
+
 # Measure everything beside bare parts and the original; prints a table, writes docs/explanation/measured.md.
 bench *args:
     python benchmarks/run.py {{args}}

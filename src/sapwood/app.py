@@ -141,7 +141,7 @@ class App:
         if self._node is not None:
             raise UsageError("The app is running already.")
         self._check_pages()
-        check_agents(self)
+        self._check_agents()
         stack = AsyncExitStack()
         async with stack:
             deps = self.deps
@@ -170,6 +170,9 @@ class App:
             await self._runtime.listen()
             self._stack = stack.pop_all()
         return self
+
+    def _check_agents(self) -> None:
+        check_agents(self)
 
     def _check_pages(self) -> None:
         if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):

@@ -136,10 +136,15 @@ class Settings:
     """What may wait for one client that does not read; then its socket is closed."""
     connections: int = 20_000
     """Sockets of the process."""
+    connections_per_address: int = 1000
+    """Connections of one remote address, authenticated or not. Loopback and trusted proxies have no such limit."""
     connections_per_agent: int = 10_000
-    """Sockets of one agent."""
+    """Sockets and HTTP requests under way of one agent."""
     connections_per_user: int = 1000
-    """Sockets of one user."""
+    """Sockets and HTTP requests under way of one user."""
+    new_roots_per_minute: int | None = 600
+    """New agents that URLs of one user, or of one remote address without a user, may make in a minute. `None` means
+    no limit."""
     check_state: bool = False
     """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
     nats: str = ""

@@ -22,6 +22,9 @@ class Timings:
     """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a message of its
     own, and lose the last words before an error."""
 
+    queued_turns: int = 256
+    """Turns of clients that may wait in one conversation."""
+
     run_cancel_timeout: float = 5.0
     """Seconds that a sub-agent has to end a cancelled run by itself; then it is aborted."""
     run_cleanup_batch: int = 50
@@ -105,6 +108,18 @@ class Timings:
     """Seconds after which a worker that could not be started is tried again."""
     worker_connect_timeout: float = 10.0
     """Seconds to wait for another worker that is being restarted."""
+
+    request_header_timeout: float = 10.0
+    """Seconds that a client has to send all headers of a request, from the moment it connects or the last response
+    ends."""
+    request_body_timeout: float = 20.0
+    """Seconds that a client has to send the body of a request, beside those that `request_body_rate` allows."""
+    request_body_rate: int = 500
+    """Bytes of a request body that have to arrive in each second, on average."""
+    response_stall_timeout: float = 60.0
+    """Seconds for which an HTTP client may read nothing of the response that waits for it."""
+    connection_log_interval: float = 10.0
+    """Seconds between two log lines about the same limit on connections."""
 
     socket_close_timeout: float = 10.0
     """Seconds that a client has to take the close frame of its socket."""

@@ -18,7 +18,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.address import kebab
-from sapwood.capabilities.exposed import JSON_RESULT, TOO_DEEP, exposed
+from sapwood.capabilities.exposed import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import THE_END, Actor
@@ -281,7 +281,7 @@ class Connections:
             return
         try:
             if frames.is_deep(value):
-                raise InvalidArguments(TOO_DEEP)
+                raise InvalidArguments(frames.TOO_DEEP)
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             # Not logged as an internal error: a client can send a wrong state as often as it likes.

@@ -10,10 +10,9 @@ import msgspec
 from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.copying import to_json, unjson_hook
-from sapwood.wire.frames import DEPTH, is_deep
+from sapwood.wire.frames import TOO_DEEP, is_deep
 
 MARK = "__sapwood_exposed__"
-TOO_DEEP = f"It is nested deeper than {DEPTH} levels."
 
 
 class Exposed:

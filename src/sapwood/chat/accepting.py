@@ -19,6 +19,7 @@ from sapwood.chat.record import Record
 from sapwood.chat.said import check, ids_of, received, request_of, trailing
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import JOINED, Row
+from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
@@ -62,7 +63,10 @@ class Accepting:
             return known
         # News that nobody asked for now neither gets lost nor stops anybody.
         policy = "queue" if regenerate or is_notice else self._agent.concurrency
-        busy = self._turns.running() is not None or not all(map(_is_notice, self._turns.queued()))
+        queued = self._turns.queued()
+        busy = self._turns.running() is not None or not all(map(_is_notice, queued))
+        if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
+            raise Refused(f"Too many turns are queued: {len(queued)}. Send the message again once some are answered.")
         for message in messages:
             check(message)
         new = self._new(messages, changed=not regenerate)

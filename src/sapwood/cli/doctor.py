@@ -54,6 +54,7 @@ def examine(data: Path) -> Iterator[Finding]:
     yield _open_files()
     yield from _folder(data)
     yield from _extras()
+    yield _bubblewrap()
 
 
 def _open_files() -> Finding:
@@ -67,6 +68,17 @@ def _open_files() -> Finding:
         remedy = f"An awake agent needs two. Allow {OPEN_FILES} or more, with `ulimit -n` or LimitNOFILE= in systemd."
         return Finding("open files", text, remedy)
     return Finding("open files", text)
+
+
+def _bubblewrap() -> Finding:
+    from sapwood.sandbox.cgroup import find_parent
+
+    what = "Bubblewrap"
+    if shutil.which("bwrap") is None:
+        return Finding(what, "not installed")
+    if find_parent() is not None:
+        return Finding(what, "installed; code gets a cgroup with a memory limit")
+    return Finding(what, "installed; no cgroup can be made here, so limits of processes bound the memory of code")
 
 
 def _folder(data: Path) -> Iterator[Finding]:

@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.supervisors.statreload import StatReload
 
 from sapwood.address import kebab
@@ -37,13 +38,16 @@ from sapwood.errors import SapwoodError, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.runs.streaming import OpenStreams
 from sapwood.runtimes.arranging import arrange, tidy
+from sapwood.runtimes.local import sockets_that_fit
 from sapwood.runtimes.workers.line import Line
 from sapwood.runtimes.workers.placement import Sharing, shared_by
 from sapwood.runtimes.workers.supervisor import CLOSED, WHERE, Seat, Supervisor
-from sapwood.settings import Durability
+from sapwood.settings import Durability, Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.timings import DEFAULTS, Timings
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
+from sapwood.web.connection_limits import ConnectionLimits
+from sapwood.web.http_connection import HttpConnection
 from sapwood.web.operator import FILE, OperatorDoor
 from sapwood.web.server import WebSockets, drain
 
@@ -59,7 +63,7 @@ LAST_ANSWERS = 3.0
 BYTES_PER_CHARACTER = 4
 MOST_WORKERS = 256
 BACKLOG = 2048
-NEEDED_BY_ALL = ("sapwood.cli.serving", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto", "uvicorn.loops.auto")
+NEEDED_BY_ALL = ("sapwood.cli.serving", "uvicorn.lifespan.on", "sapwood.web.http_connection", "uvicorn.loops.auto")
 """What every worker imports. The program that is served is not among it: it may start what cannot be shared."""
 ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -83,7 +87,7 @@ class Options:
     cluster: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of a node of a cluster."""
     timings: Timings = DEFAULTS
-    """Of the process that looks after the workers."""
+    """Of the HTTP server, and of the process that looks after the workers."""
 
 
 def serve(options: Options) -> None:
@@ -243,6 +247,7 @@ def _serve(
         door = Together(door, seat.line, lambda: server, options.grace)
     config = uvicorn.Config(
         door,
+        http=cast("type[asyncio.Protocol]", _http(app.settings, options.timings)),
         ws=WebSockets,
         ws_per_message_deflate=False,
         ws_ping_interval=PINGS,
@@ -259,6 +264,18 @@ def _serve(
     server.run(sockets=sockets)
     if not server.started or (isinstance(server, Server) and server.is_over):
         sys.exit(1)
+
+
+def _http(settings: Settings, timings: Timings) -> Callable[..., HttpConnection]:
+    """Return what uvicorn makes HTTP connections with."""
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "")  # as uvicorn reads it: whose X-Forwarded-For counts
+    limits = ConnectionLimits(
+        sockets_that_fit(settings.connections),
+        settings.connections_per_address,
+        ProxyHeadersMiddleware(cast(Any, None), trusted).trusted_hosts,
+        log_interval=timings.connection_log_interval,
+    )
+    return functools.partial(HttpConnection, limits=limits, timings=timings)
 
 
 class HostCheck:
@@ -488,6 +505,26 @@ def _log_to_stderr(options: Options, who: str = "") -> None:
     log_to_stderr(options.log_level, f"%(asctime)s %(levelname)-7s {who}%(message)s", "%H:%M:%S")
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.getLogger("uvicorn.error").addFilter(RepeatFilter(options.timings.connection_log_interval))
+
+
+class RepeatFilter:
+    """A filter for log lines that strangers can cause at will: each of them at most once in an interval."""
+
+    MESSAGES = frozenset({"Invalid HTTP request received.", "Unsupported upgrade request."})
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        if record.msg not in self.MESSAGES:
+            return True
+        if record.created < self._next.get(record.msg, 0.0):
+            return False
+        self._next[record.msg] = record.created + self._interval
+        return True
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import InvalidArguments
+from sapwood.wire import frames
 
 _text = msgspec.json.Encoder().encode
 
@@ -106,7 +107,7 @@ class Cursor:
     def read(self, text: str) -> None:
         """Go on where another reader was."""
         try:
-            found = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Stored)
+            found = frames.read_json(urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Stored)
         except (ValueError, msgspec.DecodeError):
             raise InvalidArguments("This is no cursor.") from None
         if found.of != self._of:

@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.errors import ProtocolMismatch, RemoteLost, RemoteRefused, RemoteUnauthorized, Unavailable, UsageError
+from sapwood.wire import frames
 from sapwood.wire import remote as wire
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ NOT_THERE = frozenset({400, 404})
 UPGRADE = 426
 UNSAID = ""
 """The code of an answer that has none: it is none of an agent."""
+LONGEST_TROUBLE = 64 * 1024
+"""Bytes of a refusal that are read."""
 SHOWN = 500
 """Characters of an answer that are repeated in an error."""
 
@@ -86,10 +89,9 @@ class Transport:
 
     async def _state(self, method: str, path: str, body: bytes | None = None) -> wire.State:
         async with self._answer(method, path, body) as response:
-            text = await response.aread()
             try:
-                return msgspec.json.decode(text, type=wire.State)
-            except msgspec.MsgspecError as error:
+                return frames.read_json(await _body(response, wire.LONGEST), wire.State)
+            except (msgspec.MsgspecError, ValueError) as error:
                 raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
 
     @asynccontextmanager
@@ -125,7 +127,7 @@ class Transport:
             )
         if response.is_success:
             return
-        trouble = _trouble(await response.aread())
+        trouble = _trouble(await _body(response, LONGEST_TROUBLE, cut=True))
         told = f"{self._url} answers {status}: {trouble.error}"
         if status in LATER:
             raise Unavailable(told)
@@ -138,10 +140,24 @@ class Transport:
         raise RemoteRefused(told)
 
 
+async def _body(response: httpx2.Response, longest: int, *, cut: bool = False) -> bytes:
+    """Return the body of a response; `ValueError` if it is longer than that, or only so much of it if `cut`."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > longest:
+            if not cut:
+                raise ValueError(f"it has more than {longest} bytes")
+            break
+    return b"".join(parts)[:longest]
+
+
 def _trouble(body: bytes) -> wire.Trouble:
     """Return why a server refuses; what is not of a sapwood server's own is repeated, as far as it is short."""
     try:
-        return msgspec.json.decode(body, type=wire.Trouble)
+        return frames.read_json(body, wire.Trouble)
     except msgspec.MsgspecError:
         text = body.decode(errors="replace")[:SHOWN].strip()
         return wire.Trouble(UNSAID, f"{text}." if text else "It does not say why.")

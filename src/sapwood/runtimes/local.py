@@ -164,13 +164,26 @@ class LocalRuntime:
 
 def databases_that_fit(sockets: int, *, synced: bool) -> int:
     """Raise the limit on open files as far as it goes, and return how many databases fit below it, beside sockets."""
+    most = _open_files()
+    if most is None:
+        return 1000
+    left = most - OTHER_FILES - min(sockets, most // 2)
+    return max(left // (FILES_PER_DATABASE + FILES_TO_SYNC * synced), 16)
+
+
+def sockets_that_fit(sockets: int) -> int:
+    """Return how many of these sockets may be open at once: half of the open files are for databases and the rest."""
+    most = _open_files()
+    return sockets if most is None else min(sockets, most // 2)
+
+
+def _open_files() -> int | None:
+    """Raise the limit on open files as far as it goes, and return it; `None` on Windows, which has none."""
     try:
         import resource
-    except ImportError:  # not on Windows
-        return 1000
+    except ImportError:
+        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = min(hard, 1_000_000)
-    left = most - OTHER_FILES - min(sockets, most // 2)
-    return max(left // (FILES_PER_DATABASE + FILES_TO_SYNC * synced), 16)
+    return min(hard, 1_000_000)

@@ -12,13 +12,14 @@ time, and does the same work several times.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,8 +27,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from sapwood.errors import StoredDataError, UsageError
+from sapwood.sandbox.cgroup import find_parent, make_cgroup
 from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
 from sapwood.sandbox.seccomp import MACHINES, filter_for
+from sapwood.wire import frames
 
 INSIDE = Path(__file__).with_name("inside.py")
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
@@ -40,6 +43,17 @@ ENVIRONMENT = {
 }
 BEGINS_WITHIN = 10.0
 """Seconds until Python is there."""
+PYTHON_BYTES = 192 * 1024 * 1024
+"""Bytes in a cgroup that are not the code's: Python itself, and what the kernel has for it."""
+PROCESSES = 64
+FILES = 10_000
+"""Files in its folder: each costs memory of the kernel that the folder's size does not count."""
+FILES_INTERVAL = 0.05
+"""Seconds between two checks how many there are."""
+ESCAPED = 6
+"""Bytes of JSON that one byte of a text takes at most."""
+ARGUMENTS = 8 * 1024 * 1024
+"""Bytes of JSON that the arguments of a call may take."""
 ENDS_WITHIN = 5.0
 """Seconds until the last of its processes is gone, after it was killed."""
 MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
@@ -75,6 +89,12 @@ class Said(msgspec.Struct):
     failure: CodeFailure | None = None
 
 
+class Info(msgspec.Struct):
+    """What Bubblewrap says of itself."""
+
+    pid: int = msgspec.field(name="child-pid")
+
+
 class Bubblewrap:
     """Runs code in a Python of this machine, behind Bubblewrap, which the system installs.
 
@@ -84,6 +104,7 @@ class Bubblewrap:
     def __init__(self, *, python: str | os.PathLike[str] = sys.executable) -> None:
         self._python = os.fspath(python)
         self._places: list[str] | None = None
+        self._cgroups: Path | None = None
 
     async def start(self, task: Task) -> Paused | Ended:
         """Run code from its beginning."""
@@ -102,13 +123,13 @@ class Bubblewrap:
         command = await self._command(task)
         given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
         text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
-        told = await _told(command, self._python, text, task)
+        told = await self._run_in_cgroup(command, text, task)
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
-            said = SAID(told)
+            said = frames.read_json(told, Said)
         except msgspec.MsgspecError as error:
-            return Ended(failure=CodeFailure("crashed", f"What came of it cannot be read: {error}"))
+            return Ended(failure=CodeFailure("crashed", f"The answer of the sandbox cannot be read: {error}"))
         if said.call is None:
             return Ended(said.value, said.failure, said.printed)
         one = said.call
@@ -116,12 +137,26 @@ class Bubblewrap:
             return Ended(failure=CodeFailure("unknown", f"NameError: name {one.function!r} is not defined"))
         return Paused(msgspec.json.encode([*calls, one]), one.function, tuple(one.args), one.kwargs, said.printed)
 
+    async def _run_in_cgroup(self, command: list[str], text: bytes, task: Task) -> bytes | CodeFailure:
+        """Run the command in a cgroup, where one can be made."""
+        most = task.limits.memory_bytes
+        cgroup = make_cgroup(self._cgroups, PYTHON_BYTES + 2 * most, PROCESSES)  # its memory, and its folder
+        if cgroup is None:
+            return await _told(command, self._python, text, task)
+        try:
+            told = await _told(cgroup.command(command), self._python, text, task)
+            if isinstance(told, CodeFailure) and told.kind == "crashed" and cgroup.is_over_memory():
+                return CodeFailure("limit", f"It took more than {most} bytes of memory.")
+            return told
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, cgroup.remove)
+
     async def _command(self, task: Task) -> list[str]:
         found = shutil.which("bwrap")
         if found is None:
             raise UsageError(MISSING)
         if self._places is None:
-            self._places = await _places(self._python)
+            self._places, self._cgroups = await _places(self._python), find_parent()
         return [
             found,
             *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
@@ -158,6 +193,7 @@ async def _told(command: list[str], python: str, text: bytes, task: Task) -> byt
     """Run the command, and return what it says at its end."""
     said, saying = _pipe()
     complained, complaining = _pipe()
+    about, informing = _pipe()
     given, rules = _as_file(text), _as_file(filter_for(platform.machine()) or b"")
     try:
         # Not asyncio's: that takes the exit status of a process as soon as it can, and its number may be another's
@@ -166,33 +202,34 @@ async def _told(command: list[str], python: str, text: bytes, task: Task) -> byt
             [
                 *command,
                 *(("--seccomp", str(rules)) if platform.machine() in MACHINES else ()),
+                *("--info-fd", str(informing)),
                 *("--", python, "-s", "-c", INSIDE.read_text(), str(saying)),
             ],
             stdin=given,
             stdout=subprocess.DEVNULL,
             stderr=complaining,
-            pass_fds=(saying, rules),
+            pass_fds=(saying, rules, informing),
         )
     except BaseException:
-        said.close()
-        complained.close()
+        for pipe in (said, complained, about):
+            pipe.close()
         raise
     finally:
-        for one in (saying, complaining, given, rules):
+        for one in (saying, complaining, given, rules, informing):
             os.close(one)
     try:
         async with _reading(said) as answers, _reading(complained) as complaints:
             complaint = asyncio.create_task(_beginning(complaints))
             try:
-                return await _heard(answers, complaint, task)
+                return await _heard(answers, complaint, about, task)
             finally:
                 process.kill()
                 await asyncio.wait({complaint}, timeout=ENDS_WITHIN)
                 complaint.cancel()
     finally:
         process.kill()  # and with it everything it began: it is the first of its processes
-        said.close()
-        complained.close()
+        for pipe in (said, complained, about):
+            pipe.close()
         await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
 
@@ -221,25 +258,68 @@ def _as_file(content: bytes) -> int:
     return file
 
 
-async def _heard(answers: asyncio.StreamReader, complaint: asyncio.Task[str], task: Task) -> bytes | CodeFailure:
+async def _heard(
+    answers: asyncio.StreamReader, complaint: asyncio.Task[str], about: BinaryIO, task: Task
+) -> bytes | CodeFailure:
     try:
         async with asyncio.timeout(BEGINS_WITHIN):
             if not await answers.read(1):
                 raise UsageError(_not_here((await complaint).strip()))
     except TimeoutError:
         return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
+    with _folder_of(about) as folder:
+        answer, crowd = asyncio.create_task(_answer(answers, task)), asyncio.create_task(_watch_files(folder))
+        try:
+            done, _ = await asyncio.wait(
+                {answer, crowd}, timeout=task.limits.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
+            told = done.pop().result()
+        finally:
+            answer.cancel()
+            crowd.cancel()
+    if told is None:
+        return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+    return told
+
+
+async def _answer(answers: asyncio.StreamReader, task: Task) -> bytes | CodeFailure | None:
+    """Return the line that code ends with, and `None` if it ends without."""
+    most = min(task.limits.memory_bytes, ARGUMENTS + 2 * ESCAPED * task.limits.output_bytes)
     heard = bytearray()
+    while part := await answers.read(2**16):
+        heard += part
+        if len(heard) > most:
+            return CodeFailure("limit", f"What it returned or passed on takes more than {most} bytes.")
+        if part.endswith(b"\n"):
+            return bytes(heard)
+    return None
+
+
+@contextmanager
+def _folder_of(about: BinaryIO) -> Generator[int | None, None, None]:
+    """Open the folder of a sandbox, seen from outside; `None` where that is not allowed."""
+    folder = None
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        os.set_blocking(about.fileno(), False)  # it was written before the code began; others may hold it open
+        pid = msgspec.json.decode(os.read(about.fileno(), 2**16), type=Info).pid
+        folder = os.open(f"/proc/{pid}/root/tmp", os.O_PATH | os.O_DIRECTORY)
     try:
-        async with asyncio.timeout(task.limits.seconds):
-            while part := await answers.read(2**16):
-                heard += part
-                if len(heard) > task.limits.memory_bytes:
-                    return CodeFailure("limit", f"It said more than {task.limits.memory_bytes} bytes.")
-                if heard.endswith(b"\n"):
-                    return bytes(heard)
-    except TimeoutError:
-        return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
-    return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+        yield folder
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+async def _watch_files(folder: int | None) -> CodeFailure:
+    """Return once there are too many files in a folder."""
+    while True:
+        if folder is not None:
+            there = os.fstatvfs(folder)
+            if there.f_files - there.f_ffree > FILES:
+                return CodeFailure("limit", f"It made more than {FILES} files.")
+        await asyncio.sleep(FILES_INTERVAL)
 
 
 def _not_here(said: str) -> str:
@@ -257,4 +337,3 @@ async def _beginning(stream: asyncio.StreamReader) -> str:
 
 
 CALLS = msgspec.json.Decoder(list[Call]).decode
-SAID = msgspec.json.Decoder(Said).decode

@@ -75,6 +75,19 @@ class CodeFailure:
         return f"{IN_WORDS[self.kind]}{where}: {self.message}"
 
 
+MOST_LINES = 2**31
+
+
+def bound_failure(failure: CodeFailure, most: int) -> CodeFailure:
+    """Return a failure with this many bytes of its message at most, and a line that code can have."""
+    data = failure.message.encode(errors="replace")
+    message = failure.message
+    if len(data) > most:
+        message = f"{data[:most].decode(errors='ignore')}… ({len(data)} bytes in all)"
+    line = failure.line if failure.line is not None and 0 <= failure.line < MOST_LINES else None
+    return CodeFailure(failure.kind, message, line)
+
+
 def printed_too_much(limits: CodeLimits) -> CodeFailure:
     """Say that code printed more than it may."""
     return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")

@@ -16,11 +16,13 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 OWN = 128 * 1024 * 1024
 """Bytes of its address space that Python itself takes, generously."""
 PROCESSES = 64
+DESCRIPTORS = 64
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENETUNREACH, errno.ENETDOWN)
 FULL = (errno.ENOSPC, errno.EFBIG)
 
@@ -28,19 +30,19 @@ FULL = (errno.ENOSPC, errno.EFBIG)
 class Printed(io.TextIOBase):
     """What the code prints."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, full: Callable[[], NoReturn]) -> None:
         self.text: list[str] = []
         self.left = most
-        self.flooded = False
+        self.full = full
+        """Ends the process: an exception could be caught, and the code would go on."""
 
     def write(self, text: str) -> int:
-        """Take some of it; raise when it is too much."""
+        """Keep the text; end the process if it is too much."""
         data = text.encode(errors="replace")
         self.text.append(data[: max(self.left, 0)].decode(errors="ignore"))
         self.left -= len(data)
         if self.left < 0:
-            self.flooded = True
-            raise MemoryError("too much was printed")
+            self.full()
         return len(text)
 
 
@@ -51,7 +53,7 @@ class Stage:
         self.task = task
         self.limits: dict[str, Any] = task["limits"]
         self.out = out
-        self.printed = Printed(self.limits["output_bytes"])
+        self.printed = Printed(self.limits["output_bytes"], self.full)
         self.before = iter(task["calls"])
         """What was called and answered before the code was run again."""
 
@@ -98,14 +100,16 @@ class Stage:
         self.out.flush()
         os._exit(0)
 
+    def full(self) -> NoReturn:
+        """Say that the code printed too much, and end."""
+        self.tell(failure=why("limit", f"It printed more than {self.limits['output_bytes']} bytes."))
+
     def failure(self, error: BaseException) -> dict[str, Any]:
         """Return why code did not come to its end that raised this."""
         frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<code>"]
         line = frames[-1] if frames else None
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         number = getattr(getattr(error, "reason", error), "errno", None)  # urllib wraps what the kernel said
-        if self.printed.flooded:
-            return why("limit", f"It printed more than {self.limits['output_bytes']} bytes.")
         if isinstance(error, SyntaxError):
             return why("syntax", error.msg, error.lineno)
         if isinstance(error, MemoryError) or number in FULL:
@@ -146,6 +150,8 @@ def bound(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_CPU, math.ceil(limits["seconds"]) + 1),
         (resource.RLIMIT_FSIZE, limits["memory_bytes"]),
         (resource.RLIMIT_NPROC, PROCESSES),
+        (resource.RLIMIT_NOFILE, DESCRIPTORS),
+        (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (most, most))

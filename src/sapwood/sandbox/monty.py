@@ -122,6 +122,8 @@ class Stretch:
         self._printed: list[str] = []
         self._left = task.limits.output_bytes
         self._flooded = False
+        self._loop = asyncio.get_running_loop()
+        self._full = asyncio.Event()
 
     def hear(self, stream: str, text: str) -> None:
         """Take what the code prints."""
@@ -130,10 +132,23 @@ class Stretch:
         self._left -= len(data)
         if self._left < 0:
             self._left, self._flooded = 0, True
+            self._loop.call_soon_threadsafe(self._full.set)  # Monty calls this from a thread of its own
             raise MemoryError("too much was printed")
 
     async def run(self, begun: Awaitable[Any]) -> Paused | Ended:
-        """Run it, and say what came of it."""
+        """Run it, and say what came of it. What it prints beyond its limit ends it at once."""
+        work, full = asyncio.ensure_future(self._work(begun)), asyncio.ensure_future(self._full.wait())
+        try:
+            await asyncio.wait({work, full}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Ended(failure=printed_too_much(self._task.limits), printed="".join(self._printed))
+            return work.result()
+        finally:
+            work.cancel()  # the session ends its process
+            full.cancel()
+            await asyncio.wait({work, full})
+
+    async def _work(self, begun: Awaitable[Any]) -> Paused | Ended:
         pydantic_monty = await _library()
         try:
             at = await begun

@@ -30,6 +30,7 @@ from sapwood.sandbox.contract import (
     Executor,
     Paused,
     Task,
+    bound_failure,
     in_words,
     printed_too_much,
 )
@@ -168,6 +169,8 @@ class Running:
                     value, failure = None, CodeFailure("limit", f"It returned more than {most} bytes.")
                 else:
                     value = in_words(value)[:SHOWN]
+        if failure is not None:
+            failure = bound_failure(failure, most)
         at.result = CodeResult(None if failure is not None else value, at.printed, failure, at.calls)
         at.snapshot = at.answer = None
         at.printed, at.arguments = "", b""

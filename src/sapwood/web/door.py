@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Generator, Hashable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, unquote
@@ -35,11 +35,13 @@ from sapwood.kernel.ports import Moved, NotBegun
 from sapwood.kernel.sockets import RESTARTING, Socket
 from sapwood.web.asgi import Receive, Scope, Send
 from sapwood.web.carrying import NEAR, Kept, all_figures
+from sapwood.web.connection_limits import address_key, is_loopback_address
 from sapwood.web.conversing import Clients, Conversations, tell_moved
 from sapwood.web.errors import INTERNAL, TEXT, close_code, status_of, told
 from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.pages import Pages, with_page_rules
+from sapwood.web.rate_limit import MinuteLimit
 from sapwood.web.wire import Wire
 from sapwood.wire import routing
 
@@ -48,6 +50,11 @@ access = logging.getLogger("sapwood.access")
 
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log that clients have to come again."""
+BODIES_OF_ONE, BODIES_OF_ALL = 4, 16
+"""Bodies of the full size that the requests under way of one sender, and of all, may have together."""
+ALL = "all"
+TOO_LARGE = 413
+RETRY = {"retry-after": "1"}
 BELOW = "Sub-agent connection"
 
 
@@ -105,11 +112,14 @@ class Door:
         self._authorize = authorize
         self._pages = Pages(pages, node.settings.frame_ancestors) if pages is not None else None
         self._open: Counter[object] = Counter()
-        """How many sockets each agent and each user has, those included that are still on their way."""
+        """How many sockets and requests under way each agent and each user has."""
+        self._bodies: Counter[Hashable] = Counter()
+        """Bytes of the bodies of requests under way: of each user or remote address, and of all."""
         self._count = 0
         self._sent_away = 0
         """Clients that had to come again since it was last told."""
         self._tell_again = 0.0
+        self._new_roots = MinuteLimit(self._settings.new_roots_per_minute, node.loop.time)
 
     def find(self, scope: Scope) -> Place | None:
         """Return where a path leads; None if it is not ours. Raises `Refusal` if it is ours and leads nowhere."""
@@ -182,7 +192,7 @@ class Door:
             return PlainTextResponse("ok")
         if path == "/readyz":
             why = self._node.unready
-            return PlainTextResponse("ready" if why is None else f"not ready: {why}", 200 if why is None else 503)
+            return PlainTextResponse("ready") if why is None else PlainTextResponse(f"not ready: {why}", 503, RETRY)
         if path == "/metrics":
             await self._user(HTTPConnection(scope))  # how much there is of everything is not for everybody
             own, far = self.figures(), self._node.far
@@ -200,7 +210,8 @@ class Door:
         began = time.monotonic()
         sent: list[int] = []
         trace = trace_of(scope)
-        request = Request(scope, self._counted(receive))
+        body = Body(self._bodies, self._settings.request_bytes, scope, receive)
+        request = Request(scope, body.receive)
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -222,13 +233,16 @@ class Door:
                 name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
             ):
                 arrival = await self._arrive(place, request, "request")
-                await self._respond(arrival, scope, receive, noted)
+                with self._count_open(arrival.actor.address, arrival.user):
+                    await self._respond(arrival, scope, receive, noted)
         except Refusal as no:
             if not sent:
                 await no.response(scope, receive, noted)
-        except TooLarge:
+        except BodyRefused as no:
             if not sent:
-                await PlainTextResponse(TEXT[413], 413)(scope, receive, noted)
+                status: int = no.args[0]
+                headers = None if status == TOO_LARGE else RETRY
+                await PlainTextResponse(TEXT[status], status, headers)(scope, receive, noted)
         except ClientDisconnect:
             pass  # nobody is left to be told
         except Moved:
@@ -236,6 +250,7 @@ class Door:
         except Exception as error:  # noqa: BLE001 - whatever a hook raised
             await self._failed(error, scope, receive, noted, began=bool(sent))
         finally:
+            body.release()
             seconds = time.monotonic() - began
             self._metrics.answered(sent[0] if sent else 0, seconds)
             access.info(
@@ -253,7 +268,7 @@ class Door:
         if _is_ambiguous(request):
             raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
         if _length(request) > self._settings.request_bytes:
-            raise TooLarge
+            raise BodyRefused(TOO_LARGE)
         if (refused := cross_origin_refusal(request, self._settings)) is not None:
             raise Refusal(refused)
 
@@ -261,7 +276,7 @@ class Door:
         status, reference = status_of(error), self._log("request", error, scope)
         if not began:
             text = (told_of(error) or str(error)) if status < INTERNAL else told(status, reference)
-            await PlainTextResponse(text, status)(scope, receive, send)
+            await PlainTextResponse(text, status, RETRY if status == 503 else None)(scope, receive, send)
 
     async def _respond(self, arrival: Arrival, scope: Scope, receive: Receive, send: Send) -> None:
         actor = arrival.actor
@@ -280,19 +295,6 @@ class Door:
         with _begun():
             await self._clients(actor).perform("on_request", work)
 
-    def _counted(self, receive: Receive) -> Receive:
-        limit, total = self._settings.request_bytes, 0
-
-        async def counted() -> MutableMapping[str, Any]:
-            nonlocal total
-            message = await receive()
-            total += len(message.get("body", b""))
-            if total > limit:
-                raise TooLarge
-            return message
-
-        return counted
-
     async def _arrive(
         self, place: Place, request: HTTPConnection, action: str, known: Callable[[object], None] | None = None
     ) -> Arrival:
@@ -307,6 +309,8 @@ class Door:
             raise refusal(400) from None
         if self._authorize is not None and not await _maybe(self._authorize(user, address, action)):
             raise refusal(403)
+        if not await self._exists(place.root, address):
+            self._count_new(user, request)
         actor = await self._node.reach(address, place.root, None)
         path = place.rest
         classes = _classes() if routing.SUB in path else {}
@@ -323,6 +327,20 @@ class Door:
         request = await self._asked(actor, f"on_before_{action}", before, request)
         actor = await self._node.reach(actor.address, actor.kind, None)  # it too may have gone to sleep meanwhile
         return Arrival(actor, request, request.scope["path"], user)
+
+    async def _exists(self, kind: AgentClass, root: Address) -> bool:
+        """Return whether a root has data or is in memory, also by a former name of its class."""
+        for type in (root.steps[0].type, *kind.aliases):
+            if await self._node.exists(Address.root_of(type, root.steps[0].name)):
+                return True
+        return False
+
+    def _count_new(self, user: object, request: HTTPConnection) -> None:
+        """Count an agent that a URL makes; refuse it if the user or the remote address has made too many."""
+        key = _sender(user, request.scope)
+        if key is not None and (seconds := self._new_roots.take(key)):
+            text = f"Too many new agents: new_roots_per_minute is {self._settings.new_roots_per_minute}."
+            raise Refusal(PlainTextResponse(f"{text} Try again in {seconds} s.", 429, {"retry-after": str(seconds)}))
 
     async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
         """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
@@ -350,6 +368,7 @@ class Door:
         if not parent.registry.has(kind.type_ids, hop.name):
             if not getattr(kind.cls, "made_by_url", False):
                 raise refusal(404, f"{kind.type} {hop.name!r} not found")
+            self._count_new(request.scope.get("user"), request)
             await self._clients(parent).perform("sub_agent", parent.agent.sub_agent, kind.cls, hop.name)
         return await self._node.reach(address, kind, None), answer, path
 
@@ -472,14 +491,31 @@ class Door:
         return None
 
     async def _hold(self, socket: Socket, wire: Wire, receive: Receive, taken: int = 0) -> None:
-        counted = (socket.address, ("user", _key(socket.user)))
+        with self._count_open(socket.address, socket.user, is_checked=False):
+            try:
+                async with asyncio.timeout(None) as patience:
+                    wire.gone.add_done_callback(lambda _: self._end_soon(patience))
+                    await self._conversations.hold(socket, wire, receive, taken)
+            except TimeoutError:
+                pass
+
+    def _check_open(self, address: Address, user: object) -> None:
+        """Refuse one more socket or request of an agent or a user that has too many."""
+        settings = self._settings
+        if self._open[address] >= settings.connections_per_agent or (
+            user is not None and self._open["user", _key(user)] >= settings.connections_per_user
+        ):
+            raise Refusal(PlainTextResponse(TEXT[429], 429, RETRY))
+
+    @contextlib.contextmanager
+    def _count_open(self, address: Address, user: object, *, is_checked: bool = True) -> Generator[None, None, None]:
+        """Count a socket or a request that is under way."""
+        if is_checked:
+            self._check_open(address, user)
+        counted = (address, ("user", _key(user)))
         self._open.update(counted)
         try:
-            async with asyncio.timeout(None) as patience:
-                wire.gone.add_done_callback(lambda _: self._end_soon(patience))
-                await self._conversations.hold(socket, wire, receive, taken)
-        except TimeoutError:
-            pass
+            yield
         finally:
             for one in counted:
                 self._open[one] -= 1
@@ -508,11 +544,8 @@ class Door:
         return None
 
     def _socket(self, arrival: Arrival, wire: Wire) -> Socket:
-        settings, address = self._settings, arrival.actor.address
-        if self._open[address] >= settings.connections_per_agent or (
-            arrival.user is not None and self._open["user", _key(arrival.user)] >= settings.connections_per_user
-        ):
-            raise refusal(429)
+        address = arrival.actor.address
+        self._check_open(address, arrival.user)
         query = arrival.request.scope.get("query_string", b"").decode("latin-1")
         given = parse_qs(query).get("_pk", [""])[0]
         return Socket(
@@ -527,8 +560,43 @@ class Door:
         )
 
 
-class TooLarge(Exception):
-    """The body of a request is longer than may be."""
+class Body:
+    """The body of one request, as it is read: it counts for its sender and for all until the request is over."""
+
+    def __init__(self, held: Counter[Hashable], limit: int, scope: Scope, receive: Receive) -> None:
+        self._held = held
+        self._limit = limit
+        self._scope = scope
+        self._receive = receive
+        self._bytes: Counter[Hashable] = Counter()
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Return the next message; raise if the body is too long, or those of its sender or of all together are."""
+        message = await self._receive()
+        if size := len(message.get("body", b"")):
+            sender = _sender(self._scope.get("user"), self._scope)
+            for key in (ALL,) if sender is None else (ALL, sender):
+                self._bytes[key] += size
+                self._held[key] += size
+            if self._bytes[ALL] > self._limit:
+                raise BodyRefused(TOO_LARGE)
+            if sender is not None and self._held[sender] > BODIES_OF_ONE * self._limit:
+                raise BodyRefused(429)
+            if self._held[ALL] > BODIES_OF_ALL * self._limit:
+                raise BodyRefused(503)
+        return message
+
+    def release(self) -> None:
+        """Count it no more."""
+        self._held.subtract(self._bytes)
+        for key in self._bytes:
+            if not self._held[key]:
+                del self._held[key]
+        self._bytes.clear()
+
+
+class BodyRefused(Exception):
+    """The body of a request is not read any further; its argument is the status."""
 
 
 CORS = (
@@ -613,7 +681,16 @@ def _shown(scope: Scope) -> str:
     return escape_controls(raw_path(scope))
 
 
-def _key(user: object) -> object:
+def _sender(user: object, scope: Scope) -> Hashable:
+    """Return what a user, or else a remote address, is counted under; `None` for this machine."""
+    if user is not None:
+        return ("user", _key(user))
+    host = scope["client"][0] if scope.get("client") else ""
+    # This machine may be a proxy that does not say for whom it asks.
+    return None if not host or is_loopback_address(host) else address_key(host)
+
+
+def _key(user: object) -> Hashable:
     """Return what a user is counted under."""
     try:
         hash(user)

@@ -49,6 +49,7 @@ from sapwood.web.counting import busiest, counted, name_of, silent
 from sapwood.web.errors import status_of
 from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.routed import Routed
+from sapwood.wire import frames
 
 log = logging.getLogger(__name__)
 
@@ -659,7 +660,7 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(body) > BODY_BYTES:
             raise InvalidArguments(f"A request may have {BODY_BYTES} bytes.")
     try:
-        return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
+        return frames.read_json(body, dict[str, Any]) if body else {}
     except msgspec.DecodeError as error:
         raise InvalidArguments(f"The request is not a JSON object: {error}.") from None
 

@@ -17,7 +17,7 @@ import contextlib
 import socket
 import struct
 from asyncio import AbstractEventLoop, BaseTransport, Task, TimerHandle, Transport
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -87,6 +87,10 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     linger = 5.0
     """Seconds that a closing connection has to write what waits."""
+    on_closing: Callable[[], None] | None = None
+    """Called when the app is done with the connection, and only the client's close frame is missing."""
+    on_lost: Callable[[], None] | None = None
+    """Called once the connection is lost."""
     _end: TimerHandle | None = None
     _is_ending = False
     _may_drain = False
@@ -144,6 +148,8 @@ class WebSockets(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._end is not None:
             self._end.cancel()
+        if self.on_lost is not None:
+            self.on_lost()
         super().connection_lost(exc)
 
     def _end_soon(self) -> None:
@@ -152,6 +158,12 @@ class WebSockets(WebSocketsSansIOProtocol):
         # A client that was told has some time of uvicorn's to say that it heard.
         polite = self.close_timeout if self.close_timer is not None else 0.0
         self._end = self.loop.call_later(polite + self.linger, self._cut)
+        if self.on_closing is not None:
+            self.on_closing()
+
+    def close_waiting(self) -> None:
+        """Make room for another connection: this one is closed but for the client, who does not say so."""
+        self._cut()
 
     def _cut(self) -> None:
         connection = self.transport.get_extra_info("socket")

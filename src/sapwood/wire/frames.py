@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,13 +21,19 @@ READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
 DEPTH = 128
 """How deep a client's values may be nested. What can be read here must be writable elsewhere, on any stack."""
+TOO_DEEP = f"It is nested deeper than {DEPTH} levels."
 BEGINNINGS = ("{", " ", "\n", "\r", "\t")
 """What JSON that holds an object may begin with."""
 HALVES = re.compile("[\ud800-\udfff]")
 
 _text = msgspec.json.Encoder().encode
-_strings = re.compile(rb'"(?:[^"\\]|\\.)*"', flags=re.DOTALL)
 _not_brackets = bytes(set(range(256)) - set(b"[]{}"))
+_steps = bytes({**dict.fromkeys(b"[{", 1), **dict.fromkeys(b"]}", 255)}.get(byte, 0) for byte in range(256))
+"""What each bracket adds to the depth; 255 is -1 as a signed byte."""
+BLOCK = 16 * 1024
+"""Brackets that are counted before it is decided whether to go on."""
+
+T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct):
@@ -82,28 +89,32 @@ def read(text: str) -> Rpc | StateChange | Cancel | None:
     return None
 
 
-def read_json(text: bytes, type: Any = Any) -> Any:
-    """Return a client's JSON as a value; `msgspec.DecodeError` if it is not valid, or nested too deeply."""
-    too_deep = f"it is nested deeper than {DEPTH} levels"
-    try:
-        value = msgspec.json.decode(text, type=type)
-    except RecursionError:
-        raise msgspec.DecodeError(too_deep) from None
-    if is_deep(text):
-        raise msgspec.DecodeError(too_deep)
-    return value
-
-
 def is_deep(text: bytes) -> bool:
-    """Return whether a JSON value is nested deeper than a client's may be."""
+    """Return whether JSON is nested deeper than a client's may be, in time linear in its size, for any bytes."""
     if text.count(b"[") + text.count(b"{") <= DEPTH:
         return False
-    brackets = _strings.sub(b"", text).translate(None, _not_brackets)
-    for _ in range(DEPTH):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
+    if b'"' in text:
+        # Without escaped backslashes and quotes, every second part is inside a string, also if the last has no end.
+        text = b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    steps = memoryview(text.translate(_steps, _not_brackets)).cast("b")
+    depth = 0
+    for at in range(0, len(steps), BLOCK):
+        depths = list(accumulate(steps[at : at + BLOCK], initial=depth))
+        if max(depths) > DEPTH:
+            return True
+        depth = depths[-1]
+    return False
+
+
+def read_json(text: bytes | str, type: type[T]) -> T:
+    """Return a client's JSON as a value. Raises `msgspec.DecodeError`, also if it is nested too deep or is no text."""
+    try:
+        body = text.encode() if isinstance(text, str) else text
+        if is_deep(body):
+            raise msgspec.DecodeError(TOO_DEEP)
+        return msgspec.json.decode(body, type=type)
+    except (RecursionError, UnicodeError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def _decoded(text: str) -> Incoming:

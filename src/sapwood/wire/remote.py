@@ -7,6 +7,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from sapwood.wire import frames
 from sapwood.wire.events import SSE as SSE  # noqa: PLC0414 - part of this protocol too
 
 VERSION = 1
@@ -90,16 +91,26 @@ class Told:
 
 
 class Reader:
-    """Makes events of the bytes of a stream, however they arrive."""
+    """Makes events of the bytes of a stream, however they arrive, in time linear in their number."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        """The event that is not whole yet."""
+        self._bytes = 0
 
     def read(self, data: bytes) -> list[Told]:
         """Return the events that are whole now; `ValueError` if this is no such stream."""
-        *blocks, self._rest = (self._rest + data).split(b"\n\n")
-        if len(self._rest) > LONGEST:
-            raise ValueError(f"an event has more than {LONGEST} bytes")
+        ends_here = data.startswith(b"\n") and bool(self._parts) and self._parts[-1].endswith(b"\n")
+        if data:
+            self._parts.append(data)
+            self._bytes += len(data)
+        blocks: list[bytes] = []
+        if ends_here or b"\n\n" in data:  # else it is copied later, once the event is whole
+            *blocks, rest = b"".join(self._parts).split(b"\n\n")
+            self._parts, self._bytes = ([rest] if rest else []), len(rest)
+        if self._bytes > self._longest:
+            raise ValueError(f"an event has more than {self._longest} bytes")
         return [_told(block) for block in blocks]
 
 
@@ -107,6 +118,8 @@ def _told(block: bytes) -> Told:
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
     if b"event" not in fields or b"data" not in fields:
         raise ValueError(f"{block[:80]!r} is no event")
+    if frames.is_deep(fields[b"data"]):
+        raise ValueError(f"an event is nested deeper than {frames.DEPTH} levels")
     kind = cast("Kind", fields[b"event"].decode())
     return Told(kind, fields[b"data"], int(fields[b"id"]) if b"id" in fields else None)
 
