@@ -26,6 +26,8 @@ HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 INTERNAL_DOMAINS = ("localhost", "local", "internal", "intranet", "lan", "home.arpa")
 """Domains that name machines of a private network, whatever they resolve to."""
 GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
+PROTOCOL_ASSIGNMENTS = ipaddress.IPv4Network("192.0.0.0/24")
+"""Special addresses, one of them the metadata of a cloud. Python 3.11 takes most of them for global ones."""
 AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 """Serves credentials to Azure's virtual machines at a public address."""
 SHOWN = 80
@@ -121,7 +123,8 @@ def _is_public(host: str) -> bool:
     with suppress(OSError):
         packed = socket.inet_aton(host)  # 127.1, 0x7f.1 and 2130706433 are addresses too
         four = ipaddress.IPv4Address(packed)
-        return str(four) == host and four.is_global and not four.is_multicast and four != AZURE_PLATFORM
+        is_special = four.is_multicast or four == AZURE_PLATFORM or four in PROTOCOL_ASSIGNMENTS
+        return str(four) == host and four.is_global and not is_special
     is_internal = any(host == name or host.endswith(f".{name}") for name in INTERNAL_DOMAINS)
     return HOST_NAME.fullmatch(host) is not None and not is_internal
 
