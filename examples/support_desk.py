@@ -84,6 +84,7 @@ class Ticket(ChatAgent):
 
     model = FunctionModel(stream_function=serve)
     tools = (agent_tool(RefundAgent),)
+    made_by_url = True  # the desk lets customers create their own
 
     @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def close_ticket(self) -> str:
@@ -120,6 +121,8 @@ class Desk(Agent):
         return PlainTextResponse("This is not your ticket.", 403)
 
     async def may_answer(self, user: User, question: Question) -> bool | str:
+        if "trainee" in user.claims.get("roles", []):
+            return "Trainees may only watch."
         if question.tool == "book_refund" and question.arguments["euros"] > 1000:
             return (
                 "Refunds above 1,000 euros are approved by the accounting department."
@@ -154,6 +157,7 @@ def make_app(folder: str) -> App:
     )
 
 
+app = make_app("desk-data")
 # --8<-- [end:app]
 
 
@@ -185,4 +189,6 @@ async def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["token"]:
+        sys.exit(print(token_for(*sys.argv[2:])))
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "desk-data"))

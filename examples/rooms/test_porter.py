@@ -267,7 +267,7 @@ async def test_a_page_of_another_site_cannot_use_the_cookie(house: House) -> Non
 
     assert await house.refused(here, ann, **evil) == 4403
     say = {"messages": [{"id": "m", "role": "user", "parts": []}]}
-    assert (await house.ask(f"{here}/chat", ann, data=say, headers=evil))[0] == 401
+    assert (await house.ask(f"{here}/chat", ann, data=say, headers=evil))[0] == 403
 
 
 async def test_who_signs_out_is_shown_out_of_every_tab(house: House) -> None:

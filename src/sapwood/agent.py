@@ -164,6 +164,10 @@ class Agent(Generic[S]):
         return None
 
     @classmethod
+    def _check_approvers(cls) -> None:
+        """Refuse a class, in an app that has users, whose tools require approval and do not say who may give it."""
+
+    @classmethod
     def _approvers_of(cls, tool: str) -> Approvers | None:
         """Return who may approve calls of a tool of this class. `None` means that it does not say."""
         return None

@@ -583,7 +583,7 @@ async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_an
         assert await counting == 3_000_000
 
 
-class Ticket(Agent):
+class FiberTicket(Agent):
     """What a program knew before a deploy."""
 
     deps: Bench
@@ -599,7 +599,7 @@ class Ticket(Agent):
 def deployed(kind: str) -> type[Agent]:
     if kind == "the method is gone":
 
-        @agent(type="Ticket")
+        @agent(type="FiberTicket")
         class Gone(Agent):
             async def status(self) -> tuple[str, str | None]:
                 fiber = self.get_fiber("key")
@@ -608,7 +608,7 @@ def deployed(kind: str) -> type[Agent]:
 
         return Gone
 
-    @agent(type="Ticket")
+    @agent(type="FiberTicket")
     class Other(Agent):
         async def handle(self, number: dict[str, str]) -> None:
             raise AssertionError("It does not fit.")
@@ -625,8 +625,8 @@ def deployed(kind: str) -> type[Agent]:
 async def test_a_fiber_that_no_longer_fits_the_program_fails_and_says_so(
     run: Run, bench: Bench, tmp_path: Path, kind: str
 ) -> None:
-    async with run(Ticket, deps=bench, data=tmp_path) as world:
-        await (await world.get_agent(Ticket, "t")).start()
+    async with run(FiberTicket, deps=bench, data=tmp_path) as world:
+        await (await world.get_agent(FiberTicket, "t")).start()
         await bench.seen("handling")
         await world.node.die()
 

@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from starlette.requests import HTTPConnection
 
-from sapwood import Agent, App, ChatAgent, expose, tool
+from sapwood import ANY_CLIENT, Agent, App, ChatAgent, expose, tool
 
 TOKEN = "fuzz-token"
 
@@ -61,7 +61,7 @@ class Room(Agent[Numbers]):
 class Talk(ChatAgent):
     model = FunctionModel(stream_function=say, model_name="made-up")
 
-    @tool(requires_approval=True)
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def pay(self, euros: int) -> str:
         """Pay."""
         return f"paid {euros}"

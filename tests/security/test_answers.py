@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.machine import patience
 
 from sapwood import ANY_CLIENT, Agent, App, ChatAgent, Question, UsageError, User, agent_tool, tool
 from sapwood.runs.decisions import broken_at, read
-from sapwood.testing import ScriptedModel, call, text
+from sapwood.testing import ScriptedModel, call, calls, text
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
 
 pytestmark = pytest.mark.slow  # each starts a server
@@ -279,7 +280,6 @@ async def test_a_question_is_found_later_and_wakes_nobody(tmp_path: Path) -> Non
 async def test_a_connection_that_only_watches_does_nothing(tmp_path: Path) -> None:
     async with desk_at_work(tmp_path) as desk:
         client = await desk.join(DESK, TIM)
-        await client.until(lambda frame: type_of(frame) == QUESTIONS)
         await client.send(desk.frame(0))
         told = await client.until(lambda frame: type_of(frame) == QUESTIONS and "refused" in frame)
         called = await client.call("open_ticket", "tim")
@@ -422,3 +422,131 @@ async def test_the_gate_of_the_agent_that_asks_holds_for_answers_that_come_from_
             assert told["refused"]["id"] == "k"
         assert GuardedClerk.paid == []
         assert intern.of_type(QUESTIONS)[:-1] == []
+
+
+async def test_other_arguments_are_asked_about_like_the_ones_that_were_shown(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        much = desk.answer(0, arguments={"order": "A-99", "euros": 999_999})
+        refused = await desk.http(f"{DESK}/questions", OTTO, much)
+
+        assert (refused.status, refused.json()["refused"][:19]) == (403, "Refunds above 1,000")
+        assert await desk.is_open()
+        same = desk.answer(0, arguments={"order": "A-99", "euros": 25})
+        assert (await desk.http(f"{DESK}/questions", OTTO, same)).status == 200
+        await desk.until_booked()
+
+
+async def test_a_trainee_does_not_answer_by_http_either(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        for depth in (0, 1, 2):
+            assert (await desk.http(f"{desk.url(depth)}/questions", TIM, desk.answer(depth))).status == 403
+        assert await desk.is_open()
+
+
+async def test_a_run_stays_hidden_when_all_have_slept(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        ann = await desk.join(TICKET, ANN)
+        await asleep(desk.world)
+        assert (await desk.http(f"{DESK}/questions", OTTO, desk.answer(0))).status == 200
+        await desk.until_booked()
+        await ann.until(lambda frame: "25 euros" in json.dumps(frame))
+
+        assert ann.of_type("agent-tool-event") == []
+
+
+async def test_a_hook_that_raises_for_one_client_hides_nothing_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = Desk.may_answer
+
+    async def fragile(self: Desk, user: User, question: Question) -> bool | str:
+        if user.id == TIM:
+            raise ValueError("broken")
+        return await allowed(self, user, question)
+
+    monkeypatch.setattr(Desk, "may_answer", fragile)
+    async with asyncio.timeout(patience(60)), served(make_app(str(tmp_path))) as one:
+        desk = DeskAtWork(one)
+        first = await desk.join(DESK, TIM)
+        await desk.ask()  # another operator sees the question
+
+        assert first.of_type(QUESTIONS) == []
+        assert (await desk.http(f"{DESK}/questions", TIM)).json() == {"questions": []}
+        assert (await desk.http(f"{DESK}/questions", TIM, desk.answer(0))).status == 403
+    assert "may_answer of Desk:acme failed, the client is refused" in caplog.text
+
+
+async def test_a_question_of_a_class_that_is_gone_does_not_exist(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        gone = desk.answer(0, path=[{"type": "Nope", "name": "x"}])
+
+        assert (await desk.http(f"{DESK}/questions", OTTO, gone)).status == 409
+
+
+async def test_a_child_that_does_not_say_who_may_approve_is_not_created(tmp_path: Path) -> None:
+    from sapwood import Settings
+
+    async with App(agents=[AskInCode], authenticate=_authenticate, settings=Settings(data=str(tmp_path))) as app:
+        with pytest.raises(UsageError, match="The tool 'pay' of AskWithout requires approval"):
+            await (await app.get_agent(AskInCode, "a")).begin()
+
+
+class RacePayer(ChatAgent):
+    """Calls a tool of the client, a slow one of its own, and one that operators approve, in one response."""
+
+    paid: list[int]
+    gate: asyncio.Event
+    model = ScriptedModel(calls(call("ask_page", id="c1"), call("think", id="t1"), call("pay", id="k")), text("done"))
+
+    @tool
+    async def think(self) -> str:
+        """Think."""
+        await RacePayer.gate.wait()
+        return "thought"
+
+    @tool(requires_approval=True, approvers="operator")
+    async def pay(self) -> str:
+        """Pay."""
+        RacePayer.paid.append(1)
+        return "paid"
+
+    async def may_answer(self, user: Any, question: Question) -> bool:
+        if question.kind == "client":
+            RacePayer.gate.set()  # while the client's other answers are checked, the question opens
+            async with asyncio.timeout(patience()):
+                while not await self.approvals():  # noqa: ASYNC110 - the turn goes on meanwhile
+                    await asyncio.sleep(0)
+        return True
+
+
+async def test_a_question_that_opens_while_answers_are_checked_is_not_answered_by_them() -> None:
+    RacePayer.paid, RacePayer.gate = [], asyncio.Event()
+    path = "/agents/race-payer/r"
+    async with (
+        asyncio.timeout(patience()),
+        served(App(agents=[RacePayer], authenticate=_authenticate)) as one,
+    ):
+        eve = await one.join(path)
+        tools = [{"name": "ask_page", "description": "Ask.", "parameters": {"type": "object", "properties": {}}}]
+        body = json.dumps({"messages": [user("go", "u1")], "clientTools": tools})
+        init = {"method": "POST", "body": body}
+        await eve.send({"type": "cf_agent_use_chat_request", "id": "r1", "init": init})
+        await eve.until(lambda frame: '"toolCallId":"k"' in str(frame.get("body")))
+        agent = await one.world.get_agent(RacePayer, "r")
+        (message,) = {found for frame in eve.frames for found in re.findall(r'"messageId":"([^"]+)"', str(frame))}
+        approval = {"state": "approval-responded", "approval": {"id": "k", "approved": True}}
+        output = {"state": "output-available", "input": {}, "output": "yes"}
+        parts = [
+            {"type": "tool-pay", "toolCallId": "k", **approval},
+            {"type": "tool-ask_page", "toolCallId": "c1", **output},
+        ]
+        said = json.dumps({"messages": [{"id": message, "role": "assistant", "parts": parts}]}).encode()
+        posted = asyncio.create_task(one.site.http(f"{path}/chat", method="POST", body=said))
+        async with asyncio.timeout(patience()):
+            while not await agent.approvals():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+        await one.world.settled()
+        posted.cancel()
+
+        assert [one.id for one in await agent.approvals()] == ["k"]
+        assert RacePayer.paid == []

@@ -42,10 +42,6 @@ def test_only_operators_see_and_answer_through_any_worker(tmp_path: Path) -> Non
             desk = f"/agents/desk/{company}"
             ann, eve = (token_for(name, company=company) for name in ("ann", "eve"))
             otto = token_for("otto", "operator", company=company)
-            with server.connect(f"{desk}?token={otto}") as operator:
-                operator.send(json.dumps({"type": "rpc", "id": "1", "method": "open_ticket", "args": ["ann"]}))
-                while json.loads(operator.recv(PATIENCE)).get("type") != "rpc":
-                    pass
             with server.connect(f"{desk}/sub/ticket/ann?token={ann}") as customer:
                 said = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "My money, please."}]}
                 init = {"method": "POST", "body": json.dumps({"messages": [said]})}

@@ -119,7 +119,7 @@ def test_a_file_may_be_read_from_a_public_host(host: str) -> None:
     ],
 )
 def test_the_scheme_of_a_file_is_one_that_was_allowed(url: str) -> None:
-    assert "`url` must begin with data or https:" in refusal_of(file(url), schemes=("https",))
+    assert "`url` must begin with data: or https:" in refusal_of(file(url), schemes=("https",))
 
 
 def test_an_app_may_accept_no_urls_at_all() -> None:

@@ -51,14 +51,16 @@ if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=workers, timings=Timings(**timings)))
 """
-HALF = b"GET /agents/room/held HTTP/1.1\r\nHost: x\r\nX-a: "
-HALF_HANDSHAKE = b"GET /agents/room/held HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-Web"
+HALF = b"GET /agents/room/held HTTP/1.1\r\nHost: 127.0.0.1\r\nX-a: "
+HALF_HANDSHAKE = (
+    b"GET /agents/room/held HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-Web"
+)
 REFUSED = (
-    b"GET /agents/nosuch/held HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /agents/nosuch/held HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 """A socket that is closed at once, and whose client never answers that."""
-WHOLE = b"GET /agents/room/new HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+WHOLE = b"GET /agents/room/new HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 FILES = 400
 HELD = 420
 
@@ -144,9 +146,9 @@ def test_a_slow_body_ends_and_one_in_time_does_not(tmp_path: Path) -> None:
     times = {"request_body_timeout": 2.0, "request_body_rate": 1000}
     with served(tmp_path, **times) as server, ExitStack() as stack:
         slow, steady = connected(stack, server), connected(stack, server)
-        slow.sendall(b"POST /agents/room/slow HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx")
+        slow.sendall(b"POST /agents/room/slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\nx")
         steady.sendall(
-            b"POST /agents/room/steady HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + b"x" * 99_999
+            b"POST /agents/room/steady HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 99_999
         )
         until = time.monotonic() + patience()
         while not select.select([slow], [], [], 0.1)[0]:
@@ -188,10 +190,10 @@ def test_an_upgrade_that_is_no_handshake_is_answered(tmp_path: Path) -> None:
     with served(tmp_path) as server, ExitStack() as stack:
         for head in (b"POST / HTTP/1.1\r\n", b"FOO / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nContent-Length: 3\r\n"):
             one = connected(stack, server)
-            one.sendall(head + b"Host: x\r\n" + UPGRADE + b"\r\n")
+            one.sendall(head + b"Host: 127.0.0.1\r\n" + UPGRADE + b"\r\n")
             assert b" 4" in answer(one)[:20]
         many = connected(stack, server)
-        many.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + UPGRADE + b"X-a: b\r\n" * 500 + b"\r\n")
+        many.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + UPGRADE + b"X-a: b\r\n" * 500 + b"\r\n")
         assert b" 4" in answer(many)[:20]
 
 
@@ -200,8 +202,8 @@ def test_requests_that_are_no_http_are_one_log_line_without_a_traceback(tmp_path
     broken = [
         b"\x16\x03\x01\x02\x00\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
-        b"POST /agents/room/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /agents/room/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nxGET bad\r\n\r\n",
+        b"POST /agents/room/a HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /agents/room/a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n\r\nxGET bad\r\n\r\n",
     ]
     with served(tmp_path) as server, ExitStack() as stack:
         for data in broken * 10:

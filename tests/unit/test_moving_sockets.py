@@ -24,7 +24,7 @@ class MovingCounter(Agent):
 
 
 ROOT = Address.parse("MovingCounter:a")
-KEPT = Kept("id", [], "m", "Counter", "/", "", [], None, [], b"", False, False, True, {}, 0, 1, 0)
+KEPT = Kept("id", [], "m", "Counter", "/", "", [], None, [], b"", False, True, 0, 1, 0)
 
 
 class Owners:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from sapwood.address import checked_name
 from sapwood.capabilities.child_states import ChildStates
@@ -85,6 +85,8 @@ class Children:
             if child is None:
                 row = self._find(kind, name)
                 if row is None:
+                    if self._actor.host.authentication is not None:
+                        cast("Any", kind.cls)._check_approvers()
                     row = self._register(kind, name)
                     made = row.generation
                 # Once is enough: the row is on the disk then, whatever else is written meanwhile.

@@ -119,7 +119,11 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     def _check_setup(cls, *, has_users: bool) -> None:
         check_class(cls)
         if has_users:
-            check_approvers(cls)
+            cls._check_approvers()
+
+    @classmethod
+    def _check_approvers(cls) -> None:
+        check_approvers(cls)
 
     def get_model(self) -> Any:
         """Return the model that answers. Override it to choose one by name, user or time."""

@@ -97,8 +97,8 @@ def _wrong_with(url: str, schemes: Collection[str]) -> str:
     except ValueError:
         return f"`url` is not a valid URL: {_quoted(url)}."
     if parsed.scheme not in schemes:
-        expected = " or ".join(["data", *schemes])
-        return f"`url` must begin with {expected}:, got {_quoted(parsed.scheme or url)}."
+        expected = " or ".join(f"{one}:" for one in ("data", *schemes))
+        return f"`url` must begin with {expected}, got {_quoted(parsed.scheme or url)}."
     # What one URL parser takes for the host another may take for the path: refuse the spellings they differ on.
     odd = not url.isprintable() or any(sign in url for sign in ' \\<>"') or "@" in parsed.netloc
     if odd or not host or not _is_public(host):

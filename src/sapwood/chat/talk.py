@@ -17,8 +17,9 @@ from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import WATCH_ONLY, Socket
 from sapwood.runs.gates import refused_to_watch
+from sapwood.runs.permission import Permission
 from sapwood.runs.question import author_of_client
-from sapwood.runs.questions import Questions, answer_of
+from sapwood.runs.questions import answer_of
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 from sapwood.wire import frames
@@ -78,9 +79,12 @@ class Talk:
         """Take the answer of a client of this agent to one of its questions, if it may give it."""
         id, answer = str(frame.call), answer_of(frame)
         digest = frame.digest if isinstance(frame.digest, str) else None
-        await self._actor.of(Served).may_wake_above()
-        if (why := await self._actor.of(Questions).refusal(socket.user, id, digest)) is not None:
-            self._refuse(socket, frame, why)
+        try:
+            question = await self._actor.of(Permission).check(socket.user, id, answer, digest)
+        except Refused as refused:
+            self._refuse(socket, frame, str(refused))
+            return
+        if question is None:
             return
         tools = frame.client_tools if frame.type == wire.TOOL_RESULT and _are_tools(frame.client_tools) else None
         self._answers.answer(
@@ -155,6 +159,7 @@ class Talk:
         from starlette.responses import StreamingResponse
 
         body = _read(await request.body())
+        request._body = b""  # the stream may last for hours, and needs it no more
         said: Any = body.get("messages")
         row = None
         if _ends_with_answer(said):
@@ -172,13 +177,14 @@ class Talk:
 
     async def _take_answers(self, user: Any, message: dict[str, Any]) -> None:
         """Take the answers in a message, or none of them if the client may not give one."""
-        answers = list(answers_in(message))
-        for id, _ in answers:
-            if (why := await self._actor.of(Questions).refusal(user, id)) is not None:
-                raise Refused(why)
+        permission, answers = self._actor.of(Permission), dict(answers_in(message))
+        asked = [(id, answer) for id, answer in answers.items() if self._answers.question(id) is not None]
+        allowed = [(await permission.check(user, id, answer), answer) for id, answer in asked]
+        await self._actor.of(Served).may_wake_above()
         author = author_of_client(user, self._actor.host.authentication, "http")
-        for id, answer in answers:
-            self._answers.answer(id, answer, author)
+        for question, answer in allowed:
+            if question is not None and permission.is_open(question):
+                self._answers.answer(question.id, answer, author)
 
 
 def _read(body: bytes) -> dict[str, Any]:

@@ -202,6 +202,7 @@ def approvers_of(cls: type, name: str) -> Approvers | None:
     return next((one.approvers for known, one in _options_of_class(cls) if known == name), None)
 
 
+@functools.cache
 def check_approvers(cls: type) -> None:
     """Refuse a class of an app with authentication whose tools require approval and do not say who may give it."""
     if getattr(cls, "may_answer", None) is not Agent.may_answer:

@@ -13,6 +13,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.owners import BELOW, OWN_AND_BELOW
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.slices import Slices
+from sapwood.kernel.sockets import Absent
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 from sapwood.wire import runs as wire
@@ -69,7 +70,10 @@ class TreeQuestions:
         for owner in gone:
             for depth in range(1, len(owner.steps)):
                 for socket in by.host.sockets.of(Address(owner.steps[:depth])):
-                    if socket.is_protocol and socket.shown.pop(str(owner), None) is not None:
+                    known = socket.shown.pop(str(owner), None) is not None
+                    if isinstance(socket, Absent):
+                        socket.shown[str(owner)] = []
+                    if socket.is_protocol and (known or isinstance(socket, Absent)):
                         by.of(Outbox).put(socket, wire.questions(owner.steps[depth:], ()))
 
     def below(self, address: Address) -> list[tuple[Address, str]]:

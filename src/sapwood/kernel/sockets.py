@@ -67,6 +67,7 @@ class Socket:
         "path",
         "query",
         "reading",
+        "runs",
         "sent",
         "shown",
         "tags",
@@ -109,6 +110,8 @@ class Socket:
         """Whether it may neither begin turns, nor answer questions, nor call methods."""
         self.is_protocol = True
         """Whether it is told identity and state."""
+        self.runs: set[str] = set()
+        """The runs of guarded sub-agents that it is told of."""
         self.shown: dict[str, list[str]] = {}
         """The ids of the questions that it was shown and that are open, by the address of the agent that asks."""
         self.sent = 0
@@ -243,6 +246,9 @@ class Sockets:
         if missed is not None and not missed.is_whole:
             return False
         self.add(socket)
+        if absent is not None and socket.is_protocol:
+            socket.shown.update(absent[0].shown)
+            socket.shown = {owner: ids for owner, ids in socket.shown.items() if ids}
         for frame in () if missed is None else missed.frames:
             socket.send(frame)
         return True

@@ -11,12 +11,14 @@ import asyncio
 import functools
 import logging
 from asyncio import Future
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from sapwood.address import Step
-from sapwood.errors import StoredDataError, Unavailable
+from sapwood.errors import StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.disclosure import for_clients
@@ -24,7 +26,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import RESTARTING, Absent, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
-from sapwood.runs.gates import Gates, request_of
+from sapwood.runs.gates import Gates, Shut, request_of
 from sapwood.runs.registry import RUNS, Registry, Row, types_of
 from sapwood.storage.database import Database
 from sapwood.wire import runs as wire
@@ -40,21 +42,42 @@ class RunClients:
         self._registry = Registry(actor.database, actor.host.clock)
         self._to_come: dict[Socket, set[str]] = {}
         """The runs that a new client has not been told of yet; it will be told of them as they are then."""
-        self._hidden: dict[Socket, set[str]] = {}
-        """The runs of sub-agents to which this agent does not let a client go: it is not told of them."""
-        self._has_gate: bool = actor.kind.overrides("on_before_sub_agent")
+        self._guarded: dict[str, bool] = {}
+        """Whether a client has to pass a gate to go to the sub-agent that does a run."""
 
     def of(self, run: str) -> list[Socket]:
         """Return the clients that are told at once of what happens in a run."""
         sockets = self._actor.host.sockets.of(self._actor.address)
-        return [socket for socket in sockets if socket.is_protocol and not self._is_left_out(socket, run)]
+        told = [socket for socket in sockets if socket.is_protocol and run not in self._to_come.get(socket, ())]
+        return list(self._admitted(told, run)) if told and self._is_guarded(run) else told
 
-    def _is_left_out(self, socket: Socket, run: str) -> bool:
-        return run in self._to_come.get(socket, ()) or run in self._hidden.get(socket, ())
+    def _admitted(self, sockets: Iterable[Socket], run: str) -> Iterator[Socket]:
+        """Yield the clients for which the gates to the sub-agent that does a run have opened."""
+        for socket in sockets:
+            if isinstance(socket, Absent):
+                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+            elif run in socket.runs:
+                yield socket
+
+    def _is_guarded(self, run: str) -> bool:
+        """Return whether a client has to pass a gate to go to the sub-agent that does a run."""
+        if run not in self._guarded:
+            row = self._registry.get(run)
+            self._guarded[run] = row is not None and self._has_gate(row)
+        return self._guarded[run]
+
+    def _has_gate(self, row: Row) -> bool:
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        if self._actor.kind.overrides("on_before_sub_agent"):
+            return True
+        with suppress(UsageError):  # its class is no longer known, and has no gate
+            return tree.kind_of(row.type, self._actor.kind).overrides("on_before_connect")
+        return False
 
     def tell(self, row: Row) -> None:
         """Tell that a run has started, or how it has ended."""
-        if self._has_gate and row.is_open:
+        if row.is_open and self._is_guarded(row.id):
             self._ask_gate(row)
             return
         outbox, frame = self._actor.of(Outbox), started(row) if row.is_open else ended(row)
@@ -69,29 +92,30 @@ class RunClients:
         if runs:
             self._begin_replay(socket, runs)
 
-    def _begin_replay(self, socket: Socket, runs: list[str]) -> None:
+    def _begin_replay(self, socket: Socket, runs: list[str], *, wakes: bool = False) -> None:
         self._to_come.setdefault(socket, set()).update(runs)
-        _, replayed = self._actor.handle("replay runs", self._replay, socket, runs)
+        _, replayed = self._actor.handle("replay runs", self._replay, socket, runs, wakes)
         replayed.add_done_callback(functools.partial(self._replayed, socket))
 
     def _ask_gate(self, row: Row) -> None:
-        """A run has started: tell each client of it for which the gate to the sub-agent opens."""
-        for socket in self.of(row.id):
-            if isinstance(socket, Absent):
-                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
-            else:
-                self._begin_replay(socket, [row.id])
+        """A run has started: tell each client of it for which the gates to the sub-agent open."""
+        for socket in self._actor.host.sockets.here(self._actor.address):
+            if socket.is_protocol:
+                self._begin_replay(socket, [row.id], wakes=True)
 
-    async def _is_hidden(self, socket: Socket, run: str) -> bool:
-        """Return whether a client may not go to the sub-agent that does a run."""
+    async def _is_hidden(self, socket: Socket, run: str, *, wakes: bool) -> bool:
+        """Return whether a client may not go to the sub-agent that does a run, or whether that cannot be asked now."""
         row = self._registry.get(run)
-        if not self._has_gate or row is None:
+        if row is None or run in socket.runs or not self._is_guarded(run):
             return False
-        step = Step(row.type, row.name)
-        if await Gates(self._actor, request_of(socket), "connect", "/", wakes=False).admits((step,)):
-            return False
-        self._hidden.setdefault(socket, set()).add(run)
-        return True
+        gates = Gates(self._actor, request_of(socket), "connect", "/", wakes=wakes)
+        try:
+            if not await gates.pass_to((Step(row.type, row.name),)):
+                return True
+        except Shut:
+            return True
+        socket.runs.add(run)
+        return False
 
     def _replayed(self, socket: Socket, replayed: Future[None]) -> None:
         error = None if replayed.cancelled() else replayed.exception()
@@ -100,12 +124,12 @@ class RunClients:
                 log.error("a client of %s was not told of all runs", self._actor.address, exc_info=error)
             socket.close(RESTARTING, "The agent restarts")  # it lacks something, and has to come again
 
-    async def _replay(self, socket: Socket, runs: list[str]) -> None:
+    async def _replay(self, socket: Socket, runs: list[str], wakes: bool) -> None:
         try:
             for run in runs:
                 if (room := socket.writer.room()) is not None:
                     await room
-                if not await self._is_hidden(socket, run):
+                if not await self._is_hidden(socket, run, wakes=wakes):
                     await self._replay_one(socket, run)
                 await asyncio.sleep(0)  # others have their turn: there may be many runs
                 if not socket.is_open:
@@ -198,7 +222,6 @@ class RunClients:
     def closed(self, socket: Socket) -> None:
         """A client has left."""
         self._to_come.pop(socket, None)
-        self._hidden.pop(socket, None)
 
     async def request(self, request: Any) -> None:
         """Answer an HTTP request about runs; None if it is about something else."""

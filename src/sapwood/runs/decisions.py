@@ -62,7 +62,7 @@ class Decisions:
 
     def answered(self, question: Question, answer: Answer, author: Author) -> None:
         """Keep an answer, in this slice."""
-        reason = answer.value if answer.kind == "denied" else None
+        reason = answer.value if answer.kind in ("denied", "failed") else None
         arguments = answer.value if answer.kind == "approved" else None
         self._append(
             answer.kind,

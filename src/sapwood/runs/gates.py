@@ -7,17 +7,21 @@ A class that does not override a hook has nothing to say, so its agents are not 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from sapwood.address import Address, Step, kebab
-from sapwood.errors import NotFound
+from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import current
+from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.sockets import Socket
 from sapwood.kernel.tree import Tree
+
+log = logging.getLogger(__name__)
 
 Path = tuple[Step, ...]
 
@@ -70,7 +74,11 @@ class Gates:
         """Ask a hook of the agent at an address; return the request to go on with, and whether it was asked."""
         from starlette.responses import Response
 
-        if not self._kind(address).overrides(hook):
+        try:
+            kind = self._kind(address)
+        except UsageError:
+            raise Shut(None) from None  # there is no such class
+        if not kind.overrides(hook):
             return request, True
         actor = self._tree.actors.get(address)
         if actor is None or not actor.ready:
@@ -83,13 +91,18 @@ class Gates:
             if actor is None:
                 raise Shut(None)
         _, reply = actor.handle(hook, getattr(actor.agent, hook), request, *more)
-        answer = await reply
+        try:
+            answer = await reply
+        except Exception as error:
+            told = "%s of %s failed, the client is refused: %s"
+            log.error(told, hook, address, describe(error), exc_info=mistake(error))
+            raise Shut(Response(status_code=403)) from None
         if isinstance(answer, Response):
             raise Shut(answer)
         if answer is None:
             return request, True
         if answer.scope["path"] != request.scope["path"]:
-            raise Shut(None)  # it leads its clients to another agent
+            raise Shut(Response(status_code=403))  # it leads its clients to another agent
         return answer, True
 
     def _kind(self, address: Address) -> AgentClass:

@@ -7,6 +7,9 @@ in the index of its tree. An answer of a client passes the gates on its way down
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from asyncio import Future
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,34 +17,26 @@ from typing import Any, Literal
 import msgspec
 
 from sapwood.address import Address, Step
-from sapwood.errors import InvalidArguments, NotFound, Refused, UnknownAgent
+from sapwood.errors import InvalidArguments, NotFound, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import RESTARTING, WATCH_ONLY, Absent, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
-from sapwood.runs.question import (
-    ANY_CLIENT,
-    NOT_ALLOWED,
-    Answer,
-    Approvers,
-    Author,
-    Question,
-    author_of_client,
-    refusal_of,
-    refused_by,
-)
+from sapwood.runs.permission import CHANGED, Permission
+from sapwood.runs.question import NOT_ALLOWED, Answer, Author, Question, author_of_client
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
 from sapwood.wire import runs as wire
 from sapwood.wire.frames import read_json
 
+log = logging.getLogger(__name__)
+
 PATH = "/questions"
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
 
-CHANGED = "This is not the question that you were shown. Look at it again."
 
 _stored = msgspec.json.Decoder(list[Question])
 
@@ -98,11 +93,14 @@ class Questions:
         self._tree.slices.before_commit(
             f"questions {actor.stem}", lambda: self._index.put(actor.address, actor.database, text)
         )
-        if self._is_open_to_all(actor.address, questions):
-            for socket, path in self._sockets_above():
+        is_open_to_all = actor.of(Permission).is_open_to_all(actor.address, questions)
+        for socket, path in list(self._sockets_above()):
+            if is_open_to_all:
                 self._show(socket, path, questions)
-        elif any(True for _ in self._sockets_above()):
-            self._later("show questions", self._show_those_allowed)
+            elif isinstance(socket, Absent):
+                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+            else:
+                self._later("show questions", self._show_if_allowed, socket, path)
 
     def answered(self) -> None:
         """A question of the agent was answered or withdrawn, in this slice: tell the clients that were shown it."""
@@ -136,7 +134,12 @@ class Questions:
 
     def _later(self, name: str, work: Callable[..., Any], *args: Any) -> None:
         _, done = self._actor.handle(name, work, *args)
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # the outbox sees to the client
+        done.add_done_callback(self._report)
+
+    def _report(self, done: Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and self._actor.dropped is None and not isinstance(error, Unavailable):
+            log.error("clients of %s were not shown a question", self._actor.address, exc_info=error)
 
     # What clients are shown.
 
@@ -150,89 +153,36 @@ class Questions:
                     yield socket, path
             above = above.parent
 
-    def _is_open_to_all(self, owner: Address, questions: Sequence[Question]) -> bool:
-        """Return whether every client of every agent above may see these questions, so that no hook has to be asked."""
-        try:
-            kinds = [self._tree.kind_of(step.type) for step in owner.steps]
-        except UnknownAgent:
-            return False
-        return (
-            not any(kind.overrides("may_answer") or kind.overrides("on_before_sub_agent") for kind in kinds)
-            and not kinds[-1].overrides("on_before_connect")
-            and all(self._approvers(owner, one) in (None, ANY_CLIENT) for one in questions)
-        )
-
     def _show(self, socket: Socket, path: Path, questions: Sequence[Question]) -> None:
-        """Tell a client which of this agent's questions it may see are open now, if it knows of other ones."""
+        """Tell a client which questions at the end of a path are open now, of those that it may see."""
         owner = str(Address((*socket.address.steps, *path)))
-        if questions or owner in socket.shown:
-            if questions:
+        if questions or owner in socket.shown or isinstance(socket, Absent):
+            if questions or isinstance(socket, Absent):
                 socket.shown[owner] = [one.id for one in questions]
             else:
-                socket.shown.pop(owner, None)
+                del socket.shown[owner]
             self._actor.of(Outbox).put(socket, wire.questions(path, questions))
 
-    async def _show_those_allowed(self) -> None:
-        """Show the questions of this agent to each client above that may answer them."""
-        for socket, path in list(self._sockets_above()):
-            if isinstance(socket, Absent):
-                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
-                continue
-            above = await self._tree.reach(socket.address, None, current.get())
-            if above is not None:
-                visible = await above.of(Questions).visible_to(request_of(socket), path, self._own())
-                still_open = {one.id for one in self._own()}
-                self._show(socket, path, [one for one in visible if one.id in still_open])
+    async def _show_if_allowed(self, socket: Socket, path: Path) -> None:
+        """Show the questions of this agent to a client of an agent above, if it may answer them."""
+        above = await self._tree.reach(socket.address, None, current.get())
+        if above is not None:
+            visible = await above.of(Permission).visible_to(request_of(socket), path, self._own())
+            self._show_also(socket, path, visible)
 
-    async def visible_to(self, request: Any, path: Path, questions: Sequence[Question]) -> list[Question]:
-        """Return the questions at the end of a path that a client of this agent may see. No agent is woken.
+    def _show_also(self, socket: Socket, path: Path, visible: Sequence[Question]) -> None:
+        """Show a client questions that it may see, as far as they are open now, beside those that it knows."""
+        if socket.is_open:
+            owner = Address((*socket.address.steps, *path))
+            ids = {*socket.shown.get(str(owner), ()), *(one.id for one in visible)}
+            self._show(socket, path, [one for one in self._open_at(owner) if one.id in ids])
 
-        A client sees what it may answer. If an agent sleeps whose hooks would have to be asked, a question is shown
-        only if its tool names approvers, or if the app does not authenticate clients. The answer passes all hooks.
-        """
-        try:
-            is_sure = await Gates(self._actor, request, "connect", "/", wakes=False).pass_to(path)
-        except Shut:
-            return []
-        user, owner = request.scope.get("user"), Address((*self._actor.address.steps, *path))
-        is_checked, visible = self._is_checked(user), list[Question]()
-        for question in questions:
-            approvers = self._approvers(owner, question)
-            if is_checked and approvers is not None and await refused_by(approvers, user, question) is not None:
-                continue
-            is_allowed = await self._hooks_allow(owner, user, question)
-            is_named = approvers is not None and approvers is not ANY_CLIENT
-            if is_allowed is not False and (is_named or not is_checked or (is_sure and is_allowed)):
-                visible.append(question)
-        return visible
-
-    def _is_checked(self, user: Any) -> bool:
-        """Return whether it matters who answers: without authentication all clients are alike."""
-        return self._actor.host.authentication is not None or user is not None
-
-    def _approvers(self, owner: Address, question: Question) -> Approvers | None:
-        """Return who may approve, also if the agent that asks sleeps."""
-        if question.kind != "approval":
-            return ANY_CLIENT
+    def _open_at(self, owner: Address) -> list[Question]:
+        """Return the open questions of an agent in this tree, asleep or awake."""
         asker = self._tree.actors.get(owner)
         if asker is not None and asker.ready:
-            return asker.of(Served).worker.approvers(question.tool)
-        asking: Any = self._tree.kind_of(owner.type).cls
-        return asking._approvers_of(question.tool)
-
-    async def _hooks_allow(self, owner: Address, user: Any, question: Question) -> bool | None:
-        """Ask `may_answer` of the agent that asks and of all above it that are awake; `None` if one sleeps."""
-        is_sure = True
-        for depth in range(len(owner.steps), 0, -1):
-            address = Address(owner.steps[:depth])
-            if not self._tree.kind_of(address.type).overrides("may_answer"):
-                continue
-            actor = self._tree.actors.get(address)
-            if actor is None or not actor.ready:
-                is_sure = False
-            elif await _asked(actor, user, replace(question, path=owner.steps[depth:])) is not None:
-                return False
-        return True if is_sure else None
+            return asker.of(Served).worker.questions()
+        return [] if (body := self._index.of(owner)) is None else _stored.decode(body)
 
     async def all(self) -> list[tuple[Path, Question]]:
         """Return the questions of this agent and of those below it, with the path to each agent that asks."""
@@ -265,7 +215,7 @@ class Questions:
             return self._actor
         try:
             return await self._tree.reach(Address((*self._actor.address.steps, *path)), None, current.get())
-        except NotFound:
+        except (NotFound, UsageError):  # no such agent, or no such class
             return None
 
     async def answer_of_client(
@@ -281,55 +231,27 @@ class Questions:
         return await reply
 
     async def take_of_client(self, request: Any, channel: str, id: str, answer: Answer, digest: str | None) -> bool:
-        """Take a client's answer to a question of this agent."""
+        """Take a client's answer to a question of this agent. Raises `Refused` if it may not give it."""
         user = request.scope.get("user")
-        if (why := await self.refusal(user, id, digest)) is not None:
-            raise Refused(why)
-        return await self.take(id, answer, author_of_client(user, self._actor.host.authentication, channel), digest)
-
-    async def refusal(self, user: Any, id: str, digest: str | None = None) -> str | None:
-        """Return why a client may not answer a question of this agent; `None` if it may, or there is none."""
-        question = self._open(id)
-        if question is None:
-            return None
-        if digest is not None and digest != question.digest:
-            return CHANGED
-        if (why := await self._refused_by_tool(user, question)) is not None:
-            return why
-        actor, path = self._actor, ()
-        while actor is not None:
-            if actor.kind.overrides("may_answer"):
-                live = await self._tree.reach(actor.address, None, current.get())
-                if live is None or (why := await _asked(live, user, replace(question, path=path))) is not None:
-                    return why or NOT_ALLOWED
-            path = (actor.address.steps[-1], *path)
-            actor = actor.parent
-        return None if self._open(id) in (question, None) else CHANGED
-
-    async def _refused_by_tool(self, user: Any, question: Question) -> str | None:
-        if question.kind != "approval" or not self._is_checked(user):
-            return None
-        approvers = self._actor.of(Served).worker.approvers(question.tool)
-        if approvers is not None:
-            return await refused_by(approvers, user, question)
-        if self._actor.host.authentication is None or self._actor.kind.overrides("may_answer"):
-            return None
-        return f"{question.tool} does not say who may approve it."
-
-    def _open(self, id: str) -> Question | None:
-        return self._actor.of(Served).worker.question(id)
+        question = await self._actor.of(Permission).check(user, id, answer, digest)
+        author = author_of_client(user, self._actor.host.authentication, channel)
+        return self._taken(id, answer, author) if question is not None else self._not_open()
 
     async def take(self, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
-        """Take an answer to a question of this agent."""
+        """Take an answer of the program's own to a question of this agent."""
         served = self._actor.of(Served)
         await served.may_wake_above()
-        question = self._open(id)
+        question = served.worker.question(id)
         if question is not None and digest is not None and digest != question.digest:
             raise Refused(CHANGED)
-        is_taken = served.worker.answer(id, answer, author)
-        if not is_taken:
-            self.settle_soon()  # the process may have died before it was known above that this is not asked any more
-        return is_taken
+        return self._taken(id, answer, author)
+
+    def _taken(self, id: str, answer: Answer, author: Author) -> bool:
+        return self._actor.of(Served).worker.answer(id, answer, author) or self._not_open()
+
+    def _not_open(self) -> bool:
+        self.settle_soon()  # the process may have died before it was known above that this is not asked any more
+        return False
 
     # The clients of this agent.
 
@@ -338,17 +260,25 @@ class Questions:
         if self._tree.root.busy_elsewhere:
             self._later("show questions", self._greet, socket)
             return
+        permission, steps = self._actor.of(Permission), self._actor.address.steps
+        to_ask: list[Path] = []
         for path, questions in self._below():
-            if self._is_open_to_all(Address((*self._actor.address.steps, *path)), questions):
+            if permission.is_open_to_all(Address((*steps, *path)), questions):
                 self._show(socket, path, questions)
             else:
-                self._later("show questions", self._greet, socket, path)
+                to_ask.append(path)
+        if to_ask:
+            self._later("show questions", self._greet, socket, to_ask)
 
-    async def _greet(self, socket: Socket, only: Path | None = None) -> None:
+    async def _greet(self, socket: Socket, paths: Sequence[Path] | None = None) -> None:
         await until_free(self._tree.root)
-        for path, questions in self._below():
-            if only in (None, path):
-                self._show(socket, path, await self.visible_to(request_of(socket), path, questions))
+        request, permission = request_of(socket), self._actor.of(Permission)
+        for path in [path for path, _ in self._below()] if paths is None else paths:
+            if not socket.is_open:
+                return
+            await asyncio.sleep(0)  # other agents have their turn: many may wait
+            questions = self._open_at(Address((*self._actor.address.steps, *path)))
+            self._show_also(socket, path, await permission.visible_to(request, path, questions))
 
     def hear(self, socket: Socket, data: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """Return what takes an answer to something that is asked below; None if it is none."""
@@ -376,9 +306,10 @@ class Questions:
         except Refused as refused:
             why = str(refused)
         # What the client showed is not what is open, or it is still open.
-        owner = str(Address((*self._actor.address.steps, *path)))
-        known = socket.shown.get(owner, ())
-        still_open = [one for where, one in await self.all() if where == path and one.id in known]
+        owner = Address((*self._actor.address.steps, *path))
+        await until_free(self._tree.root)
+        known = socket.shown.get(str(owner), ())
+        still_open = [one for one in self._open_at(owner) if one.id in known]
         self._actor.of(Outbox).put(socket, wire.questions(path, still_open, refused=None if why is None else (id, why)))
 
     def closed(self, socket: Socket) -> None:
@@ -415,14 +346,8 @@ class Questions:
         shown: list[tuple[Path, Question]] = [((), one) for one in self._own()]
         await until_free(self._actor.database, self._tree.root)
         for path, questions in self._below():
-            shown += [(path, one) for one in await self.visible_to(request, path, questions)]
+            shown += [(path, one) for one in await self._actor.of(Permission).visible_to(request, path, questions)]
         return shown
-
-
-async def _asked(actor: Actor, user: Any, question: Question) -> str | None:
-    """Ask `may_answer` of an agent; return why it refuses."""
-    _, reply = actor.handle("may_answer", actor.agent.may_answer, user, question)
-    return refusal_of(await reply)
 
 
 def _steps(path: Sequence[Named]) -> Path:

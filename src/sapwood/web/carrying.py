@@ -82,14 +82,15 @@ class Kept(msgspec.Struct, array_like=True):
     tags: list[str]
     note: bytes
     is_readonly: bool
-    is_watch_only: bool
     is_protocol: bool
-    shown: dict[str, list[str]]
     sent: int
     taken: int
     """How many of the client's messages its agent got."""
     epoch: int
     """The number of the ownership under which its agent was run; 0: nobody counts them."""
+    is_watch_only: bool = False
+    shown: dict[str, list[str]] = {}
+    runs: list[str] = []
 
 
 NEAR = "sapwood.near"

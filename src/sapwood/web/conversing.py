@@ -203,12 +203,13 @@ class Conversations:
             list(socket.tags),
             socket.note,
             socket.is_readonly,
-            socket.is_watch_only,
             socket.is_protocol,
-            socket.shown,
             socket.sent,
             counts.taken,
             counts.epoch,
+            socket.is_watch_only,
+            socket.shown,
+            list(socket.runs),
         )
         await tell_moved(wire, kept)
 

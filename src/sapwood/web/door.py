@@ -216,6 +216,7 @@ class Door:
         async def noted(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 sent.append(message["status"])
+                body.release()  # it was read: a stream of answers may last for hours
                 message["headers"] = with_page_rules(message.get("headers", ()), self._settings.frame_ancestors)
                 if self._settings.cors:
                     message["headers"] += CORS
@@ -443,7 +444,7 @@ class Door:
         )
         socket.tags, socket.note, socket.sent = tuple(kept.tags), kept.note, kept.sent
         socket.is_readonly, socket.is_watch_only = kept.is_readonly, kept.is_watch_only
-        socket.is_protocol, socket.shown = kept.is_protocol, kept.shown
+        socket.is_protocol, socket.shown, socket.runs = kept.is_protocol, dict(kept.shown), set(kept.runs)
         number = int(NEAR not in scope)
         self._count += number
         try:

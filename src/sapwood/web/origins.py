@@ -41,9 +41,10 @@ def cross_origin_refusal(request: HTTPConnection, settings: Settings) -> Respons
         return None
     from starlette.responses import PlainTextResponse  # here: an app that serves no clients need not have it
 
-    origin = repr(request.headers.get("origin", "unknown"))
+    origin = request.headers.get("origin")
+    source = "a page of another site that does not name its origin" if origin is None else f"the origin {origin!r}"
     return PlainTextResponse(
-        f"Expected a request from a page of this server, got one from the origin {origin}. "
+        f"Expected a request from a page of this server, got one from {source}. "
         "To allow it, add the origin to Settings(origins=…) or SAPWOOD_ORIGINS.",
         403,
     )
