@@ -93,7 +93,7 @@ async def test_work_that_is_under_way_waits_until_its_node_may_answer_again_and_
 async def test_what_is_unavailable_for_an_agent_is_so_for_its_client(tmp_path: Path) -> None:
     app = App(agents=[Teller], settings=Settings(data=str(tmp_path)))
     async with serving(app) as url, connect(url, Teller, "ann") as ann:
-        with pytest.raises(Unavailable, match="not there"):
+        with pytest.raises(Unavailable, match="Not available now"):
             await ann.stub.pass_on()
 
 

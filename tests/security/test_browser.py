@@ -103,7 +103,9 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module", params=["serve", "dev", "workers"])
+@pytest.fixture(
+    scope="module", params=["serve", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("dev", "workers"))]
+)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "app.py").write_text(APP)

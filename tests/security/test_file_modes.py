@@ -187,7 +187,7 @@ def test_the_doctor_names_a_folder_that_could_not_be_narrowed(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o000], indirect=True)
-@pytest.mark.parametrize("workers", [(), ("--workers", "2")])
+@pytest.mark.parametrize("workers", [(), pytest.param(("--workers", "2"), marks=pytest.mark.nightly)])
 def test_what_real_servers_and_commands_write_is_private(tmp_path: Path, umask: int, workers: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving(tmp_path, "serve", "app:app", *workers):

@@ -112,8 +112,8 @@ def all_ended(held: list[socket.socket]) -> int:
     ("half", "workers"),
     [
         pytest.param(HALF, None, id="headers"),
-        pytest.param(HALF, 2, id="headers-workers"),
-        pytest.param(REFUSED, None, id="refused"),
+        pytest.param(HALF, 2, id="headers-workers", marks=pytest.mark.nightly),
+        pytest.param(REFUSED, None, id="refused", marks=pytest.mark.nightly),
         pytest.param(REFUSED, 2, id="refused-workers", marks=pytest.mark.nightly),
         pytest.param(HALF_HANDSHAKE, None, id="handshake", marks=pytest.mark.nightly),
         pytest.param(HALF_HANDSHAKE, 2, id="handshake-workers", marks=pytest.mark.nightly),

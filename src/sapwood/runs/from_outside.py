@@ -27,6 +27,7 @@ from sapwood.web.errors import INTERNAL, status_of
 from sapwood.wire import remote as wire
 from sapwood.wire.frames import read_json
 
+DIGITS = 18
 PAGE = 64
 """Segments of what was said that are read at once; most have a few chunks."""
 STATUS: tuple[tuple[type[SapwoodError], int], ...] = ((ProtocolMismatch, 426), (RemoteLost, 404), (UsageError, 501))
@@ -111,7 +112,7 @@ class RunsFromOutside:
         from starlette.responses import StreamingResponse
 
         from_seq, milestones = _number(request, "from_seq", 1), _number(request, "milestones", 0)
-        if (last := request.headers.get("last-event-id", "")).isdecimal():
+        if _is_number(last := request.headers.get("last-event-id", "")):
             from_seq = int(last) + 1
         if from_seq > self._state().seq + 1:
             raise RemoteLost(f"Of this run, {self._state().seq} chunks are known; who has more has to begin another.")
@@ -218,9 +219,13 @@ def _read(body: bytes, kind: type[Any]) -> Any:
 
 def _number(request: Any, name: str, default: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal():
-        raise InvalidArguments(f"{name} is a number; not {text!r}.")
+    if not _is_number(text):
+        raise InvalidArguments(f"`{name}` must be a number of at most {DIGITS} digits, got {text[:DIGITS]!r}.")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= DIGITS
 
 
 def _json(what: msgspec.Struct, status: int = 200) -> Any:
