@@ -29,7 +29,7 @@ from sapwood.settings import Settings
 
 LEASE = 6.0
 LONG_LEASE = 600.0
-"""Nobody waits for its end in a test: what came sooner did not wait for it."""
+"""No test waits for its end: what happens sooner did not wait for it."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from sapwood.timings import DEFAULTS, Timings
 
 LEASE = 3.0
 LONG_LEASE = 600.0
-"""Nobody waits for its end in a test: what came sooner did not wait for it."""
+"""No test waits for its end: what happens sooner did not wait for it."""
 SHARDS = 4096
 
 

@@ -91,7 +91,7 @@ class Answers:
         return True
 
     def turn_answered_by(self, messages: Sequence[UIMessage]) -> Row | None:
-        """Return the turn that waits, or goes on already, if a client's messages end with the message of that turn."""
+        """Return the turn that waits or runs, if a client's messages end with the message of that turn."""
         last = messages[-1] if messages else {}
         row = self._turns.running() or self._turns.waiting()
         if row is None or last.get("id") != row.message:

@@ -19,7 +19,7 @@ from sapwood.kernel.sockets import WATCH_ONLY, Socket
 from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.permission import Permission
 from sapwood.runs.question import author_of_client
-from sapwood.runs.questions import answer_of
+from sapwood.runs.questions import answer_of, digest_of
 from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 from sapwood.wire import frames
@@ -78,9 +78,8 @@ class Talk:
     async def _answered(self, socket: Socket, frame: wire.Incoming) -> None:
         """Take the answer of a client of this agent to one of its questions, if it may give it."""
         id, answer = str(frame.call), answer_of(frame)
-        digest = frame.digest if isinstance(frame.digest, str) else None
         try:
-            question = await self._actor.of(Permission).check(socket.user, id, answer, digest)
+            question = await self._actor.of(Permission).check(socket.user, id, answer, digest_of(frame))
         except Refused as refused:
             self._refuse(socket, frame, str(refused))
             return
@@ -112,7 +111,7 @@ class Talk:
             init = msgspec.convert(frame.init, Init)
             if init.method != "POST":
                 return
-            self._accept(_read(init.body.encode()), frame.id, socket)
+            self._accept(_read(init.body), frame.id, socket)
         except msgspec.ValidationError as error:
             told = f"The request cannot be read: {error}"
             self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=told, error=True))
@@ -187,11 +186,11 @@ class Talk:
                 self._answers.answer(question.id, answer, author)
 
 
-def _read(body: bytes) -> dict[str, Any]:
+def _read(body: bytes | str) -> dict[str, Any]:
     """Return the body of a request."""
     try:
         return frames.read_json(body, dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except msgspec.DecodeError as error:
         raise InvalidArguments(f"The body must be a JSON object: {error}.") from None
 
 

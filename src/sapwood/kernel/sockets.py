@@ -111,7 +111,7 @@ class Socket:
         self.is_protocol = True
         """Whether it is told identity and state."""
         self.runs: set[str] = set()
-        """The runs of guarded sub-agents that it is told of."""
+        """The runs of guarded sub-agents whose frames it receives."""
         self.shown: dict[str, list[str]] = {}
         """The ids of the questions that it was shown and that are open, by the address of the agent that asks."""
         self.sent = 0
@@ -172,6 +172,10 @@ class Absent(Socket):
         self.missed = Missed()
         super().__init__("", address, None, self.missed, path="/", query="", headers={}, user=None)
         self.is_protocol = is_protocol
+
+    def require_reconnect(self) -> None:
+        """What is sent depends on the user, who is not known yet: the sockets have to connect again when they come."""
+        self.writer.close(RESTARTING, "")
 
 
 class Sockets:

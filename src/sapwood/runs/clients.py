@@ -55,7 +55,7 @@ class RunClients:
         """Yield the clients for which the gates to the sub-agent that does a run have opened."""
         for socket in sockets:
             if isinstance(socket, Absent):
-                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+                socket.require_reconnect()  # its user is not known here
             elif run in socket.runs:
                 yield socket
 

@@ -6,11 +6,10 @@ A class that does not override a hook has nothing to say, so its agents are not 
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from typing import Any, Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from sapwood.address import Address, Step, kebab
 from sapwood.errors import NotFound, UsageError
@@ -20,6 +19,7 @@ from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.sockets import Socket
 from sapwood.kernel.tree import Tree
+from sapwood.web.request_path import with_path
 
 log = logging.getLogger(__name__)
 
@@ -61,17 +61,19 @@ class Gates:
         """Ask every gate on the way. Returns `False` if one of them sleeps and was not asked; raises `Shut`."""
         request, is_sure, steps = self._request, True, self._actor.address.steps
         for depth, step in enumerate(path):
-            at = Address((*steps, *path[:depth]))
-            given = _with_path(request, _url(path[depth:]) + self._rest)
-            request, was_asked = await self._ask(at, "on_before_sub_agent", given, step)
+            at, rest = Address((*steps, *path[:depth])), _url(path[depth:]) + self._rest
+            request, was_asked = await self._ask(at, "on_before_sub_agent", request, rest, step)
             is_sure = is_sure and was_asked
         for hook in self._hooks if path else ():
-            request, was_asked = await self._ask(Address((*steps, *path)), hook, _with_path(request, self._rest))
+            request, was_asked = await self._ask(Address((*steps, *path)), hook, request, self._rest)
             is_sure = is_sure and was_asked
         return is_sure
 
-    async def _ask(self, address: Address, hook: str, request: Any, *more: object) -> tuple[Any, bool]:
-        """Ask a hook of the agent at an address; return the request to go on with, and whether it was asked."""
+    async def _ask(self, address: Address, hook: str, request: Any, rest: str, *more: object) -> tuple[Any, bool]:
+        """Ask a hook of the agent at an address; return the request for the next gate, and whether it was asked.
+
+        `rest` is what that agent sees of the path.
+        """
         from starlette.responses import Response
 
         try:
@@ -90,18 +92,18 @@ class Gates:
                 actor = None
             if actor is None:
                 raise Shut(None)
-        _, reply = actor.handle(hook, getattr(actor.agent, hook), request, *more)
+        given = with_path(request, rest)
+        _, reply = actor.handle(hook, getattr(actor.agent, hook), given, *more)
         try:
             answer = await reply
-        except Exception as error:
-            told = "%s of %s failed, the client is refused: %s"
-            log.error(told, hook, address, describe(error), exc_info=mistake(error))
+        except Exception as error:  # noqa: BLE001 - a hook of the user's
+            report_failed_hook(address, hook, error)
             raise Shut(Response(status_code=403)) from None
         if isinstance(answer, Response):
             raise Shut(answer)
         if answer is None:
             return request, True
-        if answer.scope["path"] != request.scope["path"]:
+        if answer.scope["path"] != given.scope["path"]:
             raise Shut(Response(status_code=403))  # it leads its clients to another agent
         return answer, True
 
@@ -109,6 +111,11 @@ class Gates:
         above = address.parent
         parent = self._tree.actors.get(above) if above is not None else None
         return self._tree.kind_of(address.type, None if parent is None else parent.kind)
+
+
+def report_failed_hook(address: Address, hook: str, error: Exception) -> None:
+    """Log an exception of a hook that decides about a client: it refuses that client."""
+    log.error("%s of %s failed, the client is refused: %s", hook, address, describe(error), exc_info=mistake(error))
 
 
 async def refused_to_watch(actor: Actor, request: Any) -> Any:
@@ -133,11 +140,3 @@ def request_of(socket: Socket) -> Any:
 
 def _url(path: Sequence[Step]) -> str:
     return "".join(f"/sub/{quote(kebab(step.type))}/{quote(step.name, safe='')}" for step in path)
-
-
-def _with_path(request: Any, path: str) -> Any:
-    """Return a request with another path; its body may have been read."""
-    twin: Any = copy.copy(request)
-    twin.scope = {**request.scope, "path": unquote(path), "raw_path": path.encode("latin-1"), "root_path": ""}
-    twin.__dict__.pop("_url", None)
-    return twin

@@ -14,16 +14,15 @@ from sapwood.address import Address
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
-from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.tree import Tree
-from sapwood.runs.gates import Gates, Path, Shut
+from sapwood.runs.gates import Gates, Path, Shut, report_failed_hook
 from sapwood.runs.question import (
     ANY_CLIENT,
     NOT_ALLOWED,
     Answer,
     Approvers,
     Question,
-    author_of_client,
+    name_of,
     refusal_of,
     refused_by,
 )
@@ -101,7 +100,7 @@ class Permission:
             try:
                 return await refused_by(approvers, user, question)
             except Exception as error:  # noqa: BLE001 - a function of the user's
-                _report(owner, "approvers", error)
+                report_failed_hook(owner, "approvers", error)
                 return NOT_ALLOWED
         if self._actor.host.authentication is None or self._tree.kind_of(owner.type).overrides("may_answer"):
             return None
@@ -139,9 +138,8 @@ class Permission:
             wanted.append(Question.about(id, question.tool, answer.value, question.kind))
         for one in wanted:
             if (why := await self._refusal(user, one)) is not None:
-                who = author_of_client(user, None, "").user
-                where = self._actor.address
-                log.info("answer refused address=%s question=%s tool=%s user=%s: %s", where, id, one.tool, who, why)
+                facts = (self._actor.address, id, one.tool, name_of(user), why)
+                log.info("answer refused address=%s question=%s tool=%s user=%s: %s", *facts)
                 raise Refused(why)
         await served.may_wake_above()
         return question if self.is_open(question) else None
@@ -175,9 +173,5 @@ async def _asked(actor: Actor, user: Any, question: Question) -> str | None:
     try:
         return refusal_of(await reply)
     except Exception as error:  # noqa: BLE001 - a hook of the user's
-        _report(actor.address, "may_answer", error)
+        report_failed_hook(actor.address, "may_answer", error)
         return NOT_ALLOWED
-
-
-def _report(address: Address, hook: str, error: Exception) -> None:
-    log.error("%s of %s failed, the client is refused: %s", hook, address, describe(error), exc_info=mistake(error))

@@ -105,7 +105,7 @@ def roles_of(user: Any) -> set[str]:
 
 def author_of_client(user: Any, authentication: str | None, channel: str) -> Author:
     """Return the author of an answer that a client gave."""
-    return Author(_name_of(user), authentication if user is not None else None, channel)
+    return Author(name_of(user), authentication if user is not None else None, channel)
 
 
 def author_of_code(authentication: str | None) -> Author:
@@ -114,13 +114,13 @@ def author_of_code(authentication: str | None) -> Author:
     while call is not None:
         channel = f"code {call.actor.address}" if channel == "code" else channel
         if call.client is not None:
-            user = getattr(call.client, "user", None)
-            return Author(_name_of(user), authentication if user is not None else None, channel)
+            return author_of_client(getattr(call.client, "user", None), authentication, channel)
         call = call.caller
     return Author(None, None, channel)
 
 
-def _name_of(user: Any) -> str | None:
+def name_of(user: Any) -> str | None:
+    """Return the id of a user, for a log line or a decision; `None` without a user."""
     if user is None:
         return None
     id: Any = getattr(user, "id", None)

@@ -21,7 +21,7 @@ from sapwood.errors import InvalidArguments, NotFound, Refused, Unavailable, Usa
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import RESTARTING, WATCH_ONLY, Absent, Socket
+from sapwood.kernel.sockets import WATCH_ONLY, Absent, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
 from sapwood.runs.permission import CHANGED, Permission
@@ -98,7 +98,7 @@ class Questions:
             if is_open_to_all:
                 self._show(socket, path, questions)
             elif isinstance(socket, Absent):
-                socket.writer.close(RESTARTING, "")  # its user is not known here: it has to connect again
+                socket.require_reconnect()  # its user is not known here
             else:
                 self._later("show questions", self._show_if_allowed, socket, path)
 
@@ -128,6 +128,9 @@ class Questions:
             self._index.forget(actor.address)
         elif text != known:
             self._index.put(actor.address, actor.database, text)
+
+    def _at(self, path: Path) -> Address:
+        return Address((*self._actor.address.steps, *path))
 
     def _own(self) -> list[Question]:
         return self._actor.of(Served).worker.questions()
@@ -214,7 +217,7 @@ class Questions:
         if not path:
             return self._actor
         try:
-            return await self._tree.reach(Address((*self._actor.address.steps, *path)), None, current.get())
+            return await self._tree.reach(self._at(path), None, current.get())
         except (NotFound, UsageError):  # no such agent, or no such class
             return None
 
@@ -260,10 +263,9 @@ class Questions:
         if self._tree.root.busy_elsewhere:
             self._later("show questions", self._greet, socket)
             return
-        permission, steps = self._actor.of(Permission), self._actor.address.steps
-        to_ask: list[Path] = []
+        permission, to_ask = self._actor.of(Permission), list[Path]()
         for path, questions in self._below():
-            if permission.is_open_to_all(Address((*steps, *path)), questions):
+            if permission.is_open_to_all(self._at(path), questions):
                 self._show(socket, path, questions)
             else:
                 to_ask.append(path)
@@ -277,7 +279,7 @@ class Questions:
             if not socket.is_open:
                 return
             await asyncio.sleep(0)  # other agents have their turn: many may wait
-            questions = self._open_at(Address((*self._actor.address.steps, *path)))
+            questions = self._open_at(self._at(path))
             self._show_also(socket, path, await permission.visible_to(request, path, questions))
 
     def hear(self, socket: Socket, data: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
@@ -294,7 +296,7 @@ class Questions:
             path = _steps(msgspec.convert(frame.path, list[Named]))
         except msgspec.ValidationError:
             return
-        id, digest = str(frame.call), frame.digest if isinstance(frame.digest, str) else None
+        id, digest = str(frame.call), digest_of(frame)
         why = WATCH_ONLY if socket.is_watch_only else None
         try:
             if why is None and await self.answer_of_client(
@@ -306,7 +308,7 @@ class Questions:
         except Refused as refused:
             why = str(refused)
         # What the client showed is not what is open, or it is still open.
-        owner = Address((*self._actor.address.steps, *path))
+        owner = self._at(path)
         await until_free(self._tree.root)
         known = socket.shown.get(str(owner), ())
         still_open = [one for one in self._open_at(owner) if one.id in known]
@@ -325,7 +327,7 @@ class Questions:
             return _json({"questions": [wire.question(one, path) for path, one in await self._shown_to(request)]})
         try:
             posted: Posted = read_json(await request.body(), Posted)
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except msgspec.DecodeError as error:
             raise InvalidArguments(f"The body must be a JSON object with an `id`: {error}.") from None
         if posted.approved is not None and posted.digest is None:
             raise InvalidArguments("An answer must name the digest of the question. GET this URL to see it.")
@@ -352,6 +354,11 @@ class Questions:
 
 def _steps(path: Sequence[Named]) -> Path:
     return tuple(Step(one.type, one.name) for one in path)
+
+
+def digest_of(frame: chat_wire.Incoming) -> str | None:
+    """Return the digest of the question that a frame answers, if it names one."""
+    return frame.digest if isinstance(frame.digest, str) else None
 
 
 def answer_of(frame: chat_wire.Incoming) -> Answer:

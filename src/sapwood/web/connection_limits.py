@@ -1,9 +1,9 @@
 """Limits on open connections, for the process and for each remote address, that hold before authentication.
 
 A connection that waits for a request, or for a client that does not answer the end of its WebSocket, costs a
-descriptor and does nothing. At a limit, the connection that has
-waited longest is closed, and the new one takes its place: clients that send their request at once are
-answered while others hold connections open. Where no connection waits, the new one is refused.
+descriptor and does nothing. At a limit, the connection that has waited longest is closed, and the new one takes its
+place: clients that send their request at once are answered while others hold connections open. Where no connection
+waits, the new one is refused.
 """
 
 from __future__ import annotations

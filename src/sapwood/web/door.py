@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import functools
 import inspect
 import logging
@@ -42,6 +41,7 @@ from sapwood.web.metrics import Metrics, answer_figures, merged
 from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.pages import Pages, with_page_rules
 from sapwood.web.rate_limit import MinuteLimit
+from sapwood.web.request_path import with_path
 from sapwood.web.wire import Wire
 from sapwood.wire import routing
 
@@ -320,10 +320,10 @@ class Door:
                 kind = self._child_class(actor, hop, classes[hop.segment])
                 actor, request, path = await self._descend(actor, request, path, hop, kind)
             if action == "connect" and _names_nobody(path):
-                await self._refuse_unknown(actor, _with_path(request, path), path)
+                await self._refuse_unknown(actor, with_path(request, path), path)
         except Refusal as no:
             raise Refusal(no.response, BELOW) from None
-        request = _with_path(request, path)
+        request = with_path(request, path)
         before = actor.agent.on_before_connect if action == "connect" else actor.agent.on_before_request
         request = await self._asked(actor, f"on_before_{action}", before, request)
         actor = await self._node.reach(actor.address, actor.kind, None)  # it too may have gone to sleep meanwhile
@@ -358,7 +358,7 @@ class Door:
         if kind is None:
             raise refusal(404)
         step = Step(kind.type, hop.name)
-        given = _with_path(request, path)
+        given = with_path(request, path)
         answer = await self._asked(parent, "on_before_sub_agent", parent.agent.on_before_sub_agent, given, step)
         path = hop.rest
         if answer.scope["path"] != given.scope["path"]:
@@ -562,7 +562,7 @@ class Door:
 
 
 class Body:
-    """The body of one request, as it is read: it counts for its sender and for all until the request is over."""
+    """The body of one request, as it is read: it counts for its sender and for all until the response begins."""
 
     def __init__(self, held: Counter[Hashable], limit: int, scope: Scope, receive: Receive) -> None:
         self._held = held
@@ -631,14 +631,6 @@ def _names_nobody(path: str) -> bool:
     """Return whether a path asks for a child of a class nobody knows."""
     segments = path.split("/")
     return any(segment == routing.SUB for segment in segments[:-2])
-
-
-def _with_path(request: HTTPConnection, path: str) -> HTTPConnection:
-    """Return a request with another path, which is given as it stands in a URL; its body may have been read."""
-    twin = copy.copy(request)
-    twin.scope = {**request.scope, "path": unquote(path), "raw_path": path.encode("latin-1"), "root_path": ""}
-    vars(twin).pop("_url", None)
-    return twin
 
 
 def trace_of(scope: Scope) -> str:

@@ -7,8 +7,6 @@ deadlines, a client that does none of this holds a descriptor indefinitely, befo
 from __future__ import annotations
 
 import contextlib
-import socket
-import struct
 from asyncio import BaseTransport, TimerHandle, Transport
 from typing import Any, cast
 
@@ -17,10 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sapwood.timings import Timings
 from sapwood.web.connection_limits import ADDRESS, ConnectionLimits, IdleConnection
-from sapwood.web.server import WebSockets
+from sapwood.web.server import WebSockets, reset
 
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing the socket drops what waits in the kernel, and sends a reset."""
 RETRY_AFTER = 1
 
 
@@ -88,7 +84,7 @@ class HttpConnection(H11Protocol):
     def close_waiting(self) -> None:
         """Make room for another connection: this one waits for a request."""
         self._clear_deadline()
-        self._cut()
+        reset(self.transport)
 
     def _leave(self, connection: IdleConnection) -> None:
         if self._key is not None:
@@ -132,7 +128,7 @@ class HttpConnection(H11Protocol):
                 return
         self._deadline_state = None
         if self._is_untouched():
-            self._cut()
+            reset(self.transport)
         else:
             self._refuse(408)
 
@@ -218,16 +214,9 @@ class HttpConnection(H11Protocol):
         self._stall = None
         left = self.transport.get_write_buffer_size()
         if left >= self._unwritten:
-            self._cut()
+            reset(self.transport)
         elif left:
             self._watch_writes()
-
-    def _cut(self) -> None:
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        self.transport.abort()
 
 
 BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"

@@ -458,7 +458,7 @@ class Operator:
                     told = [dict(zip(columns, row, strict=True)) for row in rows]
                     agents.append({"address": str(owner), "decisions": told})
                 children, after = self._registry(tree, stem), 0
-                while children.count() and (page := children.page(None, after, PAGE)):
+                while page := children.page(None, after, PAGE):
                     to_visit += [(owner.child(one.type, one.name), child_stem(stem, one.generation)) for one in page]
                     after = page[-1].generation
         finally:

@@ -166,11 +166,16 @@ class WebSockets(WebSocketsSansIOProtocol):
         self._cut()
 
     def _cut(self) -> None:
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        self.transport.abort()
+        reset(self.transport)
+
+
+def reset(transport: Transport) -> None:
+    """End a connection at once: what waits in the kernel is dropped, and the client sees a reset."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    transport.abort()
 
 
 async def drain(connections: Iterable[object], patience: float) -> None:
