@@ -44,6 +44,8 @@ from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 pytestmark = pytest.mark.core("temporal")
 
+NOTHING_MORE = {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True, "continuation": True}
+"""The end of a stream that was over when its client took it: it adds nothing to the last message."""
 BEEP = [{"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}]
 
 
@@ -149,7 +151,9 @@ async def test_an_ack_of_another_stream_is_ignored_and_one_that_comes_late_ends_
         assert dones(late) == []
 
         await take(late, "r1")
-        assert await done(late, "r1") == {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True}
+        assert await done(late, "r1") == NOTHING_MORE
+        start = {"body": '{"type":"start"}', "done": False, "id": "r1", "type": RESPONSE}
+        assert late.frames[-2] == {**start, "replay": True, "continuation": True}
 
 
 @pytest.mark.promise("CF-168")
@@ -167,7 +171,7 @@ async def test_an_offer_that_is_taken_when_the_next_turn_streams_already_ends_cl
         await streamed(late, "r2", "one")
         await take(late, "r1")
 
-        assert await done(late, "r1") == {"body": "", "done": True, "id": "r1", "type": RESPONSE, "replay": True}
+        assert await done(late, "r1") == NOTHING_MORE
         gate.set()
         await done(late, "r2")
         assert said(chunks(late, "r2")) == "one two"

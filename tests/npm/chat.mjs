@@ -758,17 +758,16 @@ async function server_started(name) {
 }
 
 /** The model falls silent, and is asked again: nobody shows anything twice. */
-async function stalled(name, agent = "Hurried", says = "say 30 5 @w9", options = {}) {
-  const ann = await open("ann", name, { agent, ...options });
-  const bob = await open("bob", name, { agent });
+async function stalled(name, says = "say 30 5 ~w9", options = {}, hold = null) {
+  const ann = await open("ann", name, { agent: "Hurried", ...options });
+  const bob = await open("bob", name, { agent: "Hurried" });
   await say(ann, says);
-  await midway(ann, 10);
-  await midway(bob, 10);
+  await hold?.(ann, bob);
   // What the hook makes of it lasts until the next word, which may be there at once: the frames tell.
   const isTold = ({ received }) => received.some(({ type, recovering }) => type === "cf_agent_chat_recovering" && recovering);
   await until("both are told", () => [ann, bob].every((tab) => tab.socketsMade().some(isTold)));
-  await letGo(ann, "w9");
-  await until("it is over", () => ann.ends.length && bob.ends.length);
+  await ended(ann, 1);
+  for (const tab of [ann, bob]) if (hold) tab.sockets.release();
   const messages = await agree("after", ann, bob);
   expect("roles", roles(messages), "ua");
   expect("how it ended", [ann.ends.at(-1).outcome, bob.ends.at(-1).outcome], ["completed", "completed"]);
@@ -777,7 +776,30 @@ async function stalled(name, agent = "Hurried", says = "say 30 5 @w9", options =
   expect("roles again", roles(await agree("next", ann, bob)), "uaua");
 }
 
-const stalled_after_client_tool = (name) => stalled(name, "Hurried", "time 30 5 @w9", RUNS);
+const stalled_after_client_tool = (name) => stalled(name, "time 30 5 ~w9", RUNS);
+
+/** Both are offered what is said again, and take the offer when it is over: nobody shows an empty message. */
+async function taken_late(ann, bob) {
+  for (const tab of [ann, bob]) await midway(tab, 6);
+  for (const tab of [ann, bob]) tab.sockets.held = [];
+  await letGo(ann, "w5");
+}
+
+/** The model stays silent, however often it is asked. */
+async function failed_and_late(name) {
+  const ann = await open("ann", name, { agent: "Hurried" });
+  const bob = await open("bob", name, { agent: "Hurried" });
+  await say(ann, "say 30 5 @w5");
+  for (const tab of [ann, bob]) await midway(tab, 6);
+  for (const tab of [ann, bob]) tab.sockets.held = [];
+  await ended(ann, 1);
+  for (const tab of [ann, bob]) tab.sockets.release();
+  const messages = await agree("after", ann, bob);
+  expect("what is stored", [roles(messages), count(messages[1])], ["ua", 6]);
+}
+
+const stalled_and_late = (name) => stalled(name, "say 30 5 @w5 ~w9", {}, taken_late);
+const stalled_after_client_tool_and_late = (name) => stalled(name, "time 30 5 @w5 ~w9", RUNS, taken_late);
 
 async function long(name) {
   const ann = await open("ann", name);
@@ -808,7 +830,7 @@ const ALONE = {
 };
 const TOGETHER = {
   ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
-  ...{ stalled, stalled_after_client_tool },
+  ...{ stalled, stalled_after_client_tool, stalled_and_late, stalled_after_client_tool_and_late, failed_and_late },
   ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited, crossed, crossed_with_clear },
   ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
   ...{ client_tool_reloaded, approved, approved_and_asked_late, denied, approved_and_denied, unanswered },

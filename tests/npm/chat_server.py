@@ -4,7 +4,8 @@
 
 What is said to them says what they answer: `say 40 20` is forty words, one every 20 ms. After a
 word that is named, as in `say 40 20 @w9`, the model says nothing until `POST …/go-on/w9` lets it:
-then a test decides what happens in the middle of an answer, and not how busy the machine is.
+then a test decides what happens in the middle of an answer, and not how busy the machine is. After
+`~w9` it falls silent for good; asked again, it says all.
 What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
 """
 
@@ -35,6 +36,10 @@ GATES: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 """What answers wait for, by the agent's name and the word they wait after; in another process they wait again."""
 
 
+SILENT: set[str] = set()
+"""The names of agents whose models have fallen silent, and say all when they are asked again."""
+
+
 async def pause(name: str, word: str) -> None:
     """Wait until somebody lets it go on, once."""
     await GATES[name, word].wait()
@@ -42,14 +47,20 @@ async def pause(name: str, word: str) -> None:
 
 
 def held(model: Any, name: str, after: Collection[str]) -> Any:
-    """Have a model wait after these words."""
+    """Have a model wait after these words, and fall silent after those that are marked so."""
     say = model.stream_function
 
     async def slowly(messages: Any, info: Any) -> AsyncIterator[Any]:
         async for said in say(messages, info):
             yield said
-            if isinstance(said, str) and (word := said.strip()) in after:
+            word = said.strip() if isinstance(said, str) else ""
+            if name in SILENT:
+                continue
+            if f"@{word}" in after:
                 await pause(name, word)
+            if f"~{word}" in after:
+                SILENT.add(name)
+                await asyncio.Event().wait()
 
     model.stream_function = slowly
     return model
@@ -117,8 +128,8 @@ class Chat(Watched):
         asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and prompt_of(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
         what, *rest = prompt_of(history[asked[-1]]).split()
-        lines = SCRIPTS[what](*[int(one) for one in rest if not one.startswith("@")])
-        after = {one[1:] for one in rest if one.startswith("@")}
+        lines = SCRIPTS[what](*[int(one) for one in rest if one.isdigit()])
+        after = {one for one in rest if not one.isdigit()}
         return held(ScriptedModel(*lines[done:] or lines[-1:]), self.name, after)
 
     @tool

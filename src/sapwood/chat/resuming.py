@@ -10,6 +10,7 @@ from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
 from sapwood.wire import chat as wire
 
+START = b'{"type":"start"}'
 STALE = 15 * 60.0
 """Seconds after which nobody is told any more that a turn is being recovered."""
 
@@ -54,10 +55,14 @@ class Resuming:
             stream.tell_one(socket, wire.replayed(active.stream, continuation=bool(active.continues)))
         elif active is None and failed is not None and failed.stream == id:
             stream.replay(socket, failed)
+            # Without it a tab that only watches drops what it was sent when the error comes.
+            stream.tell_one(socket, wire.replayed(id, continuation=bool(failed.continues)))
             stream.tell_one(socket, wire.done(id, body=for_clients(failed.error or ""), error=True))
         elif active is None or self._turn_of(id) is not None:
             # Also while the next one streams: who has taken an offer waits for its end, and seems busy until then.
-            stream.tell_one(socket, wire.done(id, replay=True))
+            # A stream without a start would end as an empty message there: this one continues the last by nothing.
+            stream.tell_one(socket, wire.chunk(id, START, None, replay=True, continuation=True))
+            stream.tell_one(socket, wire.done(id, replay=True, continuation=True))
 
     def _turn_of(self, id: str) -> Row | None:
         """Return the turn that a stream belongs or belonged to; one that went on has several."""
