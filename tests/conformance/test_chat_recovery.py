@@ -276,6 +276,7 @@ async def test_a_turn_that_kills_its_process_each_time_is_given_up_with_a_text_a
 
 @pytest.mark.promise("CF-185")
 @pytest.mark.slow
+@pytest.mark.core
 async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -> None:
     expect_deaths()
     nth, passed = 0, True
@@ -376,8 +377,12 @@ WAITS = [calls(call("once", id="o"), call("beep", id="b")), text("it beeped")]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "whole"),
-    [(PLAIN, "hello there world"), (TOOLS, "all of it"), (STEPS, "two steps"), (WAITS, "it beeped")],
-    ids=["plain", "tools", "steps", "waits"],
+    [
+        pytest.param(PLAIN, "hello there world", id="plain"),
+        pytest.param(TOOLS, "all of it", id="tools"),
+        pytest.param(STEPS, "two steps", id="steps", marks=pytest.mark.core()),
+        pytest.param(WAITS, "it beeped", id="waits", marks=pytest.mark.core()),
+    ],
 )
 async def test_killed_at_any_commit_a_turn_ends_once_with_all_of_its_text_and_each_finished_tool_once(
     lines: list[Any], whole: str

@@ -14,6 +14,7 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.conformance.serving import Site, call, door, frames_until, greeted
 from tests.machine import patience
+from websockets.exceptions import ConnectionClosed
 
 from sapwood import Agent, ChatAgent, Limits, expose
 from sapwood.timings import Timings
@@ -159,6 +160,27 @@ async def test_turns_that_wait_are_limited_with_an_error() -> None:
         assert refused == ["q4", "q5"]
 
 
+@pytest.mark.nightly  # the server waits for eve until she has had time to take its close frame
+async def test_replays_that_nobody_reads_end_the_socket_and_hold_up_nobody() -> None:
+    async def never(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        for _ in range(100):
+            yield "Well, " * 2_000
+        await asyncio.Event().wait()
+
+    cls = type("Talker", (ChatAgent,), {"model": FunctionModel(stream_function=never, model_name="made-up")})
+    async with door(cls) as site, site.socket("/agents/talker/a") as client:
+        await greeted(client)
+        message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hey"}]}
+        init = {"method": "POST", "body": json.dumps({"messages": [message]})}
+        await client.send(json.dumps({"type": chat.REQUEST, "id": "q", "init": init}))
+        await frames_until(client, chat.RESPONSE)
+        async with site.socket("/agents/talker/a") as eve:
+            with pytest.raises(ConnectionClosed):
+                await ask_again_without_end(eve, {"type": chat.RESUME_ACK, "id": "q"})  # each time a megabyte, unread
+        await client.send(json.dumps({"type": chat.RESUME, "probeId": "p"}))
+        assert (await frames_until(client, chat.RESUMING))[-1]["probeId"] == "p"
+
+
 @pytest.mark.slow
 async def test_schedules_end_at_the_size_of_the_database() -> None:
     async with door(Room, limits=Limits(database_bytes=500_000)) as site, site.socket("/agents/room/a") as client:
@@ -167,6 +189,11 @@ async def test_schedules_end_at_the_size_of_the_database() -> None:
             await plan_without_end(client)
         async with site.socket("/agents/room/b") as other:
             assert await call(other, "add", 1) == 2
+
+
+async def ask_again_without_end(client: Any, frame: dict[str, str]) -> None:
+    while True:
+        await client.send(json.dumps(frame))
 
 
 async def plan_without_end(client: Any) -> None:
