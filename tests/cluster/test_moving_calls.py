@@ -107,7 +107,6 @@ async def test_what_runs_when_a_tree_leaves_goes_on_with_its_own_sub_agents(two:
         assert await working == [2 * number for number in range(10)]
 
 
-@pytest.mark.promise("A-210")
 async def test_agents_call_each_other_while_both_move(two: Cluster) -> None:
     stubs = [await app.get_agent(MovingLog, "caller") for app in two.apps.values()]
     other = Address.root_of("MovingLog", "caller")

@@ -129,7 +129,6 @@ def node_rows(world: World) -> list[tuple[Address, float | None]]:
     return [(root, row[0]) for root, row in found.items() if row is not None]
 
 
-@pytest.mark.promise("A-60")
 async def test_the_indexes_say_when_the_earliest_thing_is_due_and_nothing_once_all_is_done(
     run: Run, probe: Probe
 ) -> None:
@@ -153,7 +152,7 @@ async def test_the_indexes_say_when_the_earliest_thing_is_due_and_nothing_once_a
         assert node_rows(world) == []
 
 
-@pytest.mark.promise("A-34", "A-93", "CF-21", "CF-22")
+@pytest.mark.promise("A-93", "CF-21", "CF-22")
 @pytest.mark.parametrize("awake", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_the_schedules_of_a_deleted_agent_and_of_all_below_it_never_happen(
@@ -200,7 +199,6 @@ async def test_destroy_in_a_child_clears_its_schedules_those_below_it_and_its_pa
             await found(world, depth)
 
 
-@pytest.mark.promise("A-34")
 async def test_an_agent_made_again_under_the_name_of_a_deleted_one_has_none_of_its_schedules(
     run: Run, probe: Probe
 ) -> None:

@@ -61,7 +61,7 @@ with warnings.catch_warnings():
             return -(await super().defaults(a, b, c=c))
 
 
-@pytest.mark.promise("A-41", "A-44", "A-47", "A-225", "CF-1")
+@pytest.mark.promise("A-41", "A-47", "A-225", "CF-1")
 async def test_methods_are_called_with_arguments_in_every_way_python_has(run: Run) -> None:
     async with run(Machine) as world:
         machine = await world.get_agent(Machine, "m")
@@ -78,7 +78,7 @@ async def test_methods_are_called_with_arguments_in_every_way_python_has(run: Ru
         assert await machine.nothing() is None
 
 
-@pytest.mark.promise("A-41", "A-44", "CF-1")
+@pytest.mark.promise("A-41", "CF-1")
 async def test_a_plain_method_is_awaited_like_any_other(run: Run) -> None:
     async with run(Machine) as world:
         machine = await world.get_agent(Machine, "m")
@@ -118,7 +118,6 @@ async def test_arguments_that_do_not_fit_are_refused_naming_the_method(
 HIDDEN = ["_private", "__init__", "_actor", "motto", "size", "secret", "loose", "nowhere"]
 
 
-@pytest.mark.promise("A-42")
 @pytest.mark.parametrize("name", HIDDEN)
 async def test_what_is_no_public_method_cannot_be_reached(run: Run, name: str) -> None:
     async with run(Machine) as world:
@@ -130,7 +129,7 @@ async def test_what_is_no_public_method_cannot_be_reached(run: Run, name: str) -
             type(machine).__getattr__(machine, name)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.promise("A-42", "A-43", "A-51", "A-56")
+@pytest.mark.promise("A-56")
 async def test_of_what_agent_itself_defines_others_reach_what_watches_counts_and_answers(run: Run) -> None:
     shown = {"subscribe", "usage", "list_usage", "pending_approvals", "answer_approval"}
     names = [name for name in dir(Agent) if not name.startswith("__") and name not in shown]

@@ -65,7 +65,7 @@ def asked(model: Any) -> list[list[str]]:
     ]
 
 
-@pytest.mark.promise("A-119", "B-20", "CF-161")
+@pytest.mark.promise("B-20", "CF-161")
 async def test_queue_answers_one_after_the_other() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate), text("second"), text("third"))
@@ -125,7 +125,7 @@ async def test_merge_answers_everything_that_waited_as_if_it_was_said_at_once() 
         assert asked(model) == [["one"], ["one", "two\n\nthree"]]
 
 
-@pytest.mark.promise("A-119", "B-20", "CF-161")
+@pytest.mark.promise("B-20", "CF-161")
 async def test_drop_ignores_what_is_said_meanwhile_and_gives_the_sender_the_transcript_back() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("first answer", gate=gate))
@@ -335,7 +335,7 @@ ACTS = st.lists(st.sampled_from(["say", "say", "cancel", "crash", "open", "join"
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-119", "CF-161")
+@pytest.mark.promise("CF-161")
 @pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", "debounce", "interrupt"])
 @settings(max_examples=6, deadline=None)
 @given(acts=ACTS)

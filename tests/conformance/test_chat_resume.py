@@ -285,7 +285,7 @@ async def test_a_clear_releases_who_waits() -> None:
         assert (await other.until(lambda frame: type_of(frame) == NONE))["probeId"] == "p1"
 
 
-@pytest.mark.promise("CF-169")
+@pytest.mark.promise("A-138", "CF-169")
 async def test_a_stream_orphaned_by_a_restart_goes_on_and_replays_as_one() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("one two three", gate=gate))

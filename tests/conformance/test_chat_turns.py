@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from tests.conformance.chats import (
     user,
 )
 from tests.conformance.served import served
-from tests.conformance.worlds import Run, until
+from tests.conformance.worlds import Run, asleep, until
 from tests.machine import patience
 
 from sapwood import Agent, App, Refused, Turn, UsageError, tool
@@ -71,7 +72,6 @@ async def test_the_model_is_told_everything_that_was_said_before(run: Run) -> No
         check_history(json.loads(await agent.seen_by_model()))
 
 
-@pytest.mark.promise("A-133")
 async def test_the_final_text_of_a_turn_is_that_turns(run: Run) -> None:
     cls = talker(ScriptedModel(text("one"), text("two"), text("three")))
     async with run(cls) as world:
@@ -331,6 +331,26 @@ async def test_a_turn_keeps_its_agent_awake(run: Run) -> None:
         assert (await asking).text == "slow answer"
 
 
+@pytest.mark.promise("A-98")
+async def test_a_turn_that_nobody_waits_for_keeps_its_agent_awake() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("slow answer", gate=gate))
+    async with talking(cls := talker(model)) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "hi")
+        await streamed(client, "r1", "slow")
+        await client.close()
+
+        one.world.sleep()
+        assert one.world.node.trees
+        gate.set()
+
+        await asleep(one.world)
+        agent = await one.world.get_agent(cls, "t")
+        assert [text_of(message) for message in await agent.transcript()] == ["hi", "slow answer"]
+        assert len(model.asked) == 1
+
+
 async def test_the_model_goes_on_with_its_last_answer() -> None:
     model = ScriptedModel(text("half"), text(" and half"))
     cls = talker(model)
@@ -557,8 +577,38 @@ async def test_a_chat_agent_can_be_a_child_and_is_recovered_there(monkeypatch: p
         assert [text_of(message) for message in await child.transcript()] == ["hi", "from the child"]
 
 
+@pytest.mark.promise("A-96")
+async def test_a_turn_that_is_recovered_in_a_child_can_schedule_what_happens_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ScriptedModel(text("cut off", gate=asyncio.Event()), call("later", id="l"), text("it is planned"))
+    monkeypatch.setattr(TalkingChild, "model", model)
+    async with served(App(agents=[TalkingRoot])) as one:
+        await (await one.world.get_agent(TalkingRoot, "r")).make()
+        path = "/agents/talking-root/r/sub/talking-child/c"
+        client = await one.join(path)
+        await say(client, "r1", "hi")
+        await streamed(client, "r1", "cut")
+
+        await one.world.crash()
+        await idle(one, path)
+        child = await one.world.get_agent(TalkingRoot, "r", sub=[(TalkingChild, "c")])
+        assert (await child.ends())[-1][1] == "completed"
+        await one.world.clock.advance(61)
+        await one.world.settled()
+
+        assert (await child.ends())[-1] == ("remembered", "there")
+
+
 class TalkingChild(Talking):
-    pass
+    @tool
+    async def later(self) -> str:
+        """Plan something."""
+        self.schedule(timedelta(seconds=60), self.remember)
+        return "planned"
+
+    async def remember(self) -> None:
+        self.sql("INSERT INTO ends VALUES ('remembered', 'there')")
 
 
 class TalkingRoot(Agent):

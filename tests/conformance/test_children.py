@@ -482,7 +482,7 @@ async def test_what_is_no_agent_class_is_refused_by_name_before_anything_is_made
         assert list(world.data.rglob("*.db")) == []
 
 
-@pytest.mark.promise("A-1", "A-16", "A-22", "CF-29")
+@pytest.mark.promise("A-1", "A-16", "CF-29")
 async def test_only_the_root_class_is_named_to_the_app_and_any_agent_class_can_be_a_child(run: Run) -> None:
     class Unheard(Agent, Generic[T]):
         async def hello(self) -> str:

@@ -55,7 +55,7 @@ async def family(world: Any) -> tuple[Tenant, Inbox, Chat]:
     return tenant, inbox, chat
 
 
-@pytest.mark.promise("A-11", "CF-36", "CF-38", "CF-39")
+@pytest.mark.promise("A-11", "CF-36", "CF-38")
 async def test_parent_agent_is_the_direct_parent_at_any_depth(run: Run) -> None:
     async with run(Tenant) as world:
         _, inbox, chat = await family(world)

@@ -585,7 +585,6 @@ async def test_a_page_of_another_origin_opens_no_socket(
             assert plan.log == []
 
 
-@pytest.mark.promise("B-12")
 async def test_calls_http_and_sockets_reach_the_same_agent(plan: Plan) -> None:
     async with door(GateRoot, deps=plan) as site:
         root = await site.world.get_agent(GateRoot, "r")

@@ -400,3 +400,29 @@ async def test_calls_under_way_when_the_app_stops_are_cancelled_and_told(run: Ru
 
         with pytest.raises(Unavailable):
             await call
+
+
+class Plain(Agent):
+    async def tables(self) -> list[str]:
+        return [str(row["name"]) for row in self.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+    async def grow(self, depth: int) -> list[list[str]]:
+        """Return the tables of a chain of sub-agents that do nothing else, the last one first."""
+        below = await (await self.sub_agent(Plain, "p")).grow(depth - 1) if depth else []
+        return [*below, await self.tables()]
+
+
+@pytest.mark.promise("A-24")
+async def test_what_an_agent_does_not_use_leaves_no_table_and_no_task(run: Run) -> None:
+    async with run(Plain) as world:
+        plain = await world.get_agent(Plain, "p")
+        tasks = len(asyncio.all_tasks())
+
+        last, *above = await plain.grow(3)
+        await world.settled()
+
+        children = {"sapwood_children", "sapwood_children_count", "sqlite_sequence"}
+        assert last == ["sapwood_migrations"]
+        more = [set(one) - {"sapwood_migrations", *children} for one in above]
+        assert more == [set(), set(), {"sapwood_ledger"}]  # the root counts the agents of its tree
+        assert len(asyncio.all_tasks()) <= tasks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.conformance.errands import (
     working,
 )
 from tests.conformance.served import served
+from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
@@ -37,7 +40,7 @@ from sapwood.timings import Timings
 pytestmark = pytest.mark.core("temporal")
 
 
-@pytest.mark.promise("A-100", "A-158", "A-159", "A-190", "A-191", "A-194", "A-196", "A-197", "A-198", "A-233", "CF-94")
+@pytest.mark.promise("A-100", "A-158", "A-159", "A-190", "A-191", "A-194", "A-196", "A-198", "A-233", "CF-94")
 async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never said"))
     theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
@@ -184,7 +187,21 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
         assert await agent.runs() == []
 
 
-@pytest.mark.promise("A-262", "CF-95")
+@pytest.mark.promise("A-262")
+async def test_a_cancel_stops_the_run_of_this_agent_and_not_one_of_the_same_id_elsewhere() -> None:
+    async with working(cls := boss()) as (one, agent, bench):
+        others = [await one.world.get_agent(cls, "other"), await one.world.get_agent(cls, "third")]
+        giving = [asyncio.create_task(one.give("wait", run_id="r1")) for one in (agent, *others)]
+        await bench.seen("begun wait", 3)
+
+        await agent.stop("r1", "enough")
+        assert (await giving[0]).status == "aborted"
+        bench.go.set()
+
+        assert [(await one).status for one in giving[1:]] == ["completed", "completed"]
+
+
+@pytest.mark.promise("CF-95")
 async def test_a_late_cancel_changes_nothing() -> None:
     async with working(boss()) as (_, agent, _):
         run = await agent.give("dig", run_id="r1")
@@ -305,7 +322,7 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-191", "A-192", "A-196", "A-197")
+@pytest.mark.promise("A-191", "A-192", "A-196")
 async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
     """Three levels, two below each: every model is cut off before anything of it is written."""
     leaf = helper(ScriptedModel(text("a long story", gate=asyncio.Event()), each=True), "Leaf")
@@ -327,6 +344,22 @@ async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
 
         assert leaf.model.cancelled == 4
         assert len(middle.model.asked) == 2
+
+
+@pytest.mark.promise("A-191", "A-196")
+async def test_a_stop_is_pushed_and_no_time_passes_before_every_model_is_cut_off() -> None:
+    leaf = helper(ScriptedModel(text("a long story", gate=asyncio.Event()), each=True), "Leaf")
+    middle = helper(ScriptedModel(call("leaf", id="l1", message="x")), "MiddleHelper", tools=[agent_tool(leaf)])
+    async with working(caller(ScriptedModel(call("middle_helper", id="m1", message="x")), middle)) as (_, agent, _):
+        sending = asyncio.create_task(agent.send("go"))
+        await until(lambda: len(leaf.model.asked) == 1)
+        began = asyncio.get_running_loop().time()
+
+        await agent.cancel_turn()
+        await until(lambda: leaf.model.cancelled == 1)
+
+        assert asyncio.get_running_loop().time() - began < 0.05  # a poll would have let that pass
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def test_whoever_stops_waiting_for_a_turn_stops_its_helpers() -> None:
@@ -438,12 +471,21 @@ async def test_many_runs_leave_nothing_behind_that_listens_for_a_cancel() -> Non
     async with working(boss()) as (one, agent, _):
         await agent.give("dig", run_id="first")
         await one.world.settled()
-        before = len(asyncio.all_tasks())
+        before, objects = len(asyncio.all_tasks()), objects_of_runs()
         for at in range(20):
             await agent.give("dig", run_id=f"r{at}")
+        await agent.clear_them()
         await one.world.settled()
 
         assert len(asyncio.all_tasks()) < before + 5  # some of a node's own come and go
+        assert {name: count for name, count in (objects_of_runs() - objects).items() if count >= 20} == {}
+
+
+def objects_of_runs() -> Counter[str]:
+    """Return how many objects there are in memory of each class that has to do with runs."""
+    gc.collect()
+    kinds = [type(one) for one in gc.get_objects()]
+    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("sapwood.runs."))
 
 
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"

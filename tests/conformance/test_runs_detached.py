@@ -254,6 +254,18 @@ async def test_a_give_up_is_told_once_however_often_the_process_ends_after_it() 
         await news(agent, ("r1", "interrupted"), ("r1", "completed"))
 
 
+@pytest.mark.promise("CF-121", "CF-122")
+async def test_a_run_that_is_asked_for_again_and_given_up_again_is_told_once() -> None:
+    async with working(sender()) as (one, agent, bench):
+        for _ in range(2):
+            await agent.send_off("wait", "r1", budget=10)
+            await one.world.clock.advance(11)
+            await news(agent, ("r1", "interrupted"))
+        bench.go.set()
+
+        await news(agent, ("r1", "interrupted"), ("r1", "completed"))
+
+
 @pytest.mark.promise("CF-123")
 async def test_a_run_that_spoke_and_fell_silent_is_given_up_and_one_that_never_spoke_is_not() -> None:
     async with working(sender(SlowTalker)) as (one, agent, bench):

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.conformance.chats import CLEAR, done, resume, say, text_of, user
+from tests.conformance.chats import CLEAR, done, resume, say, streamed, text_of, user
 from tests.conformance.errands import (
     CALLER,
     again,
@@ -77,6 +77,23 @@ async def test_what_is_said_to_a_helper_later_does_not_change_what_the_caller_se
         await one.world.crash()
         await again(one, cls)
         await joined_later(one, CALLER, client, "agent-tool:c1")
+
+
+@pytest.mark.promise("A-136")
+async def test_while_a_helper_is_asked_more_whoever_comes_sees_the_run_as_it_was() -> None:
+    gate = asyncio.Event()
+    theirs = ScriptedModel(text("the answer"), text("and more", gate=gate))
+    async with working(caller(asking(), helper(theirs))) as (one, agent, _):
+        client = await one.join(CALLER)
+        await agent.send("go")
+        await told_end(client, "agent-tool:c1")
+
+        inside = await one.join(INSIDE)
+        await say(inside, "r2", user("tell me more"))
+        await streamed(inside, "r2", "and")
+        await joined_later(one, CALLER, client, "agent-tool:c1")
+        gate.set()
+        await done(inside, "r2")
 
 
 @pytest.mark.promise("A-136")

@@ -242,7 +242,6 @@ async def test_the_agent_that_does_a_run_can_be_watched_by_itself(run: Run) -> N
         assert plain(await again.stop()) == plain(live)
 
 
-@pytest.mark.promise("A-140")
 async def test_a_reader_that_comes_in_the_middle_gets_what_was_and_what_follows_each_once(run: Run) -> None:
     async with run(WatchedRoot) as world:
         root = await world.get_agent(WatchedRoot, "r")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,10 +36,12 @@ from tests.conformance.errands import (
 )
 from tests.conformance.errands import text as text_of
 from tests.conformance.served import type_of
+from tests.conformance.worlds import until
 
 from sapwood import Agent, ChatAgent
 from sapwood.kernel.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
+from sapwood.testing.faults import CountingFiles
 
 
 async def quiet(client: Any) -> None:
@@ -102,6 +106,32 @@ async def test_only_what_a_helper_streams_is_passed_on_and_its_own_clients_see_a
         assert all(frame["agent"] == "caller" for frame in client.of_type("cf_agent_identity"))
 
 
+@pytest.mark.promise("A-129")
+async def test_what_a_helper_shows_its_own_clients_does_not_reach_the_callers() -> None:
+    class Showing(Agent):
+        deps: Bench
+
+        async def on_run(self, input: str) -> AsyncIterator[str]:
+            yield "begun"
+            await self.deps.go.wait()
+            self.set_state({"secret": "state"})  # pyright: ignore[reportArgumentType] - the class declares no state
+            self.broadcast("secret word")
+
+    async with working(boss(Showing)) as (one, agent, bench):
+        client = await one.join(BOSS)
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await told(client, "r1", "chunk")
+        inside = await one.join(f"{BOSS}/sub/showing/r1")
+        bench.go.set()
+        await giving
+        await told_end(client, "r1")
+        await inside.until(lambda frame: frame == "secret word")
+        await quiet(client)
+
+        assert inside.of_type("cf_agent_state")[-1]["state"] == {"secret": "state"}
+        assert "secret" not in str(client.frames)
+
+
 @pytest.mark.promise("A-105", "A-121", "A-124", "A-135", "A-159", "A-231")
 @pytest.mark.parametrize("input", ["dig", "fail", "stopped"])
 async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: str) -> None:
@@ -131,19 +161,20 @@ async def test_every_end_is_told_once_and_replayed_as_it_was(input: str, level: 
 
 @pytest.mark.promise("A-134", "A-137", "A-148", "A-231", "A-232")
 async def test_runs_are_replayed_in_the_order_they_were_given_and_not_interleaved() -> None:
-    asked = calls(*(call("helper", id=f"c{at}", message="x") for at in range(3)))
+    ids = ("c2", "c0", "c1")  # not the order of their names
+    asked = calls(*(call("helper", id=id, message="x") for id in ids))
     theirs = ScriptedModel(text("one two three", delay=0.01), each=True)
     async with working(caller(ScriptedModel(asked, text("done")), helper(theirs))) as (one, agent, _):
         client = await one.join(CALLER)
         await agent.send("go")
-        runs = [f"agent-tool:c{at}" for at in range(3)]
+        runs = [f"agent-tool:{id}" for id in ids]
         for run in runs:
             await told_end(client, run)
 
         late = await joined_later(one, CALLER, client, *runs)
 
         order = [frame["event"]["runId"] for frame in frames(late)]
-        assert order == sorted(order)
+        assert order == sorted(order, key=runs.index)
         assert kinds(late) == ["started", "chunk", "finished"] * 3
         assert [frame["event"]["order"] for frame in frames(late) if frame["event"]["kind"] == "started"] == [0, 1, 2]
 
@@ -361,6 +392,73 @@ def _spoil(one: Any, run: str) -> None:
             database.execute("UPDATE sapwood_chunks SET body = 'no JSON'")
             database.commit()
         database.close()
+
+
+@pytest.mark.promise("A-128")
+async def test_what_a_run_streams_is_kept_in_its_own_database_and_not_in_those_above() -> None:
+    class Middle(Agent):
+        async def on_run(self, input: int) -> str:
+            return (await self.run_agent(TellingNumbers, input, run_id="below")).status
+
+    async with working(boss(Middle)) as (one, agent, bench):
+        bench.go.set()
+        await agent.give(20, run_id="r1")
+        inside = await one.join(f"{BOSS}/sub/middle/r1")
+        await told_end(inside, "below")
+        assert len(bodies(inside, "below")) >= 20
+        await one.world.app.__aexit__()
+
+        assert _holding(one, "text-delta") == ["sapwood_chunks"]
+        await one.world.start()
+
+
+def _holding(one: Any, word: str) -> list[str]:
+    """Return the tables, of all agents, that hold a word."""
+    found: list[str] = []
+    for path in one.world.data.rglob("*.db"):
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            found += [name for name in tables if word in str(database.execute(f'SELECT * FROM "{name}"').fetchall())]
+    return found
+
+
+@pytest.mark.promise("A-127")
+async def test_no_client_hears_of_a_chunk_of_a_run_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run says waits for the disk before it is told, to the clients of its caller too."""
+    begun, go, wanted = threading.Event(), threading.Event(), threading.Event()
+    sync = CountingFiles.sync_descriptor
+
+    def slow(self: CountingFiles, path: Any, descriptor: int) -> None:
+        if wanted.is_set():
+            begun.set()
+            assert go.wait(60)
+        sync(self, path, descriptor)
+
+    monkeypatch.setattr(CountingFiles, "sync_descriptor", slow)
+    async with working(boss(Saying), durability="disk") as (one, agent, bench):
+        client = await one.join(BOSS)
+        giving = asyncio.create_task(agent.give("x", run_id="r1"))
+        await told_text(client, "r1", "first ")
+        wanted.set()
+        bench.go.set()
+        await until(begun.is_set)
+        for _ in range(500):  # more than enough for a frame that does not wait
+            await asyncio.sleep(0)
+        assert "second" not in str(client.frames)
+        go.set()
+        await giving
+        await told_end(client, "r1")
+
+        assert text_of(client, "r1") == "first second"
+
+
+class Saying(Agent):
+    deps: Bench
+
+    async def on_run(self, input: str) -> AsyncIterator[str]:
+        yield "first "
+        await self.deps.go.wait()
+        yield "second"
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,7 +82,7 @@ class SteppingWorker(Agent):
         return name
 
 
-@pytest.mark.promise("A-107", "A-114", "A-117", "A-118", "A-172", "B-26")
+@pytest.mark.promise("A-107", "A-114", "A-117", "A-118", "A-172")
 async def test_a_run_is_done_by_a_sub_agent_of_its_own_and_comes_back_as_a_value(level: str) -> None:
     async with working(boss(), durability=level) as (_, agent, bench):
         run = await agent.give({"dig": 3}, run_id="r1")
@@ -172,7 +174,6 @@ async def test_a_result_that_no_json_can_say_is_the_error_of_the_run() -> None:
         assert (await agent.give()).status == "error"
 
 
-@pytest.mark.promise("B-26")
 async def test_an_agent_that_has_no_way_to_be_run_says_how_to_have_one() -> None:
     class Idler(Agent): ...
 
@@ -450,7 +451,15 @@ async def test_a_finished_run_leaves_nothing_in_memory() -> None:
     async with working(boss()) as (one, agent, _):
         for at in range(3):
             await agent.give("work", run_id=f"r{at}")
+        (tree,) = one.world.node.trees.values()
+        awake = weakref.WeakSet(tree.actors.values())
+        assert awake
+        del agent, tree
         await asleep(one.world)
+        await one.world.settled()
+        gc.collect()
+
+        assert list(awake) == []
 
 
 async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplog: pytest.LogCaptureFixture) -> None:

@@ -411,7 +411,7 @@ async def test_a_helper_that_ended_while_nobody_looked_is_settled_with_hooks_and
             assert (await told_end(client, "r1"))["event"]["kind"] == "finished"
 
 
-@pytest.mark.promise("A-135", "B-37", "CF-107")
+@pytest.mark.promise("A-135", "CF-107")
 async def test_a_run_that_had_not_begun_waits_for_whoever_gave_it_and_is_given_up_without_them() -> None:
     starting = asyncio.Event()
 

@@ -349,7 +349,7 @@ async def test_a_crash_while_clearing_leaves_no_sub_agent_behind(level: str) -> 
             assert (await agent.runs(), await agent.children()) == ([], [])
 
 
-@pytest.mark.promise("A-116", "A-171", "B-25")
+@pytest.mark.promise("A-116", "B-25")
 async def test_stored_runs_survive_the_renaming_of_their_class(level: str) -> None:
     renamed = agent_type(type="digger-of-old")(type("RenamedDigger", (TellingDigger,), {}))
     async with working(cls := boss(renamed), durability=level) as (one, agent, bench):
@@ -376,7 +376,7 @@ async def test_stored_runs_survive_the_renaming_of_their_class(level: str) -> No
         assert await agent.children() == []
 
 
-@pytest.mark.promise("A-112", "A-113", "A-171", "B-25")
+@pytest.mark.promise("A-112", "A-113", "B-25")
 async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog: pytest.LogCaptureFixture) -> None:
     lost = agent_type(type="digger-of-yesterday")(type("LostDigger", (TellingDigger,), {}))
     async with working(cls := boss(lost)) as (one, agent, bench):
@@ -403,7 +403,6 @@ async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog
         caplog.clear()
 
 
-@pytest.mark.promise("A-115")
 async def test_the_table_of_runs_is_made_when_the_first_is_given(level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, _):
         await agent.wake()

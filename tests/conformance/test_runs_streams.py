@@ -132,7 +132,6 @@ async def no_listeners(root: StreamRoot, count: int = 0) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.promise("B-24")
 async def test_events_come_as_lines_of_json_what_was_and_what_happens() -> None:
     async with streamed() as one:
         root = await root_of(one)
@@ -293,7 +292,7 @@ async def test_a_child_that_does_a_run_has_events_of_its_own() -> None:
         assert (await one.site.http(f"{ROOT}/sub/stream-leaf/nobody/events")).status == 404
 
 
-@pytest.mark.promise("A-176", "A-177", "A-178", "A-179", "A-180", "B-24")
+@pytest.mark.promise("A-176", "A-177", "A-178", "A-179", "A-180")
 async def test_helix_says_that_a_sub_agent_starts_speaks_and_ends() -> None:
     async with streamed() as one:
         root = await root_of(one)
@@ -354,7 +353,7 @@ class StreamChat(ChatAgent[str]):
     tools = (agent_tool(StreamHelper, name="helper"),)
 
 
-@pytest.mark.promise("A-177", "A-181")
+@pytest.mark.promise("A-177", "A-181", "A-201")
 async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not_close() -> None:
     async with served(App(agents=[StreamChat])) as one:
         chat = await one.world.get_agent(StreamChat, "r")
@@ -402,6 +401,7 @@ class StreamTwo(ChatAgent[str]):
     tools = (agent_tool(StreamHelper, name="helper"), agent_tool(StreamFailing, name="failing"))
 
 
+@pytest.mark.promise("A-166", "A-187", "A-189", "A-204", "A-205", "A-206")
 @pytest.mark.slow
 async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_and_refers_to_the_runs() -> None:
     async with served(App(agents=[StreamTwo])) as one:

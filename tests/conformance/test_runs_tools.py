@@ -57,9 +57,7 @@ def failure(told: Any) -> dict[str, Any]:
     return json.loads(told) if isinstance(told, str) else told
 
 
-@pytest.mark.promise(
-    "A-100", "A-101", "A-117", "A-164", "A-169", "A-173", "A-174", "A-187", "A-188", "CF-80", "CF-83", "CF-98"
-)
+@pytest.mark.promise("A-100", "A-101", "A-117", "A-164", "A-169", "A-173", "A-174", "A-188", "CF-80", "CF-83", "CF-98")
 async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_its_own() -> None:
     class Reader(ChatAgent):
         @tool
@@ -86,7 +84,6 @@ async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_it
         )
 
 
-@pytest.mark.promise("A-166", "A-167")
 async def test_a_model_is_told_what_an_agent_does_and_what_to_give_it() -> None:
     seen: list[Any] = []
 
@@ -123,7 +120,7 @@ async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
         agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
-@pytest.mark.promise("A-165", "A-174", "A-188", "A-202", "CF-82", "CF-98")
+@pytest.mark.promise("A-174", "A-188", "A-202", "CF-82", "CF-98")
 async def test_input_and_output_are_checked_and_structured() -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="Bread", pages=12))
     cls = helper(theirs, output_type=Finding)
@@ -143,7 +140,6 @@ def text_of_last_user(model: Any) -> str:
     return model.asked[0][-1].parts[0].content
 
 
-@pytest.mark.promise("A-165")
 async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> None:
     ours = ScriptedModel(call("find", id="c1", depth="deep"), text("sorry"))
     tools = agent_tool(helper(ScriptedModel(text("x"))), name="find", input=Question)
@@ -155,7 +151,7 @@ async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> N
         assert await agent.runs() == []
 
 
-@pytest.mark.promise("A-165", "CF-98")
+@pytest.mark.promise("CF-98")
 async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
     ours = ScriptedModel(call("find", id="c1", about="bread"), text("sorry"))
     tools = agent_tool(helper(ScriptedModel(text("just text"))), name="find", input=Question, output=Finding)
@@ -167,7 +163,7 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         assert "does not fit" in told["error"]
 
 
-@pytest.mark.promise("A-130", "A-131", "A-132", "A-189", "A-230", "B-37", "CF-97")
+@pytest.mark.promise("A-130", "A-131", "A-132", "A-230", "CF-97")
 async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_never_an_empty_success() -> None:
     ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
     cls = caller(ours, helper(ScriptedModel(fails(ValueError("the model is on strike")))))
@@ -243,7 +239,7 @@ async def test_one_that_fails_is_not_the_failure_of_its_siblings() -> None:
         assert failure(told["c2"])["ok"] is False
 
 
-@pytest.mark.promise("A-151", "A-167", "A-168")
+@pytest.mark.promise("A-151", "A-168")
 async def test_agents_work_beside_tools_of_the_turn_itself() -> None:
     class Busy(caller(None)):
         @tool
@@ -325,7 +321,6 @@ async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-262")
 async def test_a_provider_that_uses_a_tool_call_id_again_gets_another_run() -> None:
     ours = ScriptedModel(
         call("helper", id="c1", message="first"), text("one"), call("helper", id="c1", message="second"), text("two")
@@ -387,7 +382,6 @@ async def test_what_is_one_text_with_a_name_is_said_as_that_text() -> None:
         assert [run.input for run in await agent.runs()] == [{"query": "wood"}]
 
 
-@pytest.mark.promise("A-220", "B-37")
 async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
     gate = asyncio.Event()
     tools = agent_tool(
@@ -489,7 +483,7 @@ async def test_a_person_a_helper_waits_for_may_take_any_time_and_what_it_said_is
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-200", "A-201", "A-202")
+@pytest.mark.promise("A-200", "A-202")
 async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_callers_stream_open() -> None:
     hooks: list[str] = []
 

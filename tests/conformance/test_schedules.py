@@ -23,7 +23,7 @@ pytestmark = pytest.mark.storage
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 
-@pytest.mark.promise("A-24", "A-60", "A-87", "A-89", "CF-41", "CF-47")
+@pytest.mark.promise("A-24", "A-87", "A-89", "CF-41", "CF-47")
 @DEPTHS
 async def test_a_delayed_call_happens_at_its_time_in_the_agent_that_wished_it(
     run: Run, probe: Probe, depth: int
@@ -282,7 +282,7 @@ async def test_the_same_call_scheduled_by_two_siblings_is_two_schedules(run: Run
         assert [await one.notes() for one in (root, *both)] == [["tick"] * 2, ["tick"], ["tick"] * 2]
 
 
-@pytest.mark.promise("A-60", "CF-48")
+@pytest.mark.promise("CF-48")
 async def test_slashes_and_wildcards_in_names_are_just_characters(run: Run, probe: Probe) -> None:
     names = ("a", "a/b", "a/Planner:b", "a%", "%", "_", "a_b", "axb", "a:b", "é", "..", "a0", "a-")
     async with run(Planner, deps=probe) as world:

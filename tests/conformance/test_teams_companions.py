@@ -143,7 +143,7 @@ async def offered(*tools: Any) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.promise("A-217", "A-218", "A-220")
+@pytest.mark.promise("A-217", "A-218")
 async def test_declaring_persistent_children_gives_the_model_tools_to_keep_them() -> None:
     assert await offered() == {}
     tools = await offered(persistent_agent(scribe(text("x")), mode="non-blocking"))

@@ -36,7 +36,7 @@ def said(client: Client, run: str) -> list[dict[str, Any]]:
     return [frame for frame in frames(client, run) if "data-agent" not in frame["event"].get("body", "")]
 
 
-@pytest.mark.promise("A-209", "A-210", "A-212", "A-214")
+@pytest.mark.promise("A-209", "A-214")
 async def test_a_run_of_another_server_is_like_any_other() -> None:
     async with both() as two:
         desk = await two.desk()
@@ -71,7 +71,7 @@ async def test_runs_of_another_server_are_given_side_by_side() -> None:
         assert len({run.remote["session"] for run in runs}) == 3
 
 
-@pytest.mark.promise("A-207", "A-211", "A-212", "A-214", "A-220")
+@pytest.mark.promise("A-207", "A-214")
 async def test_what_happens_there_is_told_here_live_and_replayed_when_the_other_is_gone() -> None:
     model = ScriptedModel(call("far_teller", id="c1", message="go"), says("thanks"))
     async with both(model) as two:
@@ -500,7 +500,6 @@ async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_ask
         assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote | {"seq": 0}
 
 
-@pytest.mark.promise("A-211")
 async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
     with pytest.raises(UsageError, match="is on another server"):
         persistent_agent(at("http://far.example", FarDigger), description="Digs.")

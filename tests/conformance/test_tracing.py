@@ -17,7 +17,7 @@ from tests.conformance.serving import door
 from tests.machine import patience
 
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
-from sapwood.testing import ScriptedModel, call, text
+from sapwood.testing import ScriptedModel, World, call, text
 
 pytestmark = pytest.mark.core("workers", "cluster")
 
@@ -192,6 +192,47 @@ async def test_after_a_restart_a_run_goes_on_in_the_trace_it_was_given_in() -> N
     assert followed
     assert all(trace_id(span) == outer for span in followed)
     assert any(link.context.trace_id == outer for span in followed for link in span.links)
+
+
+class TracedFiber(Agent):
+    deps: asyncio.Event
+    migrations = ("CREATE TABLE seen (text TEXT NOT NULL) STRICT",)
+
+    async def go(self) -> str:
+        with tracing.span("outer"):
+            self.start_fiber("work", self.work)
+            return tracing.text() or ""
+
+    async def work(self) -> None:
+        self.sql("INSERT INTO seen VALUES (?)", tracing.text() or "")
+        await self.deps.wait()
+
+    async def seen(self) -> list[str]:
+        return [str(row["text"]) for row in self.sql("SELECT text FROM seen ORDER BY rowid")]
+
+
+@pytest.mark.promise("B-2")
+@pytest.mark.anyio
+async def test_a_fiber_goes_on_in_the_trace_that_it_was_started_in_also_after_a_restart() -> None:
+    gate = asyncio.Event()
+    async with running(App(agents=[TracedFiber], deps=gate), slow_slices="warn") as world:
+        agent = await world.get_agent(TracedFiber, "f")
+        traced = (await agent.go()).split("-")[1]
+        await seen_times(world, 1)
+        await world.crash()
+        seen = await seen_times(world, 2)
+        gate.set()
+        await world.settled()
+    assert [one.split("-")[1] for one in seen] == [traced, traced]
+
+
+async def seen_times(world: World, times: int) -> list[str]:
+    """Wait until the fiber has begun so many times; return what it saw of its trace."""
+    async with asyncio.timeout(patience()):
+        while len(seen := await (await world.get_agent(TracedFiber, "f")).seen()) < times:
+            await world.clock.advance(1)
+            await asyncio.sleep(0.01)
+    return seen
 
 
 class TracedFar(Agent):

@@ -60,7 +60,7 @@ def tree(port: int) -> Any:
     return StopTrunk
 
 
-@pytest.mark.promise("A-199", "B-32")
+@pytest.mark.promise("B-32")
 async def test_a_stop_closes_every_connection_three_levels_below_and_is_timed() -> None:
     async with providing(HELD) as provider, served(App(agents=[cls := tree(provider.port)])) as one:
         client = await one.join("/agents/stop-trunk/t")
@@ -112,7 +112,6 @@ async def test_who_took_over_a_connection_is_not_stopped_with_whom_had_it_before
             gate.set()
 
 
-@pytest.mark.promise("A-199")
 async def test_a_stop_five_levels_up_reaches_the_provider() -> None:
     async with providing(HELD) as provider:
 

@@ -224,8 +224,14 @@ class Model:
             self._done(tab, id, frame)
         elif frame.get("replayComplete"):
             self._caught_up(tab, id)
-        else:
+        elif "seq" in frame:
             self._chunk(tab, id, frame)
+        elif (json.loads(frame["body"]), frame.get("replay"), frame.get("continuation")) != (
+            {"type": "start"},
+            True,
+            True,
+        ):
+            self._problem(f"{tab.place}: a chunk of {id} has no number: {frame}")  # only what is over already has none
 
     def _chunk(self, tab: Tab, id: str, frame: dict[str, Any]) -> None:
         stream, seq, body = self._streams[tab.place, id], frame["seq"], frame["body"]

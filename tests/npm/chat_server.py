@@ -47,7 +47,7 @@ async def pause(name: str, word: str) -> None:
 
 
 def held(model: Any, name: str, after: Collection[str]) -> Any:
-    """Have a model wait after these words, and fall silent after those that are marked so."""
+    """Have a model wait after words that are marked `@`, and fall silent after those that are marked `~`."""
     say = model.stream_function
 
     async def slowly(messages: Any, info: Any) -> AsyncIterator[Any]:

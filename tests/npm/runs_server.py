@@ -85,8 +85,8 @@ class Told(Watched):
 
 
 def waits(prompt: str) -> set[str]:
-    """Return the words after which whoever is told this waits; what it passes on is not its own."""
-    return set() if prompt.startswith(("ask ", "manage ")) else {one[1:] for one in prompt.split() if one[0] == "@"}
+    """Return the marks of words after which whoever is told this waits; what it passes on is not its own."""
+    return set() if prompt.startswith(("ask ", "manage ")) else {one for one in prompt.split() if one[0] == "@"}
 
 
 class Scholar(Told):

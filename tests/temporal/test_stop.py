@@ -43,7 +43,6 @@ async def all_speak(provider: Provider) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.promise("A-199")
 async def test_a_stop_closes_every_connection_below_fifty_child_workflows(temporal: Temporal, tmp_path: Path) -> None:
     async with providing(HELD) as provider, driven(temporal, tmp_path, crew(provider.port), patience=10) as one:
         client = await one.one.join(f"/agents/stopped-crew/{one.name}")

@@ -349,7 +349,6 @@ async def test_a_long_turn_goes_on_in_a_new_history(
         ]
 
 
-@pytest.mark.promise("CF-79")
 async def test_workflows_below_report_back_after_a_restart_at_every_level(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, FlowChief) as one:
         await dig(one)

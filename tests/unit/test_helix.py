@@ -29,6 +29,7 @@ def returned(id: str, name: str, content: Any, outcome: str = "success") -> dict
     return {"kind": "request", "parts": [part]}
 
 
+@pytest.mark.promise("A-167")
 def test_a_tool_whose_calls_are_runs_is_marked_and_named_after_its_agent() -> None:
     (told,) = recorded([asked(("s1", "summarize", '{"texts": ["a"]}'), ("t1", "search", {"q": "b"}))], AGENTS)
 
@@ -112,6 +113,7 @@ def test_a_reference_says_the_status_as_helix_does() -> None:
     assert {status: sub_session_ref(run(status))["status"] for status in words} == words
 
 
+@pytest.mark.promise("A-142")
 def test_the_wire_needs_nothing_of_the_server() -> None:
     folder = Path(sapwood.wire.__path__[0])
     trees = [ast.parse(path.read_text()) for path in folder.glob("*.py")]
