@@ -52,6 +52,7 @@ from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.question import Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import RUNS, Run, shown
+from sapwood.runs.remote_sessions import RemoteSessions
 from sapwood.runs.retention import KEEP_ALL, Retention
 from sapwood.runs.retention import check as check_retention
 from sapwood.runs.runner import Detached, Runs, Wish
@@ -159,8 +160,8 @@ class Agent(Generic[S]):
         """Refuse, when an app starts, a class that cannot work in this environment, or in an app that has users."""
 
     @classmethod
-    def _elsewhere(cls, caller: Address, run: str) -> str | None:
-        """Return where runs of this class are done that somebody gives, as it is stored; None: here."""
+    def _remote_url(cls) -> str | None:
+        """Return the URL of the agents on another server that do the runs of this class; None: they are done here."""
         return None
 
     @classmethod
@@ -715,6 +716,10 @@ class Agent(Generic[S]):
         """Do a run; the framework's own."""
         await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
 
+    async def _sapwood_send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
+        """Ask another server to stop a run; the framework's own."""
+        await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until)
+
     async def parent_agent(self, cls: type[A]) -> A:
         """Return a stub of this agent's parent, which has to be of this class."""
         return cast(A, await self._actor.of(Family).parent(cls))
@@ -751,7 +756,7 @@ class Agent(Generic[S]):
 
     async def destroy(self) -> None:
         """Delete this agent, all below it and all their data. It is gone once this returns; the call may still end."""
-        await self._actor.of(Family).destroy()
+        await self._actor.of(Runs).destroy()
 
     async def in_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run blocking I/O in a thread. What goes in and comes out is copied; the agent itself stays out of it."""

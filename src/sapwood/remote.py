@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Awaitable, Callable
-from secrets import token_hex
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import msgspec
-
-from sapwood.address import Address
 from sapwood.agent import Agent
 from sapwood.errors import UsageError
 from sapwood.runs.elsewhere import RemoteRuns
-from sapwood.runs.served import Served
-
-LONGEST = 200
-"""Characters of a session that say whose it is; names have to fit into 512 bytes."""
 
 
 class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"url"})):
@@ -37,26 +28,20 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
     def token(self) -> str | Awaitable[str | None] | None:
         """Return what the other server knows this program by, sent with every request. Override it, plain or async.
 
-        Take it from `self.deps`: it is stored nowhere.
+        Take it from `self.deps`: it is stored nowhere. It is also called after the agent was deleted, to stop
+        what the other server does for it: then there is no state, and no `sql`.
         """
         return None
 
-    async def stop_elsewhere(self, session: str, reason: str) -> None:
-        """Have the other server stop a run; the framework's own."""
-        await cast("RemoteRuns", self._actor.of(Served).worker).stop(session, reason)
-
     @classmethod
-    def _elsewhere(cls, caller: Address, run: str) -> str | None:
+    def _remote_url(cls) -> str | None:
         parts = urlsplit(cls.url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(
                 f"{cls.__name__}.url is {cls.url!r}. Write where the agents are, such as "
                 "'https://research.example/agents/researcher'."
             )
-        # Whose it is can be read off it. The rest cannot be guessed, and is nobody else's: many callers
-        # have an agent `main`, and who names a session is told all of it.
-        whose = re.sub(r"[^A-Za-z0-9._~-]+", "-", f"{caller}-remote-{run}")[:LONGEST]
-        return msgspec.json.encode({"url": cls.url, "session": f"{whose}-{token_hex(16)}"}).decode()
+        return cls.url
 
 
 def remote_class(

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from asyncio import Task
-from collections.abc import Coroutine
 from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
-from sapwood.clock import Clock
-from sapwood.errors import RemoteRefused, SapwoodError, Unavailable, UsageError
+from sapwood.errors import RemoteRefused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import Told
 from sapwood.kernel.tree import Tree
@@ -27,10 +23,10 @@ from sapwood.runs import kept
 from sapwood.runs.contract import Progress
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.runner import CLEARED, Runs
+from sapwood.runs.remote_sessions import FAILED, LAST_TRY, RemoteSessions, back_off
+from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.runs.transport import Transport
-from sapwood.settings import Settings
 from sapwood.storage.database import until_free
 from sapwood.wire import remote as wire
 
@@ -38,23 +34,6 @@ log = logging.getLogger(__name__)
 
 BEGUN = "begun"
 """What is stashed once the other server has taken a run."""
-SOON = 0.1
-MOST_BACK_OFF = 30.0
-LAST_TRY = 24 * 3600.0
-"""Seconds after which a server that cannot be reached is not tried any more."""
-
-
-class Farewells:
-    """Last words of the agents of one node that are no more."""
-
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._said: set[Task[None]] = set()
-
-    def say(self, words: Coroutine[Any, Any, None]) -> None:
-        """Say them soon; they are not said again if nobody hears them."""
-        task = asyncio.get_running_loop().create_task(words)
-        self._said.add(task)
-        task.add_done_callback(self._said.discard)
 
 
 class Cut(Unavailable):
@@ -75,22 +54,19 @@ class RemoteRuns(MethodRuns):
     def waits(self, run: str) -> bool:
         return run in self._waiting
 
-    def cut(self, run: str, reason: str) -> None:
-        super().cut(run, reason)
-        if reason == CLEARED and (session := self._session(run)) is not None:
-            # This agent is about to be deleted, and can do nothing later.
-            self._actor.host.shared(Farewells).say(self._stop_now(session, reason))
+    async def _stop(self, run: str, reason: str) -> None:
+        await self._free()
+        self._sessions.stop(self._actor.address, reason, self._actor)
+        await super()._stop(run, reason)
 
-    async def _stop_now(self, session: str, reason: str) -> None:
-        with suppress(SapwoodError):
-            async with self._transport(session) as transport:
-                await transport.cancel(reason)
+    @property
+    def _sessions(self) -> RemoteSessions:
+        return RemoteSessions.of(self._actor)
 
-    def _stop(self, run: str, reason: str) -> None:
-        super()._stop(run, reason)
-        if (session := self._session(run)) is not None:
-            stop, fibers = self._actor.agent.stop_elsewhere, self._actor.of(Agenda).fibers
-            fibers.launch(f"stop {run}", stop, (session, reason), {}, even_if_busy=True)
+    async def _free(self) -> None:
+        """Return when this agent and the root can be written."""
+        await until_free(self._actor.home.root, self._actor.database)
+        self._actor.check_live()
 
     async def _worked(self, run: str, input: str) -> dict[str, Any]:
         parent = self._actor.parent
@@ -99,46 +75,45 @@ class RemoteRuns(MethodRuns):
         session = self._session(run)
         if session is None:
             raise UsageError(f"{self._actor.kind.cls.__name__} only does runs that another agent gives it.")
-        failed = 0
+        await self._free()
+        self._sessions.add(self._actor, session)
+        agent = self._actor.agent
         try:
-            async with self._transport(session) as transport:
-                while True:
-                    before = self._length(run)
-                    try:
-                        state = await self._followed(run, input, transport)
-                        await self._count(run, state)
-                        return _ended(state)
-                    except RemoteRefused as error:  # it would be refused again
-                        log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
-                        return {"status": "error", "error": f"{error.code}: {error}"}
-                    except Unavailable as error:
-                        await self._actor.free()
-                        failed = 1 if self._length(run) > before else failed + 1
-                        if self._is_away(run, error) > LAST_TRY:
-                            raise
-                        await asyncio.sleep(_back_off(failed))
+            async with Transport(agent.url, session, agent.token) as transport:
+                return _ended(await self._followed_to_end(run, input, transport))
+        except Exception as error:
+            await self._free()
+            if self._has_begun() or isinstance(error, Unavailable):
+                # The other server may still do it, and no agent here reads it any more.
+                self._sessions.stop(self._actor.address, FAILED, self._actor)
+            else:
+                self._sessions.remove(self._actor.address)
+            if not isinstance(error, RemoteRefused):
+                raise
+            log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
+            return {"status": "error", "error": f"{error.code}: {error}"}
         finally:
             self._waiting.discard(run)
 
-    async def stop(self, session: str, reason: str) -> None:
-        """Have the other server stop a run, as soon as it can be reached."""
-        clock, failed = self._actor.host.clock, 0
-        until = clock.now() + LAST_TRY
-        async with self._transport(session) as transport:
-            while clock.now() < until:
-                try:
-                    await transport.cancel(reason)
-                    return
-                except RemoteRefused as error:
-                    log.warning("a remote run of %s could not be stopped: %s", self._actor.address, error)
-                    return
-                except Unavailable:
-                    failed += 1
-                    await asyncio.sleep(_back_off(failed))
+    async def _followed_to_end(self, run: str, input: str, transport: Transport) -> wire.State:
+        """Follow a run to its end, and retry while the other server cannot be reached."""
+        failed = 0
+        while True:
+            before = self._length(run)
+            try:
+                state = await self._followed(run, input, transport)
+                await self._count(run, state)
+                self._sessions.remove(self._actor.address)
+                return state
+            except Unavailable as error:
+                await self._actor.free()
+                failed = 1 if self._length(run) > before else failed + 1
+                if self._is_away(run, error) > LAST_TRY:
+                    raise
+                await asyncio.sleep(back_off(failed))
 
-    def _transport(self, session: str) -> Transport:
-        agent = self._actor.agent
-        return Transport(agent.url, session, agent.token)
+    def _has_begun(self) -> bool:
+        return self._actor.of(Agenda).fibers.current().stash == BEGUN
 
     def _session(self, run: str) -> str | None:
         """Return what a run is called on the other server: the same, however often it is asked for."""
@@ -147,13 +122,12 @@ class RemoteRuns(MethodRuns):
 
     async def _followed(self, run: str, input: str, transport: Transport) -> wire.State:
         """Have a run begin, or find out how it stands, and hear of it to its end."""
-        fibers = self._actor.of(Agenda).fibers
-        if fibers.current().stash == BEGUN:
+        if self._has_begun():
             state = await transport.status()
         else:
             await self._actor.leave()
             state = await transport.start(input.encode())
-            await fibers.stash(BEGUN)
+            await self._actor.of(Agenda).fibers.stash(BEGUN)
         await self._actor.free()
         self._is_in_touch(run, waits=state.waits)
         if not state.is_over or state.seq != self._length(run):
@@ -252,8 +226,3 @@ def _ended(state: wire.State) -> dict[str, Any]:
         "reason": state.reason,
         "usage": bytes(state.usage).decode(),
     }
-
-
-def _back_off(failed: int) -> float:
-    """Return how many seconds to wait; not all who lost the same server come back at once."""
-    return min(SOON * 2 ** min(failed - 1, 20), MOST_BACK_OFF) * random.uniform(0.5, 1.0)

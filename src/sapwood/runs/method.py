@@ -116,7 +116,7 @@ class MethodRuns:
         part, is_known = part_of(self._actor, run, run, is_new=not is_again(self._actor)), False
         if row.status == RUNNING:
             if run in self._cut or not served.is_wanted(run):
-                self._stop(run, self._cut.pop(run, None) or served.why_not(run))
+                await self._stop(run, self._cut.pop(run, None) or served.why_not(run))
             else:
                 with driver.pacing(part) as pace:
                     await self._drive(run, pace)
@@ -146,7 +146,7 @@ class MethodRuns:
                 end = await self._worked(run, served.input(run))
             await self._actor.free()
             if run in self._cut:  # it was told to stop, and did not listen
-                self._stop(run, self._cut[run])
+                await self._stop(run, self._cut[run])
                 return
             served.ended(run, **end)
         except CancelledError:
@@ -154,7 +154,7 @@ class MethodRuns:
                 raise
             await self._actor.free()
             reason = self._cut.pop(run, None)
-            self._stop(run, reason or "cancelled")
+            await self._stop(run, reason or "cancelled")
             if reason is None or task.uncancel():
                 raise
         except Exception as error:
@@ -175,7 +175,7 @@ class MethodRuns:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)
 
-    def _stop(self, run: str, reason: str) -> None:
+    async def _stop(self, run: str, reason: str) -> None:
         """Note, in this slice, that a run was stopped."""
         self._actor.of(Served).ended(run, "aborted", reason=reason)
 

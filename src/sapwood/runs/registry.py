@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 RUNS = Schema("sapwood.runs", "runs")
+CLEARED = Schema("sapwood.runs", "cleared")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
     " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
@@ -297,6 +299,21 @@ class Registry:
         self.set(id, status=status, ended_at=self._clock.now(), **{**cleared, **news})
         return True
 
+    def times_cleared(self, id: str) -> int:
+        """Return how often a run of another server with this id was cleared."""
+        if not self._db.has(CLEARED):
+            return 0
+        rows = self._db.execute("SELECT times FROM sapwood_cleared_runs WHERE run = ?", _digest(id))
+        return rows[0][0] if rows else 0
+
+    def count_cleared(self, id: str) -> None:
+        """Count that a run of another server with this id is cleared."""
+        self._db.ensure(CLEARED)
+        self._db.execute(
+            "INSERT INTO sapwood_cleared_runs VALUES (?, 1) ON CONFLICT (run) DO UPDATE SET times = times + 1",
+            _digest(id),
+        )
+
     def remove(self, ids: Sequence[str]) -> None:
         for id in ids:
             self._db.execute("DELETE FROM sapwood_runs WHERE id = ?", id)
@@ -324,6 +341,10 @@ def shown(row: Row) -> Run:
         bytes=row.bytes,
         pinned=bool(row.pinned),
     )
+
+
+def _digest(id: str) -> int:
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], signed=True)
 
 
 def _time(seconds: float) -> datetime:

@@ -22,6 +22,7 @@ from sapwood import tracing
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
+from sapwood.capabilities.family import Family
 from sapwood.capabilities.steps import Work
 from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
@@ -35,6 +36,7 @@ from sapwood.runs.contract import doing
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import HARD, REFUSED, Row, Run
+from sapwood.runs.remote_sessions import DELETED, DESTROYED, RemoteSessions
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.when import is_a
@@ -161,10 +163,8 @@ class Runs:
             return self._give_again(row, kind, text)
         self._check_wanted(wish)
         refusal = self._allowance.refusal()
-        elsewhere = cast("Any", kind.cls)._elsewhere(self._actor.address, id)
-        row = self._add(
-            id, Step(kind.type, wish.child or id), text, wish, remote=elsewhere, refused=refusal is not None
-        )
+        remote = self._remote(kind, id)
+        row = self._add(id, Step(kind.type, wish.child or id), text, wish, remote=remote, refused=refusal is not None)
         if refusal is not None:
             self._outcomes.end(row, "error", error=str(refusal.error), reason=refusal.error.code)
             return self._outcomes.row(id)
@@ -174,6 +174,14 @@ class Runs:
         self._following.take_input(id, kind, text)
         self._following.launch(id)
         return row
+
+    def _remote(self, kind: AgentClass, id: str) -> str | None:
+        """Return where a run is done by another server, as it is stored; None: it is done here."""
+        url = cast("Any", kind.cls)._remote_url()
+        if url is None:
+            return None
+        session = RemoteSessions.of(self._actor).name(self._actor, id, self.registry.times_cleared(id))
+        return msgspec.json.encode({"url": url, "session": session}).decode()
 
     def refusal(self) -> Refusal | None:
         """Return why no other run may begin now; None: it may."""
@@ -363,13 +371,35 @@ class Runs:
     def abort_child(self, cls: type, name: str, reason: object) -> None:
         """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""
         self._actor.of(Children).abort(cls, name, reason)
-        self._lose(cls, name, "aborted", reason=str(Aborted(reason)))
+        text = str(Aborted(reason))
+        self._stop_remote(known(cls).type_ids, name, text)
+        self._lose(cls, name, "aborted", reason=text)
 
     async def delete_child(self, cls: type, name: str) -> None:
         """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
         if self._actor.of(Children).has(cls, name):
+            await until_free(self._actor.database, self._actor.home.root)
+            self._stop_remote(known(cls).type_ids, name, DELETED)
             self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
         await self._actor.of(Children).delete(cls, name)
+
+    async def destroy(self) -> None:
+        """Delete this agent and all below it, and stop their runs of other servers."""
+        actor, sessions = self._actor, RemoteSessions.of(self._actor)
+        actor.check_use()
+        if actor.parent is None:
+            async with sessions.all_stopped(DESTROYED):
+                await actor.of(Family).destroy()
+        else:
+            await until_free(actor.home.root)
+            actor.check_live()
+            sessions.stop(actor.address, DESTROYED, actor.parent)
+            await actor.of(Family).destroy()
+
+    def _stop_remote(self, types: Sequence[str], name: str, reason: str) -> None:
+        """Stop the runs of other servers that a sub-agent uses, or one below it."""
+        for type_ in types:
+            RemoteSessions.of(self._actor).stop(self._actor.address.child(type_, name), reason, self._actor)
 
     def _lose(self, cls: type, name: str, status: str, **news: Any) -> None:
         """Note that the runs are over that rest with a sub-agent."""
@@ -425,6 +455,10 @@ class Runs:
             row = self.registry.get(id)
             if row is None or row.pinned:
                 continue
+            types = self._actor.of(RunClients).types_of(row)
+            is_last = row.mode == "ephemeral" or len(self.registry.of_child(row.name)) == 1
+            if is_last:
+                self._stop_remote(types, row.name, CLEARED)  # first: what is written below lands in one commit
             if (followed := self._outcomes.followed.get(id)) is not None:
                 followed.cut(CLEARED)
             elif row.is_open and row.work is not None:
@@ -434,9 +468,11 @@ class Runs:
             self.registry.remove([id])
             self._outcomes.freed()
             self._outcomes.changed(id)
-            if row.mode == "persistent" and self.registry.of_child(row.name):
+            if row.remote is not None:
+                self.registry.count_cleared(id)
+            if not is_last:
                 continue  # it has done others, which are known still
-            if (task := self._actor.of(Children).bury(self._actor.of(RunClients).types_of(row), row.name)) is not None:
+            if (task := self._actor.of(Children).bury(types, row.name)) is not None:
                 gone.append(task)
         return gone
 
