@@ -49,6 +49,10 @@ class Far:
     """Whether the far server answers nobody."""
     spoken: bytes | None = None
     """The version of the protocol that requests come with, if not their own."""
+    requests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """The methods and paths of the requests for runs that the far server has answered; paths without the session."""
+    packet: int | None = None
+    """How many bytes of a response are sent at once. `None` means all that there are."""
     is_followed: bool = False
     """Whether the near server knows that a run has begun, and asked what happens in it."""
 
@@ -187,11 +191,29 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             child = None if followed is None else followed.child
             return child is not None and bool(child.of(ServedRuns).away)
 
+        async def secret(self) -> bytes:
+            ((secret,),) = self._actor.database.execute("SELECT secret FROM sapwood_remote_secret")
+            return secret
+
         async def clear_them(self) -> int:
             return await self.clear_runs()
 
     NearDesk.model = model
     return NearDesk
+
+
+def in_packets(send: Any, size: int) -> Any:
+    """Return what sends response bodies in packets of this many bytes."""
+
+    async def send_part(message: Any) -> None:
+        body = message.get("body", b"")
+        if message["type"] == "http.response.body" and len(body) > size:
+            for at in range(0, len(body), size):
+                await send({**message, "body": body[at : at + size], "more_body": True})
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_part
 
 
 @asynccontextmanager
@@ -203,7 +225,11 @@ async def far_away(app: App, bench: Far, **settings: Any) -> AsyncGenerator[Serv
             if bench.is_down:
                 await PlainTextResponse("down", 503)(scope, receive, send)
                 return
+            if scope["type"] == "http":
+                bench.requests.append((scope["method"], scope["path"][scope["path"].rfind("/run") :]))
             bench.is_followed = bench.is_followed or scope.get("path", "").endswith("/stream")
+            if bench.packet is not None:
+                send = in_packets(send, bench.packet)
             if bench.spoken is not None:
                 headers = [one for one in scope["headers"] if one[0] != b"sapwood-protocol"]
                 scope = {**scope, "headers": [*headers, (b"sapwood-protocol", bench.spoken)]}

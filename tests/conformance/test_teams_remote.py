@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +30,7 @@ from sapwood import (
 )
 from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
+from sapwood.wire.remote import Reader
 
 SILENCE = 120.0
 
@@ -489,15 +493,150 @@ async def test_a_stream_is_read_from_any_number_on() -> None:
 
 
 @pytest.mark.promise("A-207", "A-213")
-async def test_a_session_is_the_callers_own_and_the_same_however_often_it_is_asked_for() -> None:
+async def test_a_session_derives_from_its_caller_its_run_and_a_secret_of_the_tree() -> None:
     async with both() as two, both() as others:
-        mine = await (await two.desk()).give("FarDigger", "dig", "agent-tool:c1")
+        desk = await two.desk()
+        mine = await desk.give("FarDigger", "dig", "agent-tool:c1")
+        other = await desk.give("FarDigger", "dig", "agent-tool:c2")
         theirs = await (await others.desk()).give("FarDigger", "dig", "agent-tool:c1")
 
-        assert mine.remote["session"].startswith("NearDesk-d-remote-agent-tool-c1-")
-        assert mine.remote["session"] != theirs.remote["session"]
+        secret = await desk.secret()
+        digest = hmac.new(secret, b"root\n0\nagent-tool:c1", hashlib.sha256).hexdigest()
+        assert mine.remote["session"] == f"NearDesk-d-remote-agent-tool-c1-{digest[:32]}"
+        assert len({run.remote["session"][-32:] for run in (mine, other, theirs)}) == 3
         await two.near.world.crash()
         assert (await (await two.desk()).one("agent-tool:c1")).remote == mine.remote | {"seq": 0}
+
+
+@pytest.mark.promise("A-213")
+async def test_a_caller_that_has_lost_its_row_joins_the_run(tmp_path: Path) -> None:
+    async with both() as two:
+        desk = await two.desk()
+        await desk.give("FarDigger", "dig", "r1")
+        await two.near.world.app.back_up(tmp_path)
+        giving = asyncio.create_task(desk.give("FarDigger", "wait", "r2"))
+        await two.bench.seen("begun wait")
+        await two.near.world.app.restore(tmp_path)
+        await asyncio.gather(giving, return_exceptions=True)
+        desk = await two.desk()
+        assert await desk.one("r2") is None
+        two.bench.go.set()
+
+        run = await desk.give("FarDigger", "wait", "r2")
+
+        assert (run.status, run.output) == ("completed", {"did": "wait"})
+        assert two.bench.log == ["begun dig", "begun wait"]
+
+
+@pytest.mark.promise("A-213")
+async def test_a_run_that_was_cleared_is_another_run_when_it_is_asked_for_again() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        first = await desk.give("FarDigger", "dig", "r1")
+        await desk.clear_them()
+
+        again = await desk.give("FarDigger", "dig", "r1")
+
+        assert again.remote["session"] != first.remote["session"]
+        assert two.bench.log == ["begun dig", "begun dig"]
+
+
+@pytest.mark.promise("A-213")
+async def test_an_agent_made_again_under_the_same_name_does_not_join_the_runs_of_the_old_one() -> None:
+    async with both() as two:
+        remote = at(f"http://127.0.0.1:{two.far.site.port}", FarDigger)
+
+        class NearHelper(Agent):
+            async def give(self) -> Run:
+                return await self.run_agent(remote, "dig", run_id="r1")
+
+        class NearBoss(Agent):
+            async def give(self) -> Run:
+                return await (await self.sub_agent(NearHelper, "h")).give()
+
+            async def forget(self) -> None:
+                await self.delete_sub_agent(NearHelper, "h")
+
+        async with running(App(agents=[NearBoss], deps=two.bench)) as world:
+            boss = await world.get_agent(NearBoss, "b")
+            first = await boss.give()
+            await boss.forget()
+            second = await boss.give()
+
+        assert first.remote["session"] != second.remote["session"]
+        assert two.bench.log == ["begun dig", "begun dig"]
+
+
+@pytest.mark.promise("A-215")
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_after_a_crash_the_caller_asks_for_the_status_and_does_not_start_the_run_again(is_over: bool) -> None:
+    async with both() as two:
+        giving = asyncio.create_task((await two.desk()).give("FarDigger", "wait", "r1"))
+        await two.bench.followed()
+        two.bench.is_down = True
+        await two.near.world.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        before = list(two.bench.requests)
+        if is_over:
+            two.bench.go.set()
+            await two.far.world.settled()
+        two.bench.is_followed = False
+        two.bench.is_down = False
+        await two.desk()
+        if not is_over:
+            await two.bench.followed()
+            two.bench.go.set()
+
+        run = await over(await two.desk(), "r1")
+
+        assert run.status == "completed"
+        assert before.count(("POST", "/run")) == 1
+        after = two.bench.requests[len(before) :]
+        assert after[0] == ("GET", "/run")
+        assert ("POST", "/run") not in after
+
+
+class FarPolyglot(Agent):
+    """Says what is easily cut apart: characters of several bytes, and line ends."""
+
+    run_by_url = True
+
+    async def on_run(self, input: str) -> AsyncIterator[str]:
+        self.report_progress(milestone="schön")
+        for word in ("Größe ", "漢字 ", "🌳\r\n", "ende"):
+            yield word
+
+
+@pytest.mark.promise("A-126")
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+async def test_events_are_the_same_wherever_their_bytes_are_cut(line_end: bytes) -> None:
+    async with both(far=[FarPolyglot]) as two:
+        run = await (await two.desk()).give("FarPolyglot", "go", "r1")
+        data = (await two.ask(run, "/stream")).text.encode().replace(b"\n", line_end)
+
+    whole = Reader().read(data)
+    assert [event.kind for event in whole] == ["milestone", *["chunk"] * 6, "end"]
+    assert "漢字".encode() in data
+    for at_byte in range(len(data) + 1):
+        reader = Reader()
+        assert reader.read(data[:at_byte]) + reader.read(data[at_byte:]) == whole, at_byte
+    reader = Reader()
+    assert [event for n in range(len(data)) for event in reader.read(data[n : n + 1])] == whole
+
+
+@pytest.mark.promise("A-126")
+@pytest.mark.parametrize("size", [1, 7])
+async def test_a_run_is_told_whole_whatever_packets_the_network_makes_of_it(size: int) -> None:
+    async with both(far=[FarPolyglot]) as two:
+        two.bench.packet = size
+        client = await two.near.join(NEAR)
+
+        run = await (await two.desk()).give("FarPolyglot", "go", "r1")
+
+        assert (run.status, run.output) == ("completed", "Größe 漢字 🌳\r\nende")
+        await told_end(client, "r1")
+        check_sequence(said(client, "r1"))
+        assert text(client, "r1") == "Größe 漢字 🌳\r\nende"
 
 
 async def test_a_model_does_not_keep_agents_of_other_servers() -> None:

@@ -101,6 +101,7 @@ class Reader:
 
     def read(self, data: bytes) -> list[Told]:
         """Return the events that are whole now; `ValueError` if this is no such stream."""
+        data = data.replace(b"\r", b"")  # lines may end with CR LF, and JSON has no CR that means anything
         ends_here = data.startswith(b"\n") and bool(self._parts) and self._parts[-1].endswith(b"\n")
         if data:
             self._parts.append(data)
