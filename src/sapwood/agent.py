@@ -161,7 +161,7 @@ class Agent(Generic[S]):
 
     @classmethod
     def _remote_url(cls) -> str | None:
-        """Return the URL of the agents on another server that do the runs of this class; None: they are done here."""
+        """Return the URL of the agents on another server that do the runs of this class. `None` means none do."""
         return None
 
     @classmethod

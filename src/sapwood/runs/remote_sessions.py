@@ -77,14 +77,12 @@ class RemoteSessions:
         """Return the secret of the tree. If there is none, it is stored before the caller's next commit."""
         if self._db.has(REMOTE) and (rows := self._db.execute("SELECT secret FROM sapwood_remote_secret")):
             return rows[0][0]
-        if self._secret is None:
-            self._secret = secrets.token_bytes(32)
+        secret = self._secret = self._secret or secrets.token_bytes(32)
         if caller is self._root:
-            self._store_secret(self._secret, self._db)
+            self._store_secret(secret, self._db)
         else:
-            secret = self._secret
             caller.home.slices.before_commit("remote secret", lambda: self._store_secret(secret, caller.database))
-        return self._secret
+        return secret
 
     def _store_secret(self, secret: bytes, before: Database) -> None:
         self._db.begin()
@@ -126,11 +124,11 @@ class RemoteSessions:
             return
         self._db.begin()  # first, because no limit refuses a stop
         fibers, until = self._root.of(Agenda).fibers, self._root.host.clock.now() + LAST_TRY
+        send = self._root.agent._sapwood_send_stop
         for owner, session in rows:
             self._db.execute("DELETE FROM sapwood_remote_sessions WHERE owner = ?", owner)
             self._stops.setdefault(session, self._root.host.loop.create_future())
-            send = self._root.agent._sapwood_send_stop
-            fibers.launch(f"stop {session}", send, (owner, session, reason, until), {}, even_if_busy=True)
+            fibers.launch(f"stop {owner}", send, (owner, session, reason, until), {}, even_if_busy=True)
         self._commit_before(by.database)
 
     async def _stop_when_free(self, address: Address, reason: str) -> None:
@@ -213,8 +211,7 @@ class RemoteSessions:
             limits=self._root.limits,
             database=gone,
         )
-        agent: Any = actor.agent
-        return agent
+        return actor.agent
 
 
 def back_off(failed: int) -> float:

@@ -176,7 +176,7 @@ class Runs:
         return row
 
     def _remote(self, kind: AgentClass, id: str) -> str | None:
-        """Return where a run is done by another server, as it is stored; None: it is done here."""
+        """Return the URL and session of a run of another server, as they are stored. `None` means a run of our own."""
         url = cast("Any", kind.cls)._remote_url()
         if url is None:
             return None
@@ -379,6 +379,7 @@ class Runs:
         """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
         if self._actor.of(Children).has(cls, name):
             await until_free(self._actor.database, self._actor.home.root)
+            self._actor.check_live()
             self._stop_remote(known(cls).type_ids, name, DELETED)
             self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
         await self._actor.of(Children).delete(cls, name)
