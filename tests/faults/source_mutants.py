@@ -179,4 +179,22 @@ MUTANTS = [
         ("runs/outcomes.py", "        self.registry.set(row.id, delivered=row.delivered | slot)\n", ""),
         tests=("test_runs_detached.py::test_a_run_that_is_asked_for_again_and_given_up_again_is_told_once",),
     ),
+    mutant(
+        "a remote run is started again after a crash, and its status is not asked for",
+        "A-215",
+        (
+            "runs/elsewhere.py",
+            "        if self._has_begun():\n            state =",
+            "        if False:\n            state =",
+        ),
+        tests=(
+            "test_teams_remote.py::test_after_a_crash_the_caller_asks_for_the_status_and_does_not_start_the_run_again",
+        ),
+    ),
+    mutant(
+        "an event of another server that is cut in two is lost",
+        "A-126",
+        ("wire/remote.py", 'rest = b"".join(self._parts).split(', "rest = data.split("),
+        tests=("test_teams_remote.py::test_events_are_the_same_wherever_their_bytes_are_cut",),
+    ),
 ]
