@@ -42,7 +42,7 @@ from sapwood.kernel.misspelt import misspelt
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import Progress, Worker
+from sapwood.runs.contract import CANCELLED, UNWANTED, Progress, Worker, reason_below
 from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
@@ -178,6 +178,12 @@ class Agent(Generic[S]):
         if work.startswith(OWNER):
             return self._actor.of(Agenda).fibers.goes_on(work)
         return self._actor.of(Served).worker.wants(work)
+
+    def _why_not(self, work: str | None) -> str:
+        """Return the reason for what is below a run it does, a turn or a fiber of its own, that is not to go on."""
+        if work is None or work.startswith(OWNER):
+            return UNWANTED
+        return reason_below(self._actor.of(Served).worker.why_not(work))
 
     def _let_go(self, work: str, *, is_done: bool) -> None:
         """A fiber is over, in this slice."""
@@ -628,7 +634,7 @@ class Agent(Generic[S]):
         run = self.get_run(id)
         return run is not None and run.agent.type in known(cls).type_ids
 
-    def cancel_run(self, id: str, reason: str = "cancelled") -> bool:
+    def cancel_run(self, id: str, reason: str = CANCELLED) -> bool:
         """Stop a run and all below it, for good; return whether there was one to stop."""
         return self._actor.of(Runs).cancel(id, reason)
 

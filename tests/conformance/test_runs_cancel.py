@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.conformance.chats import cancel, dones, say, text_of
+from tests.conformance.chats import Talking, cancel, dones, say, text_of
 from tests.conformance.errands import (
     BOSS,
     CALLER,
     Digger,
+    Giving,
     again,
     boss,
     caller,
@@ -33,14 +34,14 @@ from tests.conformance.served import served
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Run, Turn, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.timings import Timings
 
 pytestmark = pytest.mark.core("temporal")
 
 
-@pytest.mark.promise("A-100", "A-158", "A-159", "A-190", "A-191", "A-194", "A-196", "A-198", "A-233", "CF-94")
+@pytest.mark.promise("A-100", "A-158", "A-159", "A-190", "A-191", "A-196", "A-233", "CF-94")
 async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: str) -> None:
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never said"))
     theirs = ScriptedModel(text("a long story", gate=asyncio.Event()))
@@ -321,6 +322,195 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
         assert below.status == "aborted"
 
 
+REASON = "the budget is spent"
+
+
+class Reports:
+    """Notes the reasons that its hooks are told, by level: the caller is level 0."""
+
+    level = 0
+
+    async def one(self: Any, id: str) -> Run | None:
+        return self.get_run(id)
+
+    async def on_run_finish(self: Any, run: Run) -> None:
+        self.deps.log.append(f"run {self.level + 1}: {run.reason}")
+
+    async def on_agent_fail(self: Any, turn: Turn) -> None:
+        self.deps.log.append(f"turn {self.level}: {turn.reason}")
+
+
+class ReportingAgent(Reports, Agent):
+    """Hands its input down, to a run in which it waits."""
+
+    below: Any = Digger
+
+    async def on_run(self, input: Any) -> Any:
+        return (await self.run_agent(self.below, input, run_id=RUN)).output
+
+
+class ReportingHelper(Reports, ChatAgent):
+    @tool(requires_approval=True)
+    async def pay(self) -> str:
+        """Pay."""
+        return "paid"
+
+
+class ReportingCaller(Reports, Giving, Talking): ...
+
+
+RUN = "agent-tool:c1"
+"""The run on each level below the caller."""
+
+
+def below(kind: str, depth: int, last: Any) -> Any:
+    """Return an agent as a tool, with this many levels from there on. The last one has this model."""
+    cls: Any = Digger if kind == "agents" else helper(last, f"Level{depth}", base=ReportingHelper, level=depth)
+    for level in range(depth - 1, 0, -1):
+        if kind == "agents":
+            cls = type(f"PlainLevel{level}", (ReportingAgent,), {"below": cls, "level": level})
+        else:
+            model, tools = ScriptedModel(DOWN, each=True), [agent_tool(cls, name="down")]
+            cls = helper(model, f"Level{level}", base=ReportingHelper, level=level, tools=tools)
+    return agent_tool(cls, name="down", description="Works.")
+
+
+DOWN = call("down", id="c1", message="wait")
+
+
+async def runs_of(one: Any, cls: Any, depth: int) -> list[Run]:
+    """Return the run on each level below the caller, once it is over."""
+    runs: list[Run] = []
+    path: list[tuple[Any, str]] = []
+    above = cls
+    for _ in range(depth):
+        runs.append(await over(await one.world.get_agent(cls, "c", sub=path), RUN))
+        above = above.below if hasattr(above, "below") else above.tools[0].cls
+        path.append((above, RUN))
+    return runs
+
+
+def held() -> ScriptedModel:
+    return ScriptedModel(text("a long story", gate=asyncio.Event()), each=True)
+
+
+async def at_work(bench: Any, kind: str, model: ScriptedModel) -> None:
+    """Return when the last level is at work."""
+    if kind == "agents":
+        await bench.seen("begun wait")
+        return
+    async with asyncio.timeout(patience()):
+        while not model.asked:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.promise("A-194", "A-198")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["helpers", "agents"])
+async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: str, depth: int) -> None:
+    ours, theirs = ScriptedModel(DOWN, text("never")), held()
+    cls = caller(ours, below(kind, depth, theirs), base=ReportingCaller)
+    async with working(cls) as (one, agent, bench):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await at_work(bench, kind, theirs)
+
+        assert await agent.cancel_turn(reason=REASON)
+
+        end = await told_end(client, RUN)
+        assert end["event"] == {"kind": "aborted", "runId": RUN, "reason": REASON}
+        runs = await runs_of(one, cls, depth)
+        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+        for level in range(1, depth + 1):
+            await bench.seen(f"run {level}: {REASON}")
+        for level in range(depth + 1 if kind == "helpers" else 1):
+            await bench.seen(f"turn {level}: {REASON}")
+        assert not [line for line in bench.log if line.endswith(("interrupted", "cancelled", "None"))]
+        assert ((await agent.turn("r1")).status, (await agent.turn("r1")).reason) == ("aborted", REASON)
+
+
+@pytest.mark.promise("A-194", "A-198")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["helpers", "agents"])
+async def test_the_reason_is_stored_with_the_tombstone_and_reaches_every_run_after_a_crash(
+    kind: str, depth: int
+) -> None:
+    """The process dies right after the cancel was stored, before anything below has written anything."""
+    ours, theirs = ScriptedModel(DOWN, text("never")), held()
+    cls = caller(ours, below(kind, depth, theirs), base=ReportingCaller)
+    async with working(cls) as (one, agent, bench):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await at_work(bench, kind, theirs)
+        await running(agent, RUN)
+        await one.world.settled()
+
+        one.world.crash_at("committed", 1)
+        await asyncio.gather(agent.cancel_turn(reason=REASON), return_exceptions=True)
+        await one.world.crash()
+        await again(one, cls)
+
+        runs = await runs_of(one, cls, depth)
+        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+
+
+@pytest.mark.promise("A-194", "A-198")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_the_reason_of_a_cancelled_run_reaches_every_run_below_it(depth: int) -> None:
+    ours = ScriptedModel(DOWN, text("without it"))
+    cls = caller(ours, below("agents", depth, None), base=ReportingCaller)
+    async with working(cls) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("begun wait")
+
+        assert await agent.stop(RUN, REASON)
+
+        assert (await sending).text == "without it"
+        runs = await runs_of(one, cls, depth)
+        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+
+
+@pytest.mark.promise("A-198")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_the_reason_reaches_runs_that_wait_for_a_person(depth: int) -> None:
+    ours, theirs = ScriptedModel(DOWN, text("never")), ScriptedModel(call("pay", id="p1"), each=True)
+    cls = caller(ours, below("helpers", depth, theirs), base=ReportingCaller)
+    async with working(cls) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await asked(agent)
+        await one.world.settled()
+
+        assert await agent.cancel_turn("r1", reason=REASON)
+
+        runs = await runs_of(one, cls, depth)
+        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+
+
+async def asked(agent: Any) -> None:
+    """Return when a question waits for a person, here or below."""
+    async with asyncio.timeout(patience()):
+        while not await agent.pending_approvals():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [(REASON, REASON), ("x" * 10_000, "x" * 500), ("", "parent-interrupted"), (7, "parent-interrupted")],
+)
+async def test_a_client_may_give_a_reason_and_a_long_one_is_cut(reason: Any, shown: str) -> None:
+    cls = caller(ScriptedModel(DOWN), below("helpers", 1, held()))
+    async with working(cls) as (one, agent, _):
+        client = await one.join(CALLER)
+        await say(client, "r1", "go")
+        await told_text(client, RUN, "a")
+
+        await client.send({"type": "cf_agent_chat_request_cancel", "id": "r1", "reason": reason})
+
+        run = await over(agent, RUN)
+        assert (run.status, run.reason) == ("aborted", shown)
+
+
 @pytest.mark.slow
 @pytest.mark.promise("A-191", "A-192", "A-196")
 async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
@@ -400,7 +590,7 @@ async def test_a_cancel_stops_what_a_helper_does_in_a_tool() -> None:
         await bench.seen("cut")
 
 
-@pytest.mark.promise("A-97", "A-194", "B-34")
+@pytest.mark.promise("A-97", "B-34")
 async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level: str) -> None:
     """The process dies right after the cancel was stored, before anybody below has written anything."""
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("never"))
@@ -422,7 +612,6 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
         assert (len(ours.asked), len(theirs.asked)) == (1, 1)
 
 
-@pytest.mark.promise("A-198")
 async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after_a_crash(level: str) -> None:
     async with working(cls := boss(MiddleAgent), durability=level) as (one, agent, bench):
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))

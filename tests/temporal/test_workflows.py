@@ -62,6 +62,9 @@ class FlowChief(Talking):
     model = ScriptedModel(call("flow_foreman", id="f1", message="go"), text("it is done"), each=True)
     tools = (agent_tool(FlowForeman),)
 
+    async def runs(self) -> list[Run]:
+        return self.list_runs()
+
 
 @dataclass(frozen=True)
 class Ids:
@@ -180,7 +183,7 @@ async def policies(handle: Any) -> list[int]:
     ]
 
 
-@pytest.mark.promise("A-193")
+@pytest.mark.promise("A-193", "A-198")
 async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, FlowChief) as one:
         client = await dig(one)
@@ -193,6 +196,10 @@ async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal,
             "aborted",
             "aborted",
         ]
+        chief = await one.world.get_agent(FlowChief, one.name)
+        foreman = await one.world.get_agent(FlowChief, one.name, sub=[(FlowForeman, "agent-tool:f1")])
+        assert (await chief.turn("r1")).reason == "enough"
+        assert [run.reason for run in (*await chief.runs(), *await foreman.runs())] == ["enough"] * 3
 
 
 async def test_a_workflow_that_is_cancelled_in_temporal_is_cancelled_and_so_is_its_turn(

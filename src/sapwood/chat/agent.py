@@ -26,6 +26,7 @@ from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Turn
 from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
+from sapwood.runs.contract import CANCELLED
 from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.question import Answer, Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
@@ -202,9 +203,12 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
             talk.check_may_wait()
         return await talk.over(row.number, cancels=False)
 
-    async def cancel_turn(self, id: str | None = None) -> bool:
-        """Cancel the turn that runs, or the one of this id; return whether there was one."""
-        return self._actor.of(Conversation).cancel(id)
+    async def cancel_turn(self, id: str | None = None, *, reason: str = CANCELLED) -> bool:
+        """Cancel the running turn, or the one with this id, and all runs below it. Returns `False` if there is none.
+
+        `Turn.reason` and the `Run.reason` of each run below are the `reason`.
+        """
+        return self._actor.of(Conversation).cancel(id, reason)
 
     async def clear(self) -> None:
         """Forget everything that was said."""

@@ -70,7 +70,8 @@ class Answers:
             self._actor.of(Toolbox).check(call.name, msgspec.json.decode(msgspec.json.encode(value)))
         row = self._record.row(call.turn)
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
-            self._actor.of(Ending).close_waiting("aborted")  # nobody told it that its run is over
+            reason = self._actor.of(Served).why_not(row.run)
+            self._actor.of(Ending).close_waiting("aborted", reason)  # nobody told it that its run is over
             return False
         if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
             # Before anything is written here: in a crash between the two, they find that it still waits.
@@ -131,8 +132,8 @@ class Answers:
             self._transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))
         self._stream.go_on(row.number)
         # If it was a run, that is over: what follows is between the agent and whoever talks to it.
-        news = {"status": "running", "continues": row.continues + 1, "error": None, "output": None, "run": None}
-        self._turns.set(row.number, **news)
+        ended = dict.fromkeys(("error", "reason", "output", "run"))
+        self._turns.set(row.number, status="running", continues=row.continues + 1, **ended)
         self._record.launch(row.number)
         return self._record.row(row.number)
 

@@ -24,6 +24,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.sockets import Socket
+from sapwood.runs.contract import CANCELLED, UNWANTED
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -93,21 +94,22 @@ class Conversation:
         if row is not None and row.status == "error":
             yield msgspec.json.encode({"type": "error", "errorText": for_clients(row.error)})
 
-    def cancel(self, id: str | None = None) -> bool:
+    def cancel(self, id: str | None = None, reason: str = CANCELLED) -> bool:
         """Cancel a turn, for good; return whether there was one to cancel."""
+        reason = reason or CANCELLED
         row = self._turns.running() if id is None else self._turns.named(id)
         if row is None or not row.is_open:
             return False
         if row.status == "queued":
-            self._ending.end_queued(row, "aborted")
+            self._ending.end_queued(row, "aborted", reason)
             if self._turns.running() is None and not self._turns.queued():
                 self._stream.release_parked()
         elif row.status == "waiting":
-            self._ending.close_waiting("aborted")
+            self._ending.close_waiting("aborted", reason)
             self._record.tell_all()
             self._accepting.begin_next()
         else:
-            self._interrupts.cancel(row)
+            self._interrupts.cancel(row, reason)
         return True
 
     def cut(self, id: str, reason: str) -> None:
@@ -120,8 +122,7 @@ class Conversation:
         if row.status == "running":
             self._interrupts.cut(row, reason)
         else:
-            self._interrupts.why[row.number] = reason
-            self.cancel(id)
+            self.cancel(id, reason)
 
     def is_wanted(self, id: str) -> bool:
         """Return whether a turn is to go on: neither it nor anything above it was cancelled."""
@@ -130,16 +131,24 @@ class Conversation:
             return False
         return row.run is None or self._actor.of(Served).is_wanted(row.run)
 
+    def why_not(self, id: str) -> str:
+        """Return the reason why a turn is not to go on: its own, or that of what is above it."""
+        row = self._turns.get(id)
+        if row is None:
+            return UNWANTED
+        above = UNWANTED if row.run is None else self._actor.of(Served).why_not(row.run)
+        return self._interrupts.reason(row) or above
+
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
         for row in self._turns.queued():
             self._ending.end_queued(row, "skipped")
         if (row := self._turns.running()) is not None:
-            self._interrupts.cancel(row, CLEARED)
+            self._interrupts.cancel(row, CLEARED, CLEARED)
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
-        self._ending.close_waiting("aborted")
+        self._ending.close_waiting("aborted", CLEARED)
         self._record.transcript.clear()
         self._stream.drop()
         self._stream.release_parked()

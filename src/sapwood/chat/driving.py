@@ -108,7 +108,7 @@ class FiberDriver:
                 span.fail(describe(error))
         if (row := self._turns.of(number)) is None:
             return False
-        return pace.stepped(row.status, waits=row.is_open, reason=row.reason)
+        return pace.stepped(row.status, waits=row.is_open, reason=row.reason if row.status == "error" else None)
 
     async def _go(self, number: int, pace: Pace) -> str:
         """Do one step after the other; return how the turn stands that is to be finished."""

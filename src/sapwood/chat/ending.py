@@ -11,13 +11,14 @@ import msgspec
 
 from sapwood.chat.chunks import INTERRUPTED, STOPPED, Chunk, answered, assembled, closed, closing
 from sapwood.chat.fitting import over
-from sapwood.chat.interrupting import CANCELLED, CLEARED, Interrupts
+from sapwood.chat.interrupting import CLEARED, TOMBSTONES, Interrupts
 from sapwood.chat.record import Record
 from sapwood.chat.steering import Steering
 from sapwood.chat.transcript import unreturned
 from sapwood.chat.turns import JOINED, Row
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients
+from sapwood.runs.contract import CANCELLED
 from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import failure
@@ -69,7 +70,7 @@ class Ending:
         if status == "waiting":
             await until_free(self._actor.database, self._actor.home.root)  # where it is noted that somebody is asked
             row = self._record.row(number)
-            if row.error in (CANCELLED, CLEARED):
+            if row.error in TOMBSTONES:
                 status = "aborted"
         self._end_now(row, status, error, reason)
         return status
@@ -84,8 +85,7 @@ class Ending:
                 self._actor.of(Served).rests(row.run)
         else:
             self._leave_unanswered(row)
-            self._turns.end(row.number, status, error, reason)
-            self.end_run(row, status, error, reason)
+            self._end_turn(row, status, error, reason)
         if row.run is None:
             self._tell_watchers(row.number, status)
         self._record.tell_all()
@@ -102,7 +102,7 @@ class Ending:
     def gave_up(self, row: Row, error: str) -> None:
         """End a turn with which nobody goes on."""
         self._stream.begin(row)
-        if row.error in (CANCELLED, CLEARED):
+        if row.error in TOMBSTONES:
             self._end_now(row, "aborted", None)
         else:
             self._end_now(row, "error", error)
@@ -151,7 +151,7 @@ class Ending:
         if returns:
             self._transcript.add(row.message, ModelRequest(parts=returns))
 
-    def close_waiting(self, status: str = "completed") -> None:
+    def close_waiting(self, status: str = "completed", reason: str | None = None) -> None:
         """A turn that waits for an answer will not get it: it ends as it is."""
         waiting = self._turns.waiting()
         if waiting is None:
@@ -161,8 +161,7 @@ class Ending:
         if message is not None:
             self._transcript.put(closed(message, UNANSWERED))
         self._leave_unanswered(waiting)
-        self._turns.end(waiting.number, status)
-        self.end_run(waiting, status)
+        self._end_turn(waiting, status, reason=reason)
         self._tell_over(waiting.number)
         self._record.tell_end(waiting.number)
         self._actor.of(Questions).answered()
@@ -172,19 +171,25 @@ class Ending:
         if row.error != CLEARED:
             self._actor.of(Steering).join(row.number)
 
-    def end_queued(self, row: Row, status: str) -> None:
+    def end_queued(self, row: Row, status: str, reason: str | None = None) -> None:
         """A turn that waits for its time will never begin."""
-        self._turns.end(row.number, status)
         if row.said == JOINED:
             self._turns.set(row.number, said="null")  # nothing was to join it, and it has not begun all the same
-        self.end_run(row, status)
+        self._end_turn(row, status, reason=reason)
         self._stream.tell(wire.done(row.stream, status, asked=row.asked_ids()))
         self._stream.settle(row.number)
         self._tell_over(row.number)
 
+    def _end_turn(self, row: Row, status: str, error: str | None = None, reason: str | None = None) -> None:
+        """Note, in this slice, how a turn ended, and its run: why it was cancelled, or the code of an error."""
+        if status == "aborted":
+            reason = reason or self._interrupts.reason(row) or CANCELLED
+        self._interrupts.why.pop(row.number, None)
+        self._turns.end(row.number, status, error, reason)
+        self.end_run(row, status, error, reason)
+
     def end_run(self, row: Row, status: str, error: str | None = None, reason: str | None = None) -> None:
-        """If the turn is a run's, that has ended with it; `reason` is the code of an error that may pass."""
-        why = self._interrupts.why.pop(row.number, "cancelled")
+        """If the turn is a run's, that has ended with it."""
         if row.run is None:
             return
         turn = self._record.shown(self._record.row(row.number))
@@ -195,7 +200,7 @@ class Ending:
             output=None if turn.output is None else msgspec.json.encode(turn.output).decode(),
             summary=text,
             error=SKIPPED if status == "skipped" else error,
-            reason=why if status == "aborted" else reason if status == "error" else None,
+            reason=reason if status in BROKEN_OFF else None,
             usage=msgspec.json.encode(turn.usage).decode(),
         )
 

@@ -16,17 +16,17 @@ from sapwood.chat.record import Record
 from sapwood.chat.turns import Row
 from sapwood.chat.wires import Wire
 from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import UNWANTED
+from sapwood.runs.contract import CANCELLED
 from sapwood.runs.runner import Runs
 from sapwood.runs.stops import Stops, stopping
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
 
-CANCELLED = "cancelled"
-"""What a turn's error says from the moment it is cancelled: its tombstone, which survives the process."""
 CLEARED = "cleared"
-"""The same, if the whole conversation is to be forgotten: nothing of it is kept."""
+"""The tombstone if the whole conversation is to be forgotten: nothing of it is kept."""
+TOMBSTONES = (CANCELLED, CLEARED)
+"""What a turn's error says from the moment it is cancelled. It survives the process, as the reason beside it does."""
 
 
 class Cancelled(Exception):
@@ -41,7 +41,7 @@ class Interrupts:
         self._record = actor.of(Record)
         self._turns = self._record.turns
         self.why: dict[int, str] = {}
-        """Turns that were stopped and have not ended yet, and why."""
+        """Turns that were stopped and have not ended yet, and the reason of each."""
         self.token: CancellationToken | None = None
         """Cuts off what the model or a tool is doing now."""
         self.wire: Wire | None = None
@@ -86,23 +86,28 @@ class Interrupts:
 
     def is_cancelled(self, row: Row | None) -> bool:
         """Return whether a turn was cancelled, or is no more."""
-        return row is None or row.error in (CANCELLED, CLEARED) or row.number in self.why
+        return row is None or row.error in TOMBSTONES or row.number in self.why
 
-    def cancel(self, row: Row, tombstone: str = CANCELLED) -> None:
-        """Stop the running turn, for good."""
+    def reason(self, row: Row) -> str | None:
+        """Return the reason why a turn was cancelled. `None` means that it was not, or by something above it."""
+        was_cancelled = row.error in TOMBSTONES or row.status == "aborted"
+        return self.why.get(row.number) or (row.reason if was_cancelled else None)
+
+    def cancel(self, row: Row, reason: str = CANCELLED, tombstone: str = CANCELLED) -> None:
+        """Stop the running turn, for good. The first reason counts."""
+        reason = self.why.setdefault(row.number, self.reason(row) or reason)
         if row.error != CLEARED:
-            self._turns.set(row.number, error=tombstone)
-        self._stop(row)
+            self._turns.set(row.number, error=tombstone, reason=reason)
+        self._stop(row, reason)
 
     def cut(self, row: Row, reason: str) -> None:
         """Stop the running turn because of something above it, which has the tombstone."""
-        self.why[row.number] = reason
-        self._stop(row)
+        self._stop(row, self.why.setdefault(row.number, reason))
 
-    def _stop(self, row: Row) -> None:
+    def _stop(self, row: Row, reason: str) -> None:
         with stopping(self._actor):
             self._cut_off()
-            self._actor.of(Runs).cut_work(row.id, UNWANTED)
+            self._actor.of(Runs).cut_work(row.id, reason)
         if self.token is None and self._record.rests(row.number):  # nobody drives it now who could end it
             self._actor.of(Runs).wake_work(row.id)
             self._record.wake(row)

@@ -42,11 +42,14 @@ class ChatRuns:
         row = self._actor.of(Record).turns.get(work)
         return None if row is None else row.status
 
-    def cancel(self, work: str) -> None:
-        self._actor.of(Conversation).cancel(work)
+    def cancel(self, work: str, reason: str) -> None:
+        self._actor.of(Conversation).cancel(work, reason)
 
     def wants(self, work: str) -> bool:
         return self._actor.of(Conversation).is_wanted(work)
+
+    def why_not(self, work: str) -> str:
+        return self._actor.of(Conversation).why_not(work)
 
     def waits(self, run: str) -> bool:
         row = self._actor.of(Record).turns.get(run)

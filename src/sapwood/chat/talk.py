@@ -16,6 +16,7 @@ from sapwood.chat.turns import Row
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.sockets import WATCH_ONLY, Socket
+from sapwood.runs.contract import bounded_reason
 from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.permission import Permission
 from sapwood.runs.question import author_of_client
@@ -68,7 +69,7 @@ class Talk:
         elif frame.type == wire.RESUME_ACK:
             self._resuming.take(socket, str(frame.id))
         elif frame.type == wire.CANCEL:
-            if not self._conversation.cancel(str(frame.id)):
+            if not self._conversation.cancel(str(frame.id), bounded_reason(frame.reason)):
                 self._resuming.tell_ended(socket, str(frame.id))
         elif frame.type == wire.CLEAR:
             self._conversation.clear(socket)

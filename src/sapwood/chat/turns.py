@@ -44,7 +44,7 @@ class Turn:
     error: str | None = None
     """What went wrong."""
     reason: str | None = None
-    """The code of what went wrong, if it may pass, or a limit was reached: `over_limit`."""
+    """Why it was cancelled. Of an error that may pass, or of a limit that was reached, its code: `over_limit`."""
     steps: int = 0
     """How often the model was asked."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -309,6 +309,7 @@ SETTING = {
         "retries",
         "output",
         "error",
+        "reason",
         "next_seq",
         "recovering_at",
         "client_tools",

@@ -14,8 +14,12 @@ from sapwood.errors import OverLimit, SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.runs.question import Answer, Approvers, Author, Question
 
+CANCELLED = "cancelled"
+"""The reason of a cancellation for which none was given."""
 UNWANTED = "parent-interrupted"
-"""Why a run is aborted whose caller was, or is no more."""
+"""The reason of a run that ends with something above it that was cancelled without a reason, or is gone."""
+MAX_REASON = 500
+"""Maximum length of a reason that a client sends, in characters."""
 
 doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", default=None)
 """The run, or turn, that the code belongs to that runs now, and the agent that does it."""
@@ -23,6 +27,16 @@ doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", defaul
 
 Steered = Literal["joined", "over", "deaf"]
 """What became of something said in the middle of a run: it joins it, it came too late, or nobody can hear it."""
+
+
+def reason_below(reason: str) -> str:
+    """Return the reason for what is below something that is cancelled for this reason."""
+    return UNWANTED if reason == CANCELLED else reason
+
+
+def bounded_reason(reason: object) -> str:
+    """Return the reason that a client gives, cut to its maximum length. Anything but a text counts as none."""
+    return reason[:MAX_REASON] if isinstance(reason, str) and reason else CANCELLED
 
 
 def code_of(error: BaseException) -> str | None:
@@ -97,12 +111,16 @@ class Worker(Protocol):
         """Return the status of a run, or turn; None if there is none."""
         ...
 
-    def cancel(self, work: str) -> None:
+    def cancel(self, work: str, reason: str) -> None:
         """Stop a turn, in this slice and for good, that does no run."""
         ...
 
     def wants(self, work: str) -> bool:
         """Return whether a run, or turn, is to go on: neither it nor anything above it was cancelled."""
+        ...
+
+    def why_not(self, work: str) -> str:
+        """Return the reason why a run, or turn, is not to go on."""
         ...
 
     def waits(self, run: str) -> bool:

@@ -24,7 +24,7 @@ from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
-from sapwood.runs.contract import UNWANTED, RunState
+from sapwood.runs.contract import RunState
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
 from sapwood.runs.pacing import is_again
@@ -218,7 +218,7 @@ class Following:
             await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
         if not self._is_wanted(row.id):
-            followed.cut(self._outcomes.row(row.id).cancelled or UNWANTED)
+            followed.cut(self._why_not(row.id))
         if self._outcomes.row(row.id).status == "starting":
             self._outcomes.registry.set(row.id, status="running")
         self._inputs.pop(row.id, None)
@@ -238,7 +238,7 @@ class Following:
                     {getting, followed.stop}, timeout=self._cancel_timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not getting.done() and followed.stopped is None:
-                    followed.stop.set_result(self._outcomes.row(row.id).cancelled or UNWANTED)
+                    followed.stop.set_result(self._why_not(row.id))
             await self._patience.while_not_due(followed, getting)
             if getting.done():
                 return getting.result()
@@ -259,7 +259,7 @@ class Following:
         elif followed.timed_out:
             self._outcomes.end_timed_out(followed)
         else:
-            self._outcomes.end(row, "aborted", reason=followed.stopped or row.cancelled or UNWANTED)
+            self._outcomes.end(row, "aborted", reason=followed.stopped or self._why_not(row.id))
         await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
         return False
 
@@ -274,6 +274,9 @@ class Following:
     def _is_wanted(self, id: str) -> bool:
         row = self._outcomes.registry.get(id)
         return row is not None and row.is_wanted_by(self._agent)
+
+    def _why_not(self, id: str) -> str:
+        return self._outcomes.row(id).why_unwanted_by(self._agent)
 
     async def _result(self, followed: Followed) -> RunState:
         """Return how a run ended, once it has; what takes too long is stopped, or given up and followed on."""

@@ -17,7 +17,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients, told_of
 from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
-from sapwood.runs.contract import RunState
+from sapwood.runs.contract import RunState, bounded_reason
 from sapwood.runs.events import Ear, Feed
 from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.served import Served
@@ -105,7 +105,7 @@ class RunsFromOutside:
     async def _cancel(self, request: Any) -> Any:
         why = _read(await request.body() or b"{}", wire.Cancel)
         await self._actor.free()
-        self._actor.of(Served).cancel(self._run, why.reason)
+        self._actor.of(Served).cancel(self._run, bounded_reason(why.reason))
         return _json(self._state())
 
     async def _stream(self, request: Any) -> Any:

@@ -18,7 +18,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.disclosure import as_stored
-from sapwood.runs.contract import UNWANTED, Steered, code_of, doing
+from sapwood.runs.contract import CANCELLED, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
 from sapwood.runs.question import Answer, Author, Question
@@ -63,7 +63,7 @@ class MethodRuns:
         self._cut.setdefault(run, reason)
         if task is not None:  # it may be in long_sql(): nothing is read for it
             task.cancel()
-        self._actor.of(Runs).cut_work(run, UNWANTED)
+        self._actor.of(Runs).cut_work(run, self._cut[run])
 
     def steer(self, run: str, key: str, text: str) -> Steered:
         row = self._actor.of(Served).row(run)
@@ -78,7 +78,10 @@ class MethodRuns:
         row = self._actor.of(Served).row(work)
         return None if row is None else row.status
 
-    def cancel(self, work: str) -> None:
+    def why_not(self, work: str) -> str:
+        return self._cut.get(work) or self._actor.of(Served).why_not(work)
+
+    def cancel(self, work: str, reason: str) -> None:
         pass  # all it does are runs, which whoever gave them stops
 
     def waits(self, run: str) -> bool:
@@ -116,7 +119,8 @@ class MethodRuns:
         part, is_known = part_of(self._actor, run, run, is_new=not is_again(self._actor)), False
         if row.status == RUNNING:
             if run in self._cut or not served.is_wanted(run):
-                await self._stop(run, self._cut.pop(run, None) or served.why_not(run))
+                await self._stop(run, self.why_not(run))
+                self._cut.pop(run, None)
             else:
                 with driver.pacing(part) as pace:
                     await self._drive(run, pace)
@@ -154,7 +158,7 @@ class MethodRuns:
                 raise
             await self._actor.free()
             reason = self._cut.pop(run, None)
-            await self._stop(run, reason or "cancelled")
+            await self._stop(run, reason or CANCELLED)
             if reason is None or task.uncancel():
                 raise
         except Exception as error:

@@ -108,6 +108,11 @@ class Row(NamedTuple):
             return False
         return self.work is None or self.detached is not None or agent._wants(self.work)
 
+    def why_unwanted_by(self, agent: Any) -> str:
+        """Return the reason why the agent that gave it does not want it to go on."""
+        own = self.cancelled or (self.reason if self.status in HARD else None)
+        return own or agent._why_not(self.work)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

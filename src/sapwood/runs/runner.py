@@ -32,7 +32,7 @@ from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
 from sapwood.runs.allowance import Allowance, Refusal
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import doing
+from sapwood.runs.contract import CANCELLED, doing, reason_below
 from sapwood.runs.following import Following
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import HARD, REFUSED, Row, Run
@@ -316,14 +316,15 @@ class Runs:
             self._actor.check_live()
 
     def cancel(self, id: str, reason: str) -> bool:
-        """Stop a run, for good; return whether there was one to stop. Why it was stopped first counts."""
+        """Stop a run, for good; return whether there was one to stop. The first reason counts."""
         self._actor.check_use()
         row = self.registry.get(id)
         if row is None or row.status in HARD:
             return False
-        reason = row.cancelled or reason
+        followed = self._outcomes.followed.get(id)
+        reason = row.cancelled or (followed and followed.stopped) or reason or CANCELLED
         self.registry.set(id, cancelled=reason)
-        if (followed := self._outcomes.followed.get(id)) is not None:
+        if followed is not None:
             followed.cut(reason)
         elif self._following.wake(id):
             pass  # it has to learn that it is not wanted
@@ -363,10 +364,10 @@ class Runs:
             followed.row = self._outcomes.row(id)
 
     def cut_work(self, work: str, reason: str) -> None:
-        """Stop the runs that are part of this, and all below them, in one pass."""
+        """Stop the runs that are part of this, which stops for this reason, and all below them, in one pass."""
         for followed in list(self._outcomes.followed.values()):
             if followed.row.work == work and followed.row.detached is None:
-                followed.cut(reason)
+                followed.cut(reason_below(reason))
 
     def abort_child(self, cls: type, name: str, reason: object) -> None:
         """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""

@@ -88,10 +88,16 @@ class Served:
         return row is not None and row.status not in HARD and row.is_wanted_by(parent.agent)
 
     def why_not(self, run: str) -> str:
-        """Return why a run is not wanted any more."""
+        """Return the reason why a run is not wanted any more: its own, or that of what is above it."""
         parent = self._actor.parent
-        row = self.row(run) if parent is None else Registry(parent.database, self._actor.host.clock).get(run)
-        return UNWANTED if row is None else row.cancelled or row.reason or UNWANTED
+        if parent is None:
+            own = self.row(run)
+            return UNWANTED if own is None else own.cancelled or own.reason or UNWANTED
+        try:
+            row = Registry(parent.database, self._actor.host.clock).get(run)
+        except Unavailable:  # it is busy with long_sql
+            return UNWANTED
+        return UNWANTED if row is None else row.why_unwanted_by(parent.agent)
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
         """Begin a run, once."""

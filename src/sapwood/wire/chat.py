@@ -42,6 +42,7 @@ class Incoming(msgspec.Struct):
     error: Any = msgspec.field(default=None, name="errorText")
     approved: Any = None
     digest: Any = None
+    reason: Any = None
     go_on: Any = msgspec.field(default=False, name="autoContinue")
     client_tools: Any = msgspec.field(default=None, name="clientTools")
     path: Any = None

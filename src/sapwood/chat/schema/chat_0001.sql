@@ -35,7 +35,7 @@ CREATE TABLE sapwood_turns (
     usage         TEXT NOT NULL DEFAULT '{}',   -- JSON: what was used, by model
     output        TEXT,                         -- JSON: what it ended with, if that is more than text
     error         TEXT,
-    reason        TEXT,                         -- the code of an error that may pass, or of a limit that was reached
+    reason        TEXT,                         -- why it was cancelled; the code of an error that may pass, or of a limit
     next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
     recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
     created_at    REAL NOT NULL,

@@ -26,6 +26,7 @@ from sapwood.drivers.temporal.workflow import Answer, Asked
 from sapwood.errors import Aborted, InvalidArguments, NotFound, Quarantined, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.ports import Transport
+from sapwood.runs.contract import bounded_reason
 from sapwood.runs.pacing import RUNNING
 from sapwood.runs.registry import HARD
 from sapwood.runs.runner import Runs
@@ -99,7 +100,7 @@ class Door:
             answers = found.step(asked.step) if not isinstance(found, Answer) else found
             return StreamingResponse(self._lines(answers), media_type="application/x-ndjson", headers=AT_ONCE)
         if what == "stop":
-            await self.stop(address, asked.id, asked.reason)
+            await self.stop(address, asked.id, bounded_reason(asked.reason))
         return JSONResponse(asdict(await self._look(address, asked.id)))
 
     async def _answered(self, answer: Awaitable[Response]) -> Response:
@@ -241,7 +242,7 @@ async def _cancel(actor: Actor, id: str, reason: str) -> None:
     if await _does_run(actor, id):
         actor.of(Served).cancel(id, reason)
     else:
-        actor.of(Served).worker.cancel(id)
+        actor.of(Served).worker.cancel(id, reason)
 
 
 async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
