@@ -796,7 +796,7 @@ def _check_class(cls: type[Agent[Any]]) -> None:
                     f"{cls.__name__}.{name} would hide what Agent itself has under that name. Choose another name; "
                     f"only {', '.join(sorted(hooks))} are meant to be overridden."
                 )
-            if inspect.isfunction(value) and not name.startswith("__"):
+            if inspect.isfunction(value) and not name.startswith("__") and name not in settings:
                 _check_method(cls, name, value, hooks | asked.keys())
         # What an agent class above has was asked about when that was made.
         if owner is cls or not issubclass(owner, base):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.conformance.chats import check_history, check_transcript, parts_of, text_of
+from pydantic_ai import ModelRetry, RunContext, ToolOutput
+from tests.conformance.chats import Talking, check_history, check_transcript, parts_of, text_of
 from tests.conformance.errands import (
     CALLER,
     Digger,
+    Giving,
+    again,
     caller,
     check_sequence,
     frames,
@@ -24,7 +28,7 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import Agent, ChatAgent, Run, UsageError, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, Turn, Unavailable, UsageError, agent_tool, tool
 from sapwood.kernel.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
@@ -57,7 +61,7 @@ def failure(told: Any) -> dict[str, Any]:
     return json.loads(told) if isinstance(told, str) else told
 
 
-@pytest.mark.promise("A-100", "A-101", "A-117", "A-164", "A-169", "A-173", "A-174", "A-188", "CF-80", "CF-83", "CF-98")
+@pytest.mark.promise("A-100", "A-101", "A-117", "A-164", "A-169", "A-173", "A-174", "A-188", "CF-80", "CF-98")
 async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_its_own() -> None:
     class Reader(ChatAgent):
         @tool
@@ -136,6 +140,143 @@ async def test_input_and_output_are_checked_and_structured() -> None:
         assert run.output == {"title": "Bread", "pages": 12}
 
 
+def plain(title: str, pages: int = 0) -> Finding:
+    """Submit the finding."""
+    return Finding(title=title.upper(), pages=pages)
+
+
+async def asynchronous(title: str, pages: int = 0) -> Finding:
+    """Submit the finding."""
+    return plain(title, pages)
+
+
+def with_context(ctx: RunContext[Any], title: str, pages: int = 0) -> Finding:
+    """Submit the finding."""
+    ctx.deps.log.append("context")
+    return plain(title, pages)
+
+
+async def asynchronous_with_context(ctx: RunContext[Any], title: str, pages: int = 0) -> Finding:
+    """Submit the finding."""
+    return with_context(ctx, title, pages)
+
+
+async def method(self: Any, title: str, pages: int = 0) -> Finding:
+    """Submit the finding."""
+    self.deps.log.append(f"method of {self.name}")
+    return plain(title, pages)
+
+
+FUNCTIONS = [plain, asynchronous, with_context, asynchronous_with_context, method]
+
+
+class Ended(Giving, Talking):
+    async def last(self) -> Turn:
+        """Return the last turn, once it is over."""
+        return await self.turn((await self.export())["turns"][-1]["id"])
+
+
+class Completing(ChatAgent):
+    """Notes which hooks are called at its end."""
+
+    async def on_agent_complete(self, turn: Any) -> None:
+        self.deps.log.append(f"complete {turn.output}")
+
+    async def on_turn_end(self, turn: Any) -> None:
+        self.deps.log.append(f"end {turn.output}")
+
+
+@pytest.mark.promise("A-174", "A-202")
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_an_output_function_ends_the_turn_with_what_it_returns(function: Any, is_listed: bool) -> None:
+    theirs = ScriptedModel(call("final_result", id="f1", title="bread", pages=2))
+    output_type = [function] if is_listed else function
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(theirs, base=Completing, output_type=output_type))) as (_, agent, bench):
+        await agent.send("go")
+
+        found = {"title": "BREAD", "pages": 2}
+        assert await returned(agent) == {"c1": found}
+        assert len(theirs.asked) == 1
+        assert bench.log[-2:] == [f"end {found}", f"complete {found}"]
+        assert bench.log[:-2] == {
+            with_context: ["context"],
+            asynchronous_with_context: ["context"],
+            method: ["method of agent-tool:c1"],
+        }.get(function, [])
+
+
+@pytest.mark.promise("A-202")
+@pytest.mark.parametrize("output_type", [Finding, [Finding, str], plain])
+async def test_the_hooks_of_a_completed_turn_are_called_after_structured_output(output_type: Any) -> None:
+    theirs = ScriptedModel(call("final_result", id="f1", title="bread", pages=2))
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(theirs, base=Completing, output_type=output_type))) as (_, agent, bench):
+        await agent.send("go")
+
+        assert [line.split(" ")[0] for line in bench.log] == ["end", "complete"]
+
+
+async def test_an_output_function_may_send_the_model_back() -> None:
+    async def strict(title: str) -> str:
+        """Submit the title."""
+        if not title.istitle():
+            raise ModelRetry("Write it in title case.")
+        return title
+
+    theirs = ScriptedModel(
+        call("final_result", id="f1", title="bread"), call("final_result", id="f2", title="Bread"), each=True
+    )
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(theirs, output_type=strict))) as (_, agent, _):
+        await agent.send("go")
+
+        assert "title case" in str(theirs.asked[1])
+        assert await returned(agent) == {"c1": "Bread"}
+
+
+def submitting() -> Any:
+    """Return a model that submits a title, and another one once it was told that the call was interrupted."""
+    from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+
+    async def say(messages: Any, info: Any) -> AsyncIterator[Any]:
+        title, id = ("checked", "f2") if "was interrupted" in str(messages) else ("bread", "f1")
+        yield {0: DeltaToolCall("final_result", json.dumps({"title": title}), tool_call_id=id)}
+
+    return FunctionModel(stream_function=say)
+
+
+@pytest.mark.slow
+async def test_an_output_function_runs_once_wherever_the_process_dies() -> None:
+    async def submit(ctx: RunContext[Any], title: str) -> str:
+        """Submit the title."""
+        ctx.deps.log.append(title)
+        return title.upper()
+
+    nth, passed, ends = 0, True, set[str]()
+    while passed:
+        nth += 1
+        cls = caller(submitting(), base=Ended, output_type=submit)
+        async with working(cls) as (one, agent, bench):
+            before = one.world.points.passed["committed"]
+            one.world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.send("go")
+            passed = one.world.points.passed["committed"] >= before + nth
+            await one.world.crash()
+            agent = await again(one, cls)
+            if not await agent.transcript():
+                continue  # what was said was not stored
+            turn = await agent.last()
+
+            assert turn.status == "completed", nth
+            assert bench.log.count("bread") <= 1, nth
+            assert turn.output == bench.log[-1].upper(), nth
+            ends.add(turn.output)
+    assert ends == {"BREAD", "CHECKED"}
+
+
 def text_of_last_user(model: Any) -> str:
     return model.asked[0][-1].parts[0].content
 
@@ -163,7 +304,7 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         assert "does not fit" in told["error"]
 
 
-@pytest.mark.promise("A-130", "A-131", "A-132", "A-230", "CF-97")
+@pytest.mark.promise("A-130", "A-131", "A-230", "CF-97")
 async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_never_an_empty_success() -> None:
     ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
     cls = caller(ours, helper(ScriptedModel(fails(ValueError("the model is on strike")))))
@@ -185,20 +326,146 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
         assert (part["state"], part["errorText"]) == ("output-error", shown)
 
 
-@pytest.mark.promise("A-132", "CF-83")
-async def test_a_helper_that_says_nothing_completes_with_an_empty_summary() -> None:
-    class Silent(ChatAgent):
-        async def respond(self, turn: Any) -> Any:
-            return
-            yield
+class SilentByCode(ChatAgent):
+    async def respond(self, turn: Any) -> Any:
+        yield {"type": "data-weather", "data": {"sunny": True}}
 
-    ours = ScriptedModel(call("helper", id="c1", message="help"), text("fine"))
-    async with working(caller(ours, helper(None, base=Silent))) as (_, agent, _):
+
+class SilentByModel(ChatAgent):
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        return "seen"
+
+
+def silent(*before: Any, text: str = "") -> Any:
+    """Return a model that says this first, and then nothing, however often it is asked."""
+    from pydantic_ai.models.function import FunctionModel
+
+    asked: list[Any] = []
+
+    async def say(messages: Any, info: Any) -> AsyncIterator[Any]:
+        asked.append(messages)
+        yield before[len(asked) - 1] if len(asked) <= len(before) else text
+
+    model: Any = FunctionModel(stream_function=say)
+    model.asked = asked
+    return model
+
+
+def look() -> Any:
+    from pydantic_ai.models.function import DeltaToolCall
+
+    return {0: DeltaToolCall("look", "{}", tool_call_id="l1")}
+
+
+SILENT = {
+    "respond() without text": lambda: helper(None, base=SilentByCode),
+    "an empty answer": lambda: helper(silent(), base=SilentByModel),
+    "white space": lambda: helper(silent(text=" \n"), base=SilentByModel),
+    "a tool call and no text": lambda: helper(silent(look()), base=SilentByModel),
+    "no text, though another type is allowed": lambda: helper(silent(), base=SilentByModel, output_type=[str, Finding]),
+}
+NO_ANSWER = "Helper ended without an answer: its last message has no text."
+
+
+@pytest.mark.promise("A-131", "A-132")
+@pytest.mark.parametrize("how", SILENT)
+async def test_a_helper_that_says_nothing_is_a_failed_tool_call_that_names_its_class(how: str) -> None:
+    ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
+    async with working(caller(ours, theirs := SILENT[how]())) as (one, agent, _):
+        client = await one.join(CALLER)
+        turn = await agent.send("go")
+
+        assert turn.text == "a pity"
+        assert failure((await returned(agent))["c1"]) == {
+            "ok": False,
+            "status": "error",
+            "error": NO_ANSWER,
+            "retryable": False,
+        }
+        (run,) = await agent.runs()
+        assert (run.status, run.error, run.reason) == ("error", NO_ANSWER, None)
+        assert await agent.hooks() == [("start", "agent-tool:c1", "starting"), ("finish", "agent-tool:c1", "error")]
+        end = await told_end(client, "agent-tool:c1")
+        assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": NO_ANSWER}
+        part = parts_of((await agent.transcript())[-1], "c1")
+        assert (part["state"], part["errorText"]) == ("output-error", NO_ANSWER)
+        if theirs.model is not None:
+            assert len(theirs.model.asked) <= 2 + theirs.max_retries
+
+
+@pytest.mark.promise("A-131", "A-132")
+async def test_a_helper_that_says_nothing_fails_one_level_deeper_and_in_every_stream() -> None:
+    told: list[tuple[str, str | None]] = []
+
+    class Middle(ChatAgent):
+        async def on_run_finish(self, run: Run) -> None:
+            told.append((run.status, run.error))
+
+        async def on_agent_complete(self, turn: Any) -> None:
+            told.append(("complete", None))
+
+    class Bottom(SilentByCode):
+        async def on_agent_complete(self, turn: Any) -> None:
+            told.append(("complete", None))
+
+        async def on_agent_fail(self, turn: Any) -> None:
+            told.append(("fail", turn.error))
+
+    below = ScriptedModel(call("helper", id="c2", message="help"), text("nothing came of it"))
+    middle = helper(below, "Middle", base=Middle, tools=[agent_tool(helper(None, base=Bottom))])
+    ours = ScriptedModel(call("middle", id="c1", message="go"), text("a pity"))
+    async with working(cls := caller(ours, middle)) as (one, agent, _):
+        heard = asyncio.create_task(until_over(agent, "agent-tool:c1"))
+        await agent.send("go")
+
+        assert NO_ANSWER in str(below.asked[1])
+        assert await returned(agent) == {"c1": "nothing came of it"}
+        assert sorted(told, key=str) == [("complete", None), ("error", NO_ANSWER), ("fail", NO_ANSWER)]
+        inner = await one.world.get_agent(cls, "c", sub=[(middle, "agent-tool:c1")])
+        (ref,) = (await inner.export())["helix"]["subSessionRefs"]
+        assert (ref["status"], ref["error"]) == ("failed", NO_ANSWER)
+        ends = [event.body for event in await heard if event.kind == "error"]
+        assert [end["error"] for end in ends] == [NO_ANSWER]
+
+
+async def until_over(agent: Any, run: str) -> list[Any]:
+    """Return all events from here on down, up to the end of this run."""
+    events: list[Any] = []
+    async with contextlib.aclosing(agent.subscribe()) as told:
+        async for event in told:
+            events.append(event)
+            if event.run_id == run and event.kind == "finished":
+                break
+    return events
+
+
+@pytest.mark.parametrize(
+    ("output_type", "value"), [(int, 0), (bool, False), (str | None, ""), (str | None, None), (list[str], [])]
+)
+async def test_a_falsy_value_of_an_output_type_is_an_answer(output_type: Any, value: Any) -> None:
+    theirs = ScriptedModel(call("final_result", id="f1", response=value))
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(theirs, output_type=ToolOutput(output_type)))) as (_, agent, _):
         await agent.send("go")
 
         (run,) = await agent.runs()
-        assert (run.status, run.summary) == ("completed", "")
-        assert await returned(agent) == {"c1": ""}
+        assert (run.status, run.output) == ("completed", value)
+
+
+async def test_the_text_of_chunks_of_an_own_loop_is_an_answer() -> None:
+    class Own(ChatAgent):
+        async def respond(self, turn: Any) -> Any:
+            yield {"type": "text-start", "id": "t"}
+            yield {"type": "text-delta", "id": "t", "delta": "as chunks"}
+            yield {"type": "text-end", "id": "t"}
+
+    ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
+    async with working(caller(ours, helper(None, base=Own))) as (_, agent, _):
+        await agent.send("go")
+
+        assert await returned(agent) == {"c1": "as chunks"}
 
 
 @pytest.mark.promise("A-102", "A-125", "A-143", "A-144", "A-145", "A-150", "A-151", "A-168", "A-232")

@@ -74,7 +74,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     tools: ClassVar[Sequence[Any]] = ()
     """Functions and toolsets that the model may use, beside the methods marked with `@tool`."""
     output_type: Any = str
-    """What a turn ends with: text, or a type that the model has to fill in."""
+    """What a turn ends with: text, a type that the model has to fill in, or what a function returns that it calls."""
     max_steps: ClassVar[int] = 20
     """How often the model may be asked in one turn."""
     model_settings: ClassVar[Any] = None

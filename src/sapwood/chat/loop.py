@@ -7,10 +7,12 @@ what is to be stored next, so whoever drives a turn may be another process every
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import msgspec
 
@@ -61,6 +63,8 @@ class Acted:
     output: Any = None
     """What the turn ended with."""
     is_over: bool = False
+    is_text: bool = False
+    """Whether that is what the model wrote, as it is."""
     approvals: Sequence[ToolCallPart] = ()
     """Calls that wait for a person."""
     client_calls: Sequence[ToolCallPart] = ()
@@ -113,25 +117,23 @@ class PydanticLoop:
     """Asks models and runs tools with Pydantic AI."""
 
     def __init__(self) -> None:
-        self._agents: dict[Any, Any] = {}
+        self._own: Any = None
+        """The Pydantic AI agent of all turns: each run of it is given what is a turn's own."""
 
     def _agent(self, turn: Turn) -> Any:
         if turn.ready is not None:
             return turn.ready
-        key = repr(turn.output_type)
-        agent = self._agents.get(key)
-        if agent is None:
+        if self._own is None:
             from pydantic_ai import Agent
 
-            agent = self._agents[key] = Agent(None, output_type=turn.output_type, instructions=None)
-        return agent
+            self._own = Agent(None, instructions=None)
+        return self._own
 
     def _run(self, turn: Turn, history: Sequence[ModelMessage], *, model: Any = None, **more: Any) -> Any:
         from pydantic_ai import DeferredToolRequests
 
         agent = self._agent(turn)
-        output: Any = turn.output_type
-        wanted: list[Any] = [*(output if isinstance(output, list | tuple) else [output]), DeferredToolRequests]
+        wanted: list[Any] = [*_outputs(turn.output_type), DeferredToolRequests]
         return agent.iter(
             None,
             message_history=history,
@@ -203,7 +205,7 @@ class PydanticLoop:
         from pydantic_ai import Agent, CallToolsNode, DeferredToolRequests
 
         if not answers and (text := _only_said(turn, history[-1])):
-            return Acted(output=text, is_over=True)
+            return Acted(output=text, is_over=True, is_text=True)
         more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
         if answers:
             more["deferred_tool_results"] = _deferred(answers)
@@ -226,7 +228,38 @@ class PydanticLoop:
             last = new[-1] if new else None
         if isinstance(output, DeferredToolRequests):
             return Acted(request=last, approvals=list(output.approvals), client_calls=list(output.calls))
-        return Acted(request=last if last is not None and last.kind == "request" else None, output=output, is_over=True)
+        request = last if last is not None and last.kind == "request" else None  # the call of an output tool
+        is_text = request is None and isinstance(output, str) and _may_be_text(turn.output_type)
+        return Acted(request=request, output=output, is_over=True, is_text=is_text)
+
+
+def _outputs(output_type: Any) -> Sequence[Any]:
+    """Return each of the types and functions that a turn may end with."""
+    return cast("Sequence[Any]", output_type) if isinstance(output_type, list | tuple) else [output_type]
+
+
+def _may_be_text(output_type: Any) -> bool:
+    return any(one is str or str in get_args(one) for one in _outputs(output_type))
+
+
+def output_type_of(agent: Any) -> Any:
+    """Return the `output_type` of an agent. A function of it is bound to the agent only if it is a method."""
+    value = agent.output_type
+    if inspect.ismethod(value) and value.__self__ is agent:
+        value = value.__func__  # a function that is set on a class is taken for a method
+    bound = [_bound(one, agent) for one in _outputs(value)]
+    return bound if isinstance(value, list | tuple) else bound[0]
+
+
+def _bound(output: Any, agent: Any) -> Any:
+    if inspect.isfunction(output) and next(iter(inspect.signature(output).parameters), None) == "self":
+        return MethodType(output, agent)
+    return output
+
+
+def text_of(response: ModelMessage) -> str:
+    """Return the text in a response."""
+    return "".join(part.content for part in response.parts if part.part_kind == "text")
 
 
 def _only_said(turn: Turn, response: ModelMessage) -> str:
@@ -238,7 +271,7 @@ def _only_said(turn: Turn, response: ModelMessage) -> str:
         return ""
     if any(part.part_kind not in ("text", "thinking") for part in response.parts):
         return ""
-    return "".join(part.content for part in response.parts if part.part_kind == "text")
+    return text_of(response)
 
 
 @functools.cache
@@ -325,7 +358,31 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
             await journal.ended(id, result=result)
             return value
 
+        async def wrap_output_process(self, ctx: Any, *, output_context: Any, output: Any, handler: Any) -> Any:
+            call = output_context.tool_call
+            if call is None or not output_context.has_function or ctx.partial_output:
+                return await handler(output)
+            return await _output(turn, call, lambda: handler(output))
+
     return Journalled()
+
+
+async def _output(turn: Turn, call: ToolCallPart, function: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what the output function returns that a model has called; it runs once for each call."""
+    from pydantic_ai import ModelRetry
+
+    id, name, journal = call.tool_call_id, call.tool_name, turn.journal
+    noted = await journal.begun(id, name, call.args_as_json_str())
+    if noted is not None:
+        status, result, _ = noted
+        if status == "done":
+            return msgspec.json.decode(result or "null")
+        raise ModelRetry(INTERRUPTED)
+    await journal.kept()
+    with turn.within(id, name):
+        value = await function()
+    await journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())
+    return value
 
 
 def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:

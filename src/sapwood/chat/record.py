@@ -28,6 +28,10 @@ DRIVE = "drive_turn"
 """The method whose fibers drive turns."""
 
 
+class NoAnswer(Refused):
+    """A turn that does a run ended without an answer."""
+
+
 class Record:
     """What is kept of the conversation of one chat agent."""
 
@@ -46,6 +50,11 @@ class Record:
         if row is None:
             raise Refused("The turn was cleared away.")
         return row
+
+    def check_answer(self, row: Row, text: str) -> None:
+        """Raise if a turn that does a run would end without an answer: its caller would take nothing for one."""
+        if row.run is not None and not text.strip():
+            raise NoAnswer(f"{type(self._agent).__name__} ended without an answer: its last message has no text.")
 
     def text(self) -> str:
         """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""

@@ -50,7 +50,7 @@ class Responding:
         self._stream.begin_step(1)
         self._stream.put({"type": "start-step"})
         await self._actor.leave()
-        texts: list[str] = []
+        texts, has_part = list[str](), False  # the texts of chunks are part of the answer too
         answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(self._record.shown(row))
         silence = self._asking.listen_for(self._interrupts.cut_own_code)
         try:
@@ -62,9 +62,12 @@ class Responding:
                             silence.broken()
                         if not isinstance(said, str) and said["type"] == "error":
                             raise Failed(str(said["errorText"]))
-                        self._stream.put(*_chunks_of(said, first=not texts))
+                        self._stream.put(*_chunks_of(said, first=not has_part))
                         if isinstance(said, str):
+                            has_part = True
                             texts.append(said)
+                        elif said["type"] == "text-delta":
+                            texts.append(str(said["delta"]))
                 finally:
                     await answer.aclose()
         except Cancelled:
@@ -75,11 +78,12 @@ class Responding:
         finally:
             if silence is not None:
                 silence.end()
-        if texts:
+        if has_part:
             self._stream.put({"type": "text-end", "id": "1-0"})
+        text = "".join(texts)
+        self._record.check_answer(row, text)
         self._stream.put({"type": "finish-step"}, {"type": "finish"})
         await self._actor.free()
-        text = "".join(texts)
         self._transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
         self._turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
 

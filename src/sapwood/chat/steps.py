@@ -26,7 +26,7 @@ from sapwood.chat.chunks import Projection, json_of
 from sapwood.chat.compaction import BEFORE, cut_of
 from sapwood.chat.delegating import Delegating
 from sapwood.chat.interrupting import Interrupts
-from sapwood.chat.loop import Acted, in_words, retry_after
+from sapwood.chat.loop import Acted, in_words, output_type_of, retry_after, text_of
 from sapwood.chat.loop import Turn as LoopTurn
 from sapwood.chat.model_check import ModelUnusable, check_model
 from sapwood.chat.record import Record
@@ -241,7 +241,7 @@ class Steps:
         return LoopTurn(
             model=model,
             instructions=agent.get_instructions(),
-            output_type=agent.output_type,
+            output_type=output_type_of(agent),
             settings=agent.model_settings,
             deps=self._actor.host.deps,
             client_tools=row.tools(),
@@ -358,10 +358,12 @@ class Steps:
         self._stream.flush()
         self._progressed()
         if not acted.is_over:
-            self._count_retries(row, acted)
+            self._count_retries(row, acted, history[-1])
             return "running"
         if self._steering.join(row.number):  # it has an answer, and was told something more meanwhile
             return "running"
+        if acted.is_text:
+            self._record.check_answer(row, acted.output)
         self._turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
         self._stream.put({"type": "finish"})
         return "completed"
@@ -375,13 +377,17 @@ class Steps:
                     part.tool_call_id, row.number, part.tool_name, part.args_as_json_str(), CLIENT_SOON
                 )
 
-    def _count_retries(self, row: Row, acted: Acted) -> None:
+    def _count_retries(self, row: Row, acted: Acted, response: ModelMessage) -> None:
         """Pydantic AI counts from nothing each time it is entered: over a turn, we count."""
         parts = acted.request.parts if acted.request is not None else ()
         retried = any(part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried" for part in parts)
-        if retried and row.retries >= self._agent.max_retries:
+        # Of one that says nothing, Pydantic AI demands an answer as a user would.
+        is_silent = all(part.part_kind in ("text", "thinking") for part in response.parts) and not text_of(response)
+        if (retried or is_silent) and row.retries >= self._agent.max_retries:
+            if is_silent:
+                self._record.check_answer(row, "")
             raise Refused(f"The model made the same mistake {row.retries + 1} times (max_retries).")
-        self._turns.set(row.number, retries=row.retries + 1 if retried else 0)
+        self._turns.set(row.number, retries=row.retries + 1 if retried or is_silent else 0)
 
     def _progressed(self) -> None:
         call = current.get()
