@@ -7,16 +7,20 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
-from tests.conformance.serving import Site, call, closed, door, greeted
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from tests.conformance.serving import Site, call, closed, door, greeted, serving
 from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 
-from sapwood import Address, Agent, Connection, Limits, NotFound, Step, expose
+from sapwood import Address, Agent, App, Connection, Limits, NotFound, Settings, Step, expose
 from sapwood.timings import Timings
 
 pytestmark = pytest.mark.storage
@@ -157,6 +161,60 @@ async def test_a_hook_answers_in_place_of_the_child_which_is_not_woken(
         assert plan.log.count(f"sub_agent {asked}") == 2
         assert not {"start b", "on_request b"} & set(plan.log)
         assert asked == "a" or "start a" not in plan.log
+
+
+@contextlib.asynccontextmanager
+async def custom_route(plan: Plan, data: Path) -> AsyncIterator[Site]:
+    """Serve an app whose own URLs lead to a root with two levels of children: `/u/{name}/…`."""
+    app = App(agents=[GateRoot], deps=plan, settings=Settings(data=data))
+
+    async def http(request: Request) -> Response:
+        return app.route_to(GateRoot, request.path_params["name"], request.path_params["rest"])
+
+    async def websocket(socket: WebSocket) -> None:
+        handle = app.route_to(GateRoot, socket.path_params["name"], socket.path_params["rest"])
+        await handle(socket.scope, socket.receive, socket.send)
+
+    routes = [Route("/u/{name}{rest:path}", http), WebSocketRoute("/u/{name}{rest:path}", websocket)]
+    async with serving(Starlette(routes=routes, lifespan=app.lifespan), lifespan="on") as site:
+        await (await app.get_agent(GateRoot, "r")).make("a", "b")
+        plan.log.clear()
+        yield site
+
+
+CUSTOM = {1: "/u/r/sub/gate-leaf/a", 2: "/u/r/sub/gate-leaf/a/sub/gate-leaf/b"}
+"""What leads to a child of each depth."""
+ASKED = {1: ["sub_agent r"], 2: ["sub_agent r", "sub_agent a"]}
+"""The hooks on the way to it."""
+
+
+@pytest.mark.promise("A-79", "A-80")
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_custom_route_asks_every_hook_on_the_way(plan: Plan, depth: int, tmp_path: Path) -> None:
+    async with custom_route(plan, tmp_path) as site:
+        name = "ab"[depth - 1]
+        seen: list[str] = []
+        plan.answers["sub_agent r"] = lambda request: seen.append(request.url.query)
+
+        assert (await site.http(f"{CUSTOM[depth]}/tail?q=1")).json()["path"] == "/tail"
+        assert plan.log == [*ASKED[depth], f"request {name}", f"on_request {name}"]
+        plan.log.clear()
+        async with site.socket(f"{CUSTOM[depth]}?q=2") as client:
+            assert (await greeted(client))["name"] == name
+        assert plan.log == [*ASKED[depth], f"connect {name}"]
+        assert [query.partition("&")[0] for query in seen] == ["q=1", "q=2"]
+
+
+@pytest.mark.promise("A-79", "A-80")
+@pytest.mark.parametrize(("depth", "asked"), [(1, "r"), (2, "r"), (2, "a")])
+async def test_a_hook_refuses_what_comes_by_a_custom_route(plan: Plan, depth: int, asked: str, tmp_path: Path) -> None:
+    plan.answers[f"sub_agent {asked}"] = lambda _: PlainTextResponse("not you", 403)
+    async with custom_route(plan, tmp_path) as site:
+        answer = await site.http(CUSTOM[depth])
+
+        assert (answer.status, answer.text) == (403, "not you")
+        assert await site.refused(CUSTOM[depth]) == 4403
+        assert plan.log == [*ASKED[depth][: "ra".index(asked) + 1]] * 2
 
 
 @pytest.mark.promise("CF-68")
