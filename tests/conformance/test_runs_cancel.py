@@ -390,11 +390,11 @@ async def runs_of(one: Any, cls: Any, depth: int) -> list[Run]:
     return runs
 
 
-def held() -> ScriptedModel:
+def held() -> Any:
     return ScriptedModel(text("a long story", gate=asyncio.Event()), each=True)
 
 
-async def at_work(bench: Any, kind: str, model: ScriptedModel) -> None:
+async def at_work(bench: Any, kind: str, model: Any) -> None:
     """Return when the last level is at work."""
     if kind == "agents":
         await bench.seen("begun wait")

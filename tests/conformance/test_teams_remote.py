@@ -320,11 +320,11 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
     async with both() as two:
         run = await (await two.desk()).give("FarDigger", "dig", "r1")
         run.remote["session"] = "never-begun"
-        stopped = await two.ask(run, "/cancel", method="POST", body=b'{"reason": "enough"}')
+        stopped = await two.ask(run, "/cancel", method="POST", body=b'{"reason": "%s"}' % (b"x" * 10_000))
         started = await two.ask(run, method="POST", body=b'{"input": "late"}')
 
         assert (stopped.json()["status"], started.json()["status"]) == ("aborted", "aborted")
-        assert started.json()["reason"] == "enough"
+        assert started.json()["reason"] == "x" * 500
         assert "begun late" not in two.bench.log
 
 
