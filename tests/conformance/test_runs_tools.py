@@ -124,7 +124,7 @@ async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
         agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
-@pytest.mark.promise("A-174", "A-188", "A-202", "CF-82", "CF-98")
+@pytest.mark.promise("A-174", "A-188", "CF-82", "CF-98")
 async def test_input_and_output_are_checked_and_structured() -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="Bread", pages=12))
     cls = helper(theirs, output_type=Finding)

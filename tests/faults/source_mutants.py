@@ -82,10 +82,10 @@ MUTANTS = [
         "A-196",
         (
             "chat/interrupting.py",
-            "            self._turns.set(row.number, error=tombstone)\n        self._stop(row)",
+            "            self._turns.set(row.number, error=tombstone, reason=reason)\n        self._stop(row, reason)",
             (
-                "            self._turns.set(row.number, error=tombstone)\n"
-                "        self._actor.host.loop.call_later(0.05, self._stop, row)"
+                "            self._turns.set(row.number, error=tombstone, reason=reason)\n"
+                "        self._actor.host.loop.call_later(0.05, self._stop, row, reason)"
             ),
         ),
         tests=("test_runs_cancel.py::test_a_stop_is_pushed_and_no_time_passes_before_every_model_is_cut_off",),
@@ -196,5 +196,56 @@ MUTANTS = [
         "A-126",
         ("wire/remote.py", 'rest = b"".join(self._parts).split(', "rest = data.split("),
         tests=("test_teams_remote.py::test_events_are_the_same_wherever_their_bytes_are_cut",),
+    ),
+    mutant(
+        "no hook is called when a turn ends with an output that is not text",
+        "A-202",
+        (
+            "chat/steps.py",
+            '        if turn.status in ("completed", "error", "aborted"):',
+            '        if turn.status in ("completed", "error", "aborted") and isinstance(turn.output, str | None):',
+        ),
+        tests=("test_runs_tools.py::test_the_hooks_of_a_completed_turn_are_called_after_structured_output",),
+    ),
+    mutant(
+        "a custom route asks no hook",
+        "A-79",
+        (
+            "app.py",
+            "            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))",
+            (
+                "            scope = {**scope, 'unasked': True}\n"
+                "            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))"
+            ),
+        ),
+        (
+            "web/door.py",
+            '        answer = await self._asked(parent, "on_before_sub_agent",',
+            (
+                "        answer = given if request.scope.get('unasked') else"
+                ' await self._asked(parent, "on_before_sub_agent",'
+            ),
+        ),
+        tests=("test_gates.py::test_a_custom_route_asks_every_hook_on_the_way",),
+    ),
+    mutant(
+        "the reason of an interrupt by signal is dropped",
+        "A-198",
+        (
+            "drivers/temporal/workflow.py",
+            "        self._stop = self._stop or reason\n",
+            "        self._stop = self._stop or 'x'\n",
+        ),
+        tests=("../temporal/test_workflows.py::test_an_interrupt_by_signal_stops_everything_below",),
+    ),
+    mutant(
+        "the reason of a cancelled turn is dropped on the way down",
+        "A-198",
+        (
+            "chat/interrupting.py",
+            "        self._stop(row, reason)\n\n    def cut(",
+            "        self._stop(row, 'parent-interrupted')\n\n    def cut(",
+        ),
+        tests=("test_runs_cancel.py::test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it",),
     ),
 ]
