@@ -175,10 +175,13 @@ class RemoteRuns(MethodRuns):
         return None
 
     def _take_aside(self, run: str, told: wire.Told) -> None:
-        body = msgspec.json.decode(told.body)
         if told.kind == "quiet":
-            self._is_in_touch(run, waits=bool(body.get("waits")))
+            quiet = msgspec.json.decode(told.body, type=wire.Quiet)
+            self._is_in_touch(run, waits=quiet.waits)
+            if quiet.idle is not None:  # what happens below that run is not told here, but it is progress
+                self._actor.of(Served).heard(run, self._actor.host.clock.now() - max(quiet.idle, 0.0))
         else:
+            body = msgspec.json.decode(told.body)
             progress = Progress(**{name: body.get(name) for name in ("fraction", "message", "phase", "data")})
             self._actor.of(Served).report(progress, body["name"] if told.kind == "milestone" else None)
 

@@ -87,7 +87,7 @@ class Following:
 
     def all_wait(self, work: str) -> bool:
         """Return whether this waits for runs, and all of them wait for somebody."""
-        rows = [row for row in self._outcomes.registry.open() if row.work == work and row.detached is None]
+        rows = [row for row in self._outcomes.registry.open() if self._outcomes.is_awaited(row, work)]
         return bool(rows) and all(self.waits(row.id) for row in rows)
 
     def waits(self, id: str) -> bool:

@@ -17,6 +17,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients, told_of
 from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
+from sapwood.runs.activity import activity_of
 from sapwood.runs.contract import RunState, bounded_reason
 from sapwood.runs.events import Ear, Feed
 from sapwood.runs.gates import refused_to_watch
@@ -156,10 +157,15 @@ class RunsFromOutside:
                     return
                 if waits != state.waits or not await bell.news(actor.host.timings.event_keepalive_interval):
                     waits = state.waits
-                    yield wire.Told("quiet", wire.encoded(wire.Quiet(waits))).encoded()
+                    yield wire.Told("quiet", wire.encoded(wire.Quiet(waits, self._idle()))).encoded()
         finally:
             open_streams.readers.discard(bell)
             feed.ears.discard(bell)
+
+    def _idle(self) -> float | None:
+        """Return for how many seconds nothing has happened, here or below. `None` means that nothing was said."""
+        found = activity_of(self._actor, self._run)
+        return self._actor.host.clock.now() - found.last if found.said else None
 
     def _last_progress(self) -> bytes | None:
         row = kept.find(self._actor.database, self._run)

@@ -68,6 +68,10 @@ class Outcomes:
             raise Cleared(f"The run {id!r} was cleared away.")
         return row
 
+    def is_awaited(self, row: Row, work: str) -> bool:
+        """Return whether this turn or run started a run and waits for its result."""
+        return row.work == work and (row.detached is None or row.id in self.waited_for)
+
     def no_longer_waited_for(self, id: str) -> None:
         """Somebody has seen what became of a run, or wants it no more."""
         self.waited_for[id] -= 1

@@ -12,10 +12,15 @@ from sapwood.clock import Timer
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
+from sapwood.runs.activity import activity_of
 from sapwood.runs.followed import Followed
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.pacing import Driving
 from sapwood.runs.served import Served
+
+LEEWAY = 1.0
+"""Seconds that a caller waits longer, for each level below: the deepest silent run is given up first, and its own
+caller can go on."""
 
 
 class Patience:
@@ -68,17 +73,15 @@ class Patience:
         row, detached = followed.row, followed.row.detached
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
-            heard, away = self._last_heard(followed), self._away(followed)
-            if away is not None:
+            if (away := self._away(followed)) is not None:
                 patience = self._actor.host.settings.run_silence if detached is None else detached["silence"]
                 dues.append(None if patience is None else max(away[0], followed.since) + patience)
             if detached is not None:
                 dues.append(self._budget_ends(followed))
                 if detached["silence"] is not None:
-                    # Nothing yet: if something is heard in between, it is not too late to count from there.
-                    dues.append((self._actor.host.clock.now() if heard is None else heard) + detached["silence"])
+                    dues.append(self._silent_until(followed, detached["silence"]))
             elif followed.again:
-                dues.append(max(heard or 0, followed.since) + self._actor.host.settings.run_silence)
+                dues.append(self._silent_until(followed, self._actor.host.settings.run_silence))
         return min((due for due in dues if due is not None), default=None)
 
     def _budget_ends(self, followed: Followed) -> float | None:
@@ -94,14 +97,15 @@ class Patience:
         child = followed.child
         return None if child is None or child.dropped is not None else child.of(Served).away.get(followed.row.id)
 
-    def _last_heard(self, followed: Followed) -> float | None:
-        child, id = followed.child, followed.row.id
-        if child is None or child.dropped is not None:
-            return None
-        served = child.of(Served)
-        heard = served.last_heard.get(id)
-        # Of what it said before the process ended, nobody knows when that was.
-        return followed.since if heard is None and followed.again and served.has_spoken(id) else heard
+    def _silent_until(self, followed: Followed, silence: float) -> float:
+        """Return when a run has been silent for this long, with all runs below it that it waits for."""
+        found = activity_of(followed.child, followed.row.id)
+        last = max(found.last, followed.since)
+        if followed.row.detached is not None and found.said < followed.since:
+            # Nothing was heard yet, or not since it waited: look again later, and count from what was heard by then.
+            # What it said before a restart counts from the restart.
+            last = last if followed.again and found.has_spoken else self._actor.host.clock.now()
+        return last + silence + LEEWAY * found.height
 
     async def _is_due(self, followed: Followed) -> None:
         """Stop a run whose time is over; give up one that is silent."""
@@ -117,8 +121,6 @@ class Patience:
             return  # something was heard meanwhile
         if self._waits(followed) and not self._is_over_budget(followed):
             followed.since = now  # it waits for somebody, and that may take any time
-            if followed.child is not None:
-                followed.child.of(Served).last_heard.pop(row.id, None)
             return
         await self.give_up(followed)
 

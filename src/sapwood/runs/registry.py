@@ -265,6 +265,15 @@ class Registry:
         """Return the same, with those that were given up and may still end."""
         return self.find("WHERE status NOT IN ('completed', 'error', 'aborted') AND work = ? ORDER BY number", work)
 
+    def last_ends_in(self, work: str) -> tuple[float, float]:
+        """Return when a run that is part of this last ended or was given up, and when one did that spoke; 0 if none."""
+        if not self.exists:
+            return 0.0, 0.0
+        ((last, spoken),) = self._db.execute(
+            "SELECT max(ended_at), max(ended_at) FILTER (WHERE seq > 1) FROM sapwood_runs WHERE work = ?", work
+        )
+        return last or 0.0, spoken or 0.0
+
     def count_open(self) -> int:
         if not self.exists:
             return 0

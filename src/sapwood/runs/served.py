@@ -260,6 +260,10 @@ class Served:
         )
         self.said(run, first, texts, now)
 
+    def heard(self, run: str, at: float) -> None:
+        """Note that something happened in a run at this time."""
+        self.last_heard[run] = max(at, self.last_heard.get(run, 0.0))
+
     def said(self, run: str, first: int, texts: Sequence[bytes], at: float) -> None:
         """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
         self.last_heard[run] = at

@@ -68,10 +68,12 @@ class Trouble(msgspec.Struct):
     error: str
 
 
-class Quiet(msgspec.Struct):
+class Quiet(msgspec.Struct, omit_defaults=True):
     """That nothing happens."""
 
     waits: bool = False
+    idle: float | None = None
+    """Seconds since something last happened in the run or below it. `None` means that nothing was said."""
 
 
 @dataclass(frozen=True, slots=True)
