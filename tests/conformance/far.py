@@ -195,6 +195,12 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             ((secret,),) = self._actor.database.execute("SELECT secret FROM sapwood_remote_secret")
             return secret
 
+        async def last_heard(self, id: str) -> float:
+            """Return when something was last heard of a run, in this process; 0 if nothing was."""
+            followed = self._actor.of(Outcomes).followed.get(id)
+            child = None if followed is None else followed.child
+            return 0.0 if child is None else child.of(ServedRuns).last_heard.get(id, 0.0)
+
         async def clear_them(self) -> int:
             return await self.clear_runs()
 

@@ -83,10 +83,11 @@ async def crashed(one: Any, cls: type, *waiting: asyncio.Task[Any]) -> Any:
     return await again(one, cls)
 
 
-async def speaks_for_long(one: Any, bench: Words) -> None:
+async def speaks_for_long(one: Any, agent: Any, bench: Words) -> None:
     """Have the deepest run say something now and then, for much longer than a run may be silent."""
     for at in range(4):
         await one.world.clock.advance(SILENCE - 20)
+        assert finishes(await agent.hooks()) == []
         await bench.say(f" {at}")
 
 
@@ -103,7 +104,7 @@ async def test_after_a_restart_a_run_is_not_silent_while_one_below_speaks(level:
         agent = await crashed(one, cls, giving)
         await bench.seen("begun", 2)
 
-        await speaks_for_long(one, bench)
+        await speaks_for_long(one, agent, bench)
         bench.words.put_nowait(None)
 
         assert (await over(agent, "r1")).output == " 0 1 2 3"
@@ -121,7 +122,7 @@ async def test_after_a_restart_a_turn_waits_for_its_helper_while_one_below_speak
         agent = await crashed(one, cls, sending)
         await bench.seen("begun", 2)
 
-        await speaks_for_long(one, bench)
+        await speaks_for_long(one, agent, bench)
         bench.words.put_nowait(None)
 
         assert (await over(agent, "agent-tool:c1")).output == f"done {levels - 1}"
@@ -166,7 +167,7 @@ async def test_a_started_run_is_not_silent_while_one_below_speaks(levels: int, m
         await agent.send_off()
         await bench.seen("begun")
 
-        await speaks_for_long(one, bench)
+        await speaks_for_long(one, agent, bench)
         assert (await agent.one("r1")).status == "running"
         await one.world.clock.advance(SILENCE + 10)
 
@@ -184,7 +185,7 @@ async def test_after_a_restart_a_started_run_counts_what_was_said_below_before(l
         await bench.say("hello")
         agent = await crashed(one, cls)
         await bench.seen("begun", 2)
-        await speaks_for_long(one, bench)
+        await speaks_for_long(one, agent, bench)
         assert (await agent.one("r1")).status == "running"
 
         agent = await crashed(one, cls)
@@ -270,7 +271,7 @@ async def test_a_started_run_that_is_awaited_counts_as_below() -> None:
         agent = await crashed(one, cls, giving)
         await bench.seen("begun", 2)
 
-        await speaks_for_long(one, bench)
+        await speaks_for_long(one, agent, bench)
         bench.words.put_nowait(None)
 
         assert (await over(agent, "r1")).output == " 0 1 2 3"
@@ -344,6 +345,7 @@ async def test_a_run_is_not_silent_while_one_below_waits_for_a_person(
         await asked(agent)
         for _ in range(3):
             await one.world.clock.advance(SILENCE + 10)
+        assert finishes(await agent.hooks()) == []
         await agent.approve_all()
         await bench.seen("sells")
         await one.world.clock.advance(SILENCE - 20)
@@ -373,7 +375,7 @@ async def test_killed_at_any_commit_a_run_is_followed_while_one_below_speaks() -
                 times = bench.log.count("begun") + 1
                 bench.words.put_nowait("hello")
                 await bench.seen("begun", times)
-            await speaks_for_long(one, bench)
+            await speaks_for_long(one, agent, bench)
             bench.words.put_nowait(None)
 
             assert (await giving).ok

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.chats import check_history
-from tests.conformance.errands import check_sequence, frames, joined_later, over, text, told_end, told_text
+from tests.conformance.errands import check_sequence, frames, joined_later, over, status, text, told_end, told_text
 from tests.conformance.far import KEY, NEAR, Both, Far, FarDigger, FarThinker, at, both, desk
 from tests.conformance.served import Client, served
 from tests.machine import patience
@@ -655,3 +655,59 @@ async def test_where_an_agent_is_has_to_be_said() -> None:
     async with served(App(agents=[NearLost])) as one:
         with pytest.raises(UsageError, match=r"Nowhere\.url is ''"):
             await (await one.world.get_agent(NearLost, "l")).give()
+
+
+class FarMiddle(Agent):
+    """Says nothing, and waits for a run below that speaks."""
+
+    run_by_url = True
+
+    async def on_run(self, input: Any) -> Any:
+        return (await self.run_agent(FarSpeaker, input)).output
+
+
+class FarSpeaker(Agent):
+    deps: Far
+
+    async def on_run(self, input: int) -> AsyncIterator[str]:
+        for n in range(input):
+            self.deps.log.append(f"about to say {n}")
+            await self.deps.go.wait()
+            self.deps.go.clear()
+            yield str(n)
+        self.deps.log.append("all said")
+        await self.deps.go.wait()
+
+
+@pytest.mark.promise("B-14")
+async def test_after_a_restart_a_remote_run_is_not_silent_while_one_below_it_speaks_there() -> None:
+    async with both(far=[FarMiddle]) as two:
+        clocks = [two.near.world.clock, two.far.world.clock]
+        giving = asyncio.create_task((await two.desk()).give("FarMiddle", 4, "r1"))
+        await two.bench.seen("about to say 0")
+        await two.bench.followed()
+        await two.near.world.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        desk = await two.desk()
+
+        for n in range(4):
+            for clock in clocks:
+                await clock.advance(SILENCE - 20)
+            assert (await desk.one("r1")).status in ("starting", "running")
+            two.bench.go.set()
+            await two.bench.seen(f"about to say {n + 1}" if n < 3 else "all said")
+            await _heard(desk, clocks[0].now())
+        for clock in clocks:
+            await clock.advance(SILENCE + 10)
+
+        run = await status(desk, "r1", "interrupted")
+        assert run.reason == "no-progress"
+        two.bench.go.set()
+        assert (await over(desk, "r1")).output == "0123"
+
+
+async def _heard(desk: Any, at: float) -> None:
+    """Wait until the near server knows that something happened at this time in a run of the far one."""
+    async with asyncio.timeout(patience()):
+        while await desk.last_heard("r1") < at - 1:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.05)
