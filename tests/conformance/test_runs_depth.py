@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tests.conformance.errands import Bench, Giving, again, boss, caller, helper, over, running, status, working
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, Detached, Unavailable, agent_tool, tool
+from sapwood import Agent, ChatAgent, Detached, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
 pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
@@ -356,6 +355,7 @@ async def test_a_run_is_not_silent_while_one_below_waits_for_a_person(
 
 
 @pytest.mark.slow
+@pytest.mark.core
 @pytest.mark.promise("A-256", "B-14")
 async def test_killed_at_any_commit_a_run_is_followed_while_one_below_speaks() -> None:
     nth, passed = 0, True
@@ -369,12 +369,10 @@ async def test_killed_at_any_commit_a_run_is_followed_while_one_below_speaks() -
             bench.words.put_nowait("hello")
             await begun_or_dead(one, bench)
             passed = one.world.points.passed["committed"] >= before + nth
+            begun = bench.log.count("begun")
             agent = await crashed(one, cls, giving)
-            with contextlib.suppress(Unavailable):
-                giving = asyncio.create_task(agent.give("go", run_id="r1"))
-                times = bench.log.count("begun") + 1
-                bench.words.put_nowait("hello")
-                await bench.seen("begun", times)
+            giving = asyncio.create_task(agent.give("go", run_id="r1"))
+            await bench.seen("begun", begun + 1)
             await speaks_for_long(one, agent, bench)
             bench.words.put_nowait(None)
 

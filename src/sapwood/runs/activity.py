@@ -1,7 +1,7 @@
 """When something last happened in a run, or in any run below it that it waits for.
 
 Nothing is passed upward while runs progress. Callers look downward when a silence timeout is about to expire.
-They read what the agents of the tree have in memory, so no sleeping agent wakes.
+They read only agents that are awake, and wake none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Activity:
     said: float = 0.0
     """When one of them last said something or reported progress, as far as is known since a restart; 0 if none did."""
     has_spoken: bool = False
-    """Whether an unfinished one of them ever did, also before a restart."""
+    """Whether one of them ever did, also before a restart."""
     changed: float = 0.0
     """When a run below last started, resumed after waiting for a person, ended or was given up; 0 if none did."""
     height: int = 0
@@ -47,8 +47,8 @@ def _look(found: Activity, child: Actor | None, run: str, height: int) -> None:
     served, outcomes = child.of(Served), child.of(Outcomes)
     found.said = max(found.said, served.last_heard.get(run, 0.0))
     if not child.database.busy_elsewhere:
-        found.has_spoken = found.has_spoken or served.has_spoken(run)
         last, spoken = outcomes.registry.last_ends_in(run)
+        found.has_spoken = found.has_spoken or spoken > 0 or served.has_spoken(run)
         found.changed, found.said = max(found.changed, last), max(found.said, spoken)
     for below in list(outcomes.followed.values()):
         if not below.given_up and outcomes.is_awaited(below.row, run):

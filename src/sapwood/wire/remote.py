@@ -68,7 +68,7 @@ class Trouble(msgspec.Struct):
     error: str
 
 
-class Quiet(msgspec.Struct, omit_defaults=True):
+class Quiet(msgspec.Struct):
     """That nothing happens."""
 
     waits: bool = False
