@@ -132,8 +132,6 @@ async def test_the_other_server_is_told_whatever_ends_the_caller(how: str, reaso
     async with levels() as near, near.started(depth) as run:
         await near.end(how)
 
-        if how == "cancel" and depth:
-            reason = "parent-interrupted"
         assert await near.ended(run) == reason
         await near.two.bench.seen("cut")
 
