@@ -28,7 +28,7 @@ from tests.conformance.errands import (
     told_text,
     working,
 )
-from tests.conformance.worlds import asleep
+from tests.conformance.worlds import asleep, happens
 
 from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
@@ -456,10 +456,12 @@ async def test_a_finished_run_leaves_nothing_in_memory() -> None:
         assert awake
         del agent, tree
         await asleep(one.world)
-        await one.world.settled()
-        gc.collect()
 
-        assert list(awake) == []
+        def is_forgotten() -> bool:
+            gc.collect()
+            return not awake
+
+        await happens(is_forgotten)  # a timer may hold an agent for a moment
 
 
 async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplog: pytest.LogCaptureFixture) -> None:
