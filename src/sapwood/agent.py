@@ -47,6 +47,7 @@ from sapwood.runs.events import Depth, Event
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
 from sapwood.runs.from_outside import RunsFromOutside
+from sapwood.runs.inputs import InputDetail
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.question import Approvers, Question, author_of_code
@@ -679,14 +680,17 @@ class Agent(Generic[S]):
         """
         return self._actor.of(Served).report(Progress(fraction, message, phase, data), milestone)
 
-    async def subscribe(self, depth: Depth = "tree", *, after: str | None = None) -> AsyncGenerator[Event, None]:
+    async def subscribe(
+        self, depth: Depth = "tree", *, after: str | None = None, input: InputDetail = "preview"
+    ) -> AsyncGenerator[Event, None]:
         """Yield what happened in this agent and below it, then what happens, each event once.
 
         `depth` is `self` for what the agent itself does, `children` for the runs it has given too, `tree`
         for everything below it. Pass the `cursor` of the last event as `after` to go on there, also after
-        a restart. Whoever stops reading stops nothing else.
+        a restart. Whoever stops reading stops nothing else. With `input="full"`, a start carries the whole
+        input of its run instead of a preview.
         """
-        async with aclosing(Watch(self._actor, depth, after).events()) as events:
+        async with aclosing(Watch(self._actor, depth, after, input).events()) as events:
             async for event in events:
                 yield event
 
@@ -721,6 +725,10 @@ class Agent(Generic[S]):
     async def serve_run(self, run: str) -> None:
         """Do a run; the framework's own."""
         await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
+
+    async def _sapwood_full_input(self, run: Run) -> Any:
+        """Return the whole input of a run of this agent; the framework's own."""
+        return await self._actor.of(Runs).full_input(run)
 
     async def _sapwood_send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
         """Ask another server to stop a run; the framework's own."""

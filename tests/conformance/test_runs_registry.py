@@ -26,7 +26,7 @@ from tests.conformance.errands import (
 )
 from tests.conformance.errands import text as text_of
 
-from sapwood import Agent, Limits, Run
+from sapwood import Agent, Limits, Refused, Run, UsageError
 from sapwood import agent as agent_type
 from sapwood.testing import ScriptedModel, call, text
 
@@ -412,3 +412,49 @@ async def test_the_table_of_runs_is_made_when_the_first_is_given(level: str) -> 
 
         assert "sapwood_runs" not in before
         assert "sapwood_runs" in await (await again(one, cls)).tables()
+
+
+LARGE = {"text": "x" * 5000, "items": list(range(50)), "deep": {"2": {"3": {"4": {"5": {"6": "bottom"}}}}}}
+
+
+async def read_input(self: Any, run: Run) -> Any:
+    return await run.full_input()
+
+
+@pytest.mark.promise("B-30")
+async def test_the_whole_input_of_a_run_is_read_on_request_and_after_a_crash() -> None:
+    cls = boss(read_input=read_input, max_runs=1)
+    async with working(cls) as (one, agent, bench):
+        run = await agent.give(LARGE, run_id="r1")
+        assert run.input != LARGE
+        assert await agent.read_input(run) == LARGE
+        await one.world.crash()
+        agent = await again(one, cls)
+
+        assert await agent.read_input(await agent.one("r1")) == LARGE
+        giving = asyncio.create_task(agent.give("wait", run_id="r2"))
+        await bench.seen("begun wait")
+        refused = await agent.give(LARGE, run_id="r3")
+        with pytest.raises(Refused, match="its sub-agent never started"):
+            await agent.read_input(refused)
+        bench.go.set()
+        await giving
+
+
+async def test_the_whole_input_of_a_run_that_this_agent_does_not_have_is_refused() -> None:
+    cls = boss(read_input=read_input)
+    async with working(cls) as (one, agent, _):
+        run = await agent.give("dig", run_id="r1")
+        await one.world.clock.advance(1)
+        other = await one.world.get_agent(cls, "other")
+        await other.give("dig", run_id="r1")
+        with pytest.raises(Refused, match="it was cleared, or another agent started it"):
+            await other.read_input(run)
+        await agent.clear_them()
+        with pytest.raises(Refused, match="it was cleared"):
+            await agent.read_input(run)
+        await agent.give("dig", run_id="r1")
+        with pytest.raises(Refused, match="it was cleared"):
+            await agent.read_input(run)
+        with pytest.raises(UsageError, match=r"run\.full_input\(\) must be called in the agent"):
+            await run.full_input()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -431,6 +432,81 @@ async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_an
             ("c2", "StreamFailing", "failed"),
         ]
         assert references[0]["output"] == "I help"
+
+
+LARGE = {
+    "text": "x" * 5000,
+    "items": [{"number": number} for number in range(50)],
+    "deep": {"2": {"3": {"4": {"5": {"6": "bottom"}}}}},
+}
+"""An input that a preview cuts in every way: 5,000 characters, 50 items, 6 levels."""
+
+
+class StreamReader(Agent):
+    """Waits for its gate, if the test has one."""
+
+    async def on_start(self) -> None:
+        if "start" in gates:
+            await gates["start"].wait()
+
+    async def on_run(self, input: dict[str, Any]) -> int:
+        return len(input["text"])
+
+
+class StreamSender(Agent):
+    """Starts runs with large inputs."""
+
+    async def send(self, id: str) -> int:
+        return (await self.run_agent(StreamReader, LARGE, run_id=id)).output
+
+    async def on_before_sub_agent(self, request: Any, child: Any) -> Any:
+        return PlainTextResponse("no", 403) if request.headers.get("x-guest") else None
+
+
+SENDER = "/agents/stream-sender/r"
+
+
+@pytest.mark.promise("A-176")
+async def test_helix_starts_carry_the_whole_input_also_before_the_sub_agent_has_taken_it() -> None:
+    gates.clear()
+    async with served(App(agents=[StreamSender])) as one:
+        root = await one.world.get_agent(StreamSender, "r")
+        assert await root.send("past") == 5000
+        gates["start"] = asyncio.Event()
+        async with reading(one.site, f"{SENDER}/events?format=helix") as lines:
+            past = await lines.json()
+            while (await lines.json())["type"] != "subagent_end":
+                pass
+            sending = asyncio.create_task(root.send("now"))
+            now = await lines.json()
+        gates["start"].set()
+        await sending
+        async with reading(one.site, f"{SENDER}/sub/stream-reader/past/events?format=helix") as lines:
+            own = await lines.json()
+
+        assert [event["type"] for event in (past, now, own)] == ["subagent_start"] * 3
+        assert past["input"] == now["input"] == own["input"] == LARGE
+
+
+@pytest.mark.promise("B-30")
+async def test_events_have_a_preview_of_the_input_and_the_whole_on_request_behind_the_same_gates() -> None:
+    gates.clear()
+    timings = replace(DEFAULTS, event_keepalive_interval=0.05)
+    async with served(App(agents=[StreamSender]), timings=timings) as one:
+        await (await one.world.get_agent(StreamSender, "r")).send("past")
+        async with reading(one.site, f"{SENDER}/events") as lines:
+            preview = (await lines.json())["body"]["input"]
+        async with reading(one.site, f"{SENDER}/events?input=full") as lines:
+            whole = (await lines.json())["body"]["input"]
+        child = f"{SENDER}/sub/stream-reader/past/events?input=full"
+
+        assert (len(preview["text"]), len(preview["items"])) == (200, 20)
+        assert "bottom" not in json.dumps(preview)
+        assert whole == LARGE
+        assert (await one.site.http(child, headers={"x-guest": "1"})).status == 403
+        assert (await one.site.http(f"{SENDER}/events?input=all")).status == 400
+        async with reading(one.site, f"{SENDER}/events?input=full", x_guest="1") as lines:
+            assert await lines.line() == ""  # only signs of life
 
 
 class StreamGuard(ChatAgent[str]):

@@ -26,6 +26,7 @@ from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import RunState
 from sapwood.runs.followed import Followed
+from sapwood.runs.inputs import PendingInputs
 from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
 from sapwood.runs.pacing import is_again
 from sapwood.runs.patience import Patience
@@ -51,7 +52,7 @@ class Following:
         self._cancel_timeout = actor.host.timings.run_cancel_timeout
         self._outcomes = actor.of(Outcomes)
         self._patience = actor.of(Patience)
-        self._inputs: dict[str, bytes] = {}
+        self._inputs = actor.of(PendingInputs).by_run
         """What runs were given whose sub-agents have not taken it yet."""
         self._kinds: dict[str, AgentClass] = {}
         """The classes that runs were given to in this life: others may have the same type id."""

@@ -14,6 +14,7 @@ from sapwood.address import Step
 from sapwood.clock import Clock
 from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.classes import AgentClass, resolve
+from sapwood.kernel.context import current
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -125,7 +126,7 @@ class Run:
     status: Status
     """`starting`, `running`, `completed`, `error`, `aborted` or `interrupted`."""
     input: Any
-    """A preview of what it was given."""
+    """A preview of its input: long texts, long lists and deep levels are cut. `full_input` returns the whole."""
     output: Any = None
     """What it ended with, as what JSON has."""
     summary: str = ""
@@ -174,11 +175,27 @@ class Run:
         """Whether nothing more is expected of it."""
         return self.status not in OPEN
 
+    async def full_input(self) -> Any:
+        """Return the whole input of the run. Call it in the agent that started the run.
+
+        Raises `Refused` if this agent has no such run, if the run was cleared, or if its sub-agent never started:
+        only the sub-agent stores the whole input.
+        """
+        return await _caller("full_input")._sapwood_full_input(self)
+
     def failure(self) -> dict[str, Any]:
         """Return what a model is told of a run that was not completed."""
         return failure(
             self.agent.type, self.status, error=self.error, reason=self.reason, still_running=self.still_running
         )
+
+
+def _caller(method: str) -> Any:
+    """Return the agent whose code asks for more about a run."""
+    call = current.get()
+    if call is None:
+        raise UsageError(f"run.{method}() must be called in the agent that started the run.")
+    return call.actor.agent
 
 
 def failure(

@@ -34,8 +34,9 @@ from sapwood.runs.allowance import Allowance, Refusal
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import CANCELLED, doing, reason_below
 from sapwood.runs.following import Following
-from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import HARD, REFUSED, Row, Run
+from sapwood.runs.inputs import full_input
+from sapwood.runs.outcomes import Cleared, Outcomes
+from sapwood.runs.registry import HARD, REFUSED, Row, Run, shown
 from sapwood.runs.remote_sessions import DELETED, DESTROYED, RemoteSessions
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
@@ -51,6 +52,7 @@ CALLER_CANCELLED = "caller-cancelled"
 """Why a run is cancelled that nobody waits for any more."""
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
+UNKNOWN = object()
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
 
 
@@ -308,6 +310,27 @@ class Runs:
             return self._outcomes.of(id)
         finally:
             self._outcomes.no_longer_waited_for(id)
+
+    def _own(self, run: Run) -> Row:
+        """Return the row of a run. Another agent may have a run with the same id, and so may a run after a clear."""
+        row = self.registry.get(run.id)
+        if row is None or shown(row).started_at != run.started_at:
+            raise Cleared(f"{self._actor.address} has no run {run.id!r}: it was cleared, or another agent started it.")
+        return row
+
+    async def full_input(self, run: Run) -> Any:
+        """Return the whole input of a run."""
+        self._actor.check_use()
+        while True:
+            await self._actor.free()
+            child = self._actor.of(RunClients).database_of(self._own(run).id)
+            if child is None or not child.busy_elsewhere:
+                break
+            await until_free(child)
+        found = full_input(run.id, self._actor, child, UNKNOWN)
+        if found is UNKNOWN:
+            raise Refused(f"The whole input of the run {run.id!r} is not stored: its sub-agent never started.")
+        return found
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""

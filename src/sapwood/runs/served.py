@@ -22,6 +22,7 @@ from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
 from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
+from sapwood.runs.inputs import InputDetail
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
@@ -314,10 +315,13 @@ class Served:
         if row is not None and (feed := self._actor.found(Feed)) is not None and feed.ears:
             tell_here(self._actor, self.started(row) if row.status == "running" else self.over(row))
 
-    def started(self, row: Row) -> Event:
+    def started(self, row: Row, input: InputDetail = "preview") -> Event:
         """Return that a run has begun."""
         given = self.given(row.id)
-        body = given_with(given) if given is not None else {"input": preview(msgspec.json.decode(self.input(row.id)))}
+        body = {} if given is None else given_with(given)
+        if given is None or input == "full":
+            whole = msgspec.json.decode(self.input(row.id))
+            body["input"] = whole if input == "full" else preview(whole)
         return self.event("started", row.id, 0, body, row.started_at)
 
     def over(self, row: Row) -> Event:

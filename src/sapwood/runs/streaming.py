@@ -72,7 +72,8 @@ class Watchers:
         if format not in FORMATS:
             raise InvalidArguments(f"A format is {', '.join(FORMATS)}; not {format!r}.")
         # A browser that comes back names what it saw last, and the URL is still the one of its first visit.
-        watch = Watch(self._actor, depth, request.headers.get("last-event-id") or asked.get("after"))
+        after = request.headers.get("last-event-id") or asked.get("after")
+        watch = Watch(self._actor, depth, after, asked.get("input", "full" if format == "helix" else "preview"))
         media = wire.SSE if wire.SSE in request.headers.get("accept", "") else wire.NDJSON
         return StreamingResponse(
             _lines(self._actor, watch, Gates(self._actor, request, "request", PATH), FORMATS[format](), media),

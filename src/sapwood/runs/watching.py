@@ -27,6 +27,7 @@ from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.cursor import OWN, Cursor, Place, Shelf, TurnPlace
 from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
+from sapwood.runs.inputs import INPUT_DETAILS, InputDetail, full_input
 from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
 from sapwood.runs.served import Served
 from sapwood.storage.database import Database, until_free
@@ -52,9 +53,12 @@ class Node:
 class Watch:
     """One reader of what happens in an agent, and below it."""
 
-    def __init__(self, actor: Actor, depth: str, after: str | None) -> None:
+    def __init__(self, actor: Actor, depth: str, after: str | None, input: str = "preview") -> None:
         if depth not in LEVELS:
             raise InvalidArguments(f"A depth is {', '.join(LEVELS)}; not {depth!r}.")
+        if input not in INPUT_DETAILS:
+            raise InvalidArguments(f"`input` must be {' or '.join(INPUT_DETAILS)}, got {input!r}.")
+        self._input: InputDetail = input
         tree = actor.home
         assert isinstance(tree, Tree)
         self._actor, self._tree = actor, tree
@@ -247,7 +251,7 @@ class Watch:
         self._known[path, id] = shelf, place
         if place.seq == 0:
             place.seq = 1
-            yield started(path, row)
+            yield self._started(node, row, None if child is None else child.database)
         end = row if row.status == "interrupted" and row.seq != place.given_up else None
         for event in [] if child is None else self._readable(path, row, child.database, place):
             if end is not None and event.seq >= end.seq and event.kind == "chunk":
@@ -266,6 +270,13 @@ class Watch:
         if row.status in HARD:
             self._is_over((path, id), shelf, place)
             yield ended(path, row)
+
+    def _started(self, node: Node, row: Row, child: Database | None) -> Event:
+        event = started((*node.path, Step(row.type, row.name)), row)
+        if self._input == "full":
+            caller = self._tree.actors.get(Address(node.path))
+            event.body["input"] = full_input(row.id, caller, child, event.body["input"])
+        return event
 
     def _readable(self, path: Path, row: Row, database: Database, place: Place) -> list[Event]:
         """Return what a run has said and was not told yet; nothing if it cannot be read any more."""
@@ -299,7 +310,7 @@ class Watch:
         first = served.started(row)
         if place.seq == 0:
             place.seq = 1
-            yield first
+            yield first if self._input == "preview" else served.started(row, self._input)
         for event in _said(path, id, first.parent_run_id, self._top.database, row, place):
             _note(place, event)
             yield event
