@@ -308,34 +308,39 @@ async def test_helix_says_that_a_sub_agent_starts_speaks_and_ends() -> None:
         assert told == [
             {
                 "type": "subagent_start",
-                "subAgentId": "good",
+                "subAgentId": "StreamRoot:r/StreamLeaf:good",
                 "agentType": "StreamLeaf",
                 "input": ["Summarizing..."],
-                "parentSessionId": "r",
+                "parentSessionId": "StreamRoot:r",
             },
-            {"type": "text_delta", "delta": "Summarizing...", "agentId": "good", "agentType": "StreamLeaf"},
+            {
+                "type": "text_delta",
+                "delta": "Summarizing...",
+                "agentId": "StreamRoot:r/StreamLeaf:good",
+                "agentType": "StreamLeaf",
+            },
             {
                 "type": "subagent_end",
-                "subAgentId": "good",
+                "subAgentId": "StreamRoot:r/StreamLeaf:good",
                 "agentType": "StreamLeaf",
                 "result": "Summarizing...",
                 "success": True,
-                "parentSessionId": "r",
+                "parentSessionId": "StreamRoot:r",
             },
             {
                 "type": "subagent_start",
-                "subAgentId": "bad",
+                "subAgentId": "StreamRoot:r/StreamLeaf:bad",
                 "agentType": "StreamLeaf",
                 "input": ["fail"],
-                "parentSessionId": "r",
+                "parentSessionId": "StreamRoot:r",
             },
             {
                 "type": "subagent_end",
-                "subAgentId": "bad",
+                "subAgentId": "StreamRoot:r/StreamLeaf:bad",
                 "agentType": "StreamLeaf",
                 "success": False,
                 "error": told[4]["error"],
-                "parentSessionId": "r",
+                "parentSessionId": "StreamRoot:r",
             },
         ]
         assert told[4]["error"].startswith("Internal error (reference ")
@@ -374,8 +379,8 @@ async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not
                 who = (event["agentId"], event["agentType"])
                 words[who] = words.get(who, "") + event["delta"]
         assert words == {
-            ("agent-tool:c1", "StreamHelper"): "I help",
-            ("r", "StreamChat"): "done",
+            ("StreamChat:r/StreamHelper:agent-tool%3Ac1", "StreamHelper"): "I help",
+            ("StreamChat:r", "StreamChat"): "done",
         }
         tools = [event for event in told if event["type"].startswith("tool_")]
         assert [(event["type"], event["toolCallId"], event["toolName"]) for event in tools] == [
@@ -383,6 +388,36 @@ async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not
             ("tool_end", "c1", "helper"),
         ]
         assert tools[1]["result"] == "I help"
+
+
+class StreamTwins(Agent):
+    """Gives the same work to two chats, whose models use the same tool-call id."""
+
+    async def go(self) -> list[str]:
+        runs = [await self.run_agent(StreamChat, "go", run_id=name) for name in ("a", "b")]
+        return [run.status for run in runs]
+
+
+@pytest.mark.promise("A-177")
+async def test_helix_ids_tell_helpers_of_siblings_apart_that_have_the_same_tool_call_id() -> None:
+    async with served(App(agents=[StreamTwins])) as one:
+        root = await one.world.get_agent(StreamTwins, "r")
+        assert await root.go() == ["completed", "completed"]
+        told: list[Any] = []
+        async with reading(one.site, "/agents/stream-twins/r/events?format=helix") as lines:
+            while sum(event["type"] == "subagent_end" for event in told) < 4:
+                told.append(await lines.json())
+
+        helper = "StreamHelper:agent-tool%3Ac1"
+        starts = [event for event in told if event["type"] == "subagent_start"]
+        assert {event["subAgentId"]: event["parentSessionId"] for event in starts} == {
+            "StreamTwins:r/StreamChat:a": "StreamTwins:r",
+            f"StreamTwins:r/StreamChat:a/{helper}": "StreamTwins:r/StreamChat:a",
+            "StreamTwins:r/StreamChat:b": "StreamTwins:r",
+            f"StreamTwins:r/StreamChat:b/{helper}": "StreamTwins:r/StreamChat:b",
+        }
+        spoken = [event["agentId"] for event in told if event.get("delta") == "I help"]
+        assert spoken == [f"StreamTwins:r/StreamChat:{name}/{helper}" for name in "ab"]
 
 
 class StreamFailing(ChatAgent[str]):
@@ -432,6 +467,7 @@ async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_an
             ("c2", "StreamFailing", "failed"),
         ]
         assert references[0]["output"] == "I help"
+        assert references[0]["subSessionId"] == "StreamTwo:r/StreamHelper:agent-tool%3Ac1"
 
 
 LARGE = {

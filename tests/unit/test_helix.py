@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import sapwood.wire
-from sapwood.address import Step
+from sapwood.address import Address, Step
+from sapwood.runs.events import Event
 from sapwood.runs.registry import Run
-from sapwood.wire.helix import SUBAGENT, agent_type, is_subagent_tool, recorded, sub_session_ref
+from sapwood.wire.helix import SUBAGENT, Helix, agent_type, is_subagent_tool, recorded, session_id, sub_session_ref
 
 AGENTS = {"summarize": "Summarizer"}
+DESK = Address.root_of("Desk", "d")
 
 
 def asked(*calls: tuple[str, str, Any]) -> dict[str, Any]:
@@ -85,9 +87,9 @@ def run(status: Any, **more: Any) -> Run:
 def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
     ended = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
 
-    assert sub_session_ref(run("completed", output={"summary": "short"}, ended_at=ended)) == {
+    assert sub_session_ref(run("completed", output={"summary": "short"}, ended_at=ended), DESK) == {
         "id": "r1",
-        "subSessionId": "r1",
+        "subSessionId": "Desk:d/Summarizer:r1",
         "toolCallId": "s1",
         "parentToolCallId": "s1",
         "agentType": "Summarizer",
@@ -99,7 +101,7 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
         "output": {"summary": "short"},
     }
     failed = sub_session_ref(
-        run("error", error="No.", ended_at=ended), "persistent", {"url": "u", "session": "x", "seq": 3}
+        run("error", error="No.", ended_at=ended), DESK, "persistent", {"url": "u", "session": "x", "seq": 3}
     )
     assert (failed["error"], failed["mode"]) == ("No.", "persistent")
     assert failed["remote"] == {"streamId": "x", "lastSequence": 3}
@@ -110,7 +112,33 @@ def test_a_reference_says_the_status_as_helix_does() -> None:
     words = {"starting": "running", "running": "running", "completed": "completed", "error": "failed"}
     words |= {"aborted": "terminated", "interrupted": "interrupted"}
 
-    assert {status: sub_session_ref(run(status))["status"] for status in words} == words
+    assert {status: sub_session_ref(run(status), DESK)["status"] for status in words} == words
+
+
+def test_tool_calls_of_two_sessions_may_have_the_same_id() -> None:
+    def chunk(name: str, **body: Any) -> Event:
+        return Event(
+            (Step("Desk", "d"), Step("Writer", name)), name, None, 1, 0.0, "chunk", {**body, "toolCallId": "c1"}
+        )
+
+    helix = Helix()
+    for name, tool in (("a", "search"), ("b", "read")):
+        helix.of(chunk(name, type="tool-input-available", toolName=tool, input={}))
+    told = [helix.of(chunk(name, type="tool-output-available", output=1))[0] for name in "ab"]
+
+    assert [(one["agentId"], one["toolName"]) for one in told] == [
+        ("Desk:d/Writer:a", "search"),
+        ("Desk:d/Writer:b", "read"),
+    ]
+
+
+def test_session_ids_are_unique_whatever_the_names_contain() -> None:
+    paths = [(Step("A", "x/B:y"),), (Step("A", "x"), Step("B", "y")), (Step("A", "x%2FB%3Ay"),)]
+
+    ids = [session_id(path) for path in paths]
+
+    assert len(set(ids)) == 3
+    assert [Address.parse(id).steps for id in ids] == paths
 
 
 @pytest.mark.promise("A-142")

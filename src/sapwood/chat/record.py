@@ -104,9 +104,12 @@ class Record:
         agents = {one.name: known(one.cls).type for one in tools if isinstance(one, AgentTool)}
         has_companions = any(isinstance(one, PersistentAgent) for one in tools)
         runs, outcomes = self._actor.of(Runs).registry.all(), self._actor.of(Outcomes)
+        caller = self._actor.address
         return {
             "messages": helix.recorded(self.transcript.exported(), agents, companions=has_companions),
-            "subSessionRefs": [helix.sub_session_ref(shown(row), row.mode, outcomes.remote(row)) for row in runs],
+            "subSessionRefs": [
+                helix.sub_session_ref(shown(row), caller, row.mode, outcomes.remote(row)) for row in runs
+            ],
         }
 
     def launch(self, number: int) -> None:

@@ -1,17 +1,19 @@
 """Events, conversations and runs in the words of Helix: for clients and tools that were written for it.
 
-A session there is an agent here: its id is the agent's name, which is the run's id if the
-agent was made for a run.
+A session there is an agent here. Its id is the agent's address as text, such as `Desk:acme/Writer:w1`:
+names are unique only among the children of one parent.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
 
+from sapwood.address import Address
 from sapwood.errors import Step
 from sapwood.wire.events import Told, milliseconds
 
@@ -32,59 +34,66 @@ STATUS = {"starting": "running", "error": "failed", "aborted": "terminated"}
 """How Helix calls the status of a run, where it has another word for it."""
 
 
+@functools.lru_cache(maxsize=1024)
+def session_id(path: tuple[Step, ...]) -> str:
+    """Return the id of the session of an agent; `Address.parse` reads it back."""
+    return str(Address(path))
+
+
 class Helix:
     """The events of one stream."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, str] = {}
-        """The names of the tool calls that go on."""
+        self._tools: dict[tuple[str, str], str] = {}
+        """The names of the tool calls that go on, by session and id: two sessions may use the same id."""
 
     def of(self, event: Told) -> list[dict[str, Any]]:
         """Return what Helix says for an event: perhaps nothing."""
-        agent, when = event.path[-1], milliseconds(event.at)
+        agent, session, when = event.path[-1], session_id(event.path), milliseconds(event.at)
         if event.kind == "chunk":
-            told = self._chunk(event.body)
+            told = self._chunk(session, event.body)
         elif event.kind in ("progress", "milestone"):
             told = {"type": "custom", "eventName": event.kind, "data": event.body}
         elif event.run_id is not None:
-            return [self._run(event, agent, when)]
+            return [self._run(event, session, when)]
         elif event.kind == "finished":
             told = {"type": "output", "output": event.body["output"]}
         else:
             told = None if event.kind == "started" else {"type": "error", "error": event.body["error"]}
-        return [] if told is None else [{**told, "agentId": agent.name, "agentType": agent.type, "timestamp": when}]
+        return [] if told is None else [{**told, "agentId": session, "agentType": agent.type, "timestamp": when}]
 
-    def _run(self, event: Told, agent: Step, when: int) -> dict[str, Any]:
-        told: dict[str, Any] = {"subAgentId": agent.name, "agentType": agent.type}
+    def _run(self, event: Told, session: str, when: int) -> dict[str, Any]:
+        told: dict[str, Any] = {"subAgentId": session, "agentType": event.path[-1].type}
         if event.kind == "started":
             told = {"type": "subagent_start", **told, "input": event.body["input"]}
         elif event.kind == "finished":
             told = {"type": "subagent_end", **told, "result": event.body, "success": True}
         else:
             told = {"type": "subagent_end", **told, "success": False, "error": event.body["error"]}
-        return {**told, "parentSessionId": event.path[-2].name if len(event.path) > 1 else None, "timestamp": when}
+        parent = session_id(event.path[:-1]) if len(event.path) > 1 else None
+        return {**told, "parentSessionId": parent, "timestamp": when}
 
-    def _chunk(self, chunk: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _chunk(self, session: str, chunk: Mapping[str, Any]) -> dict[str, Any] | None:
         kind = str(chunk["type"])
         if kind == "text-delta":
             return {"type": "text_delta", "delta": chunk["delta"]}
         if kind == "reasoning-delta":
             return {"type": "thinking", "content": chunk["delta"]}
         if kind == "tool-input-available":
-            name = self._tools[chunk["toolCallId"]] = chunk["toolName"]
+            name = self._tools[session, chunk["toolCallId"]] = chunk["toolName"]
             call = {"toolCallId": chunk["toolCallId"], "toolName": name}
             return {"type": "tool_start", **call, "arguments": chunk["input"]}
         if kind in ("tool-output-available", "tool-output-error", "tool-output-denied"):
-            return self._tool_end(chunk)
+            return self._tool_end(session, chunk)
         if kind == "error":
             return {"type": "error", "error": chunk["errorText"]}
         if kind.startswith("data-"):
             return {"type": "custom", "eventName": kind.removeprefix("data-"), "data": chunk.get("data")}
         return None
 
-    def _tool_end(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
+    def _tool_end(self, session: str, chunk: Mapping[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = {"type": "tool_end", "toolCallId": chunk["toolCallId"]}
-        name = self._tools.pop(chunk["toolCallId"], None)
+        name = self._tools.pop((session, chunk["toolCallId"]), None)
         if name is not None:
             told["toolName"] = name
         if "output" in chunk:
@@ -199,11 +208,13 @@ class Given(Protocol):
     def ended_at(self) -> datetime | None: ...
 
 
-def sub_session_ref(run: Given, mode: str = "ephemeral", remote: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a reference to a run, under all the names that Helix has for its fields."""
+def sub_session_ref(
+    run: Given, caller: Address, mode: str = "ephemeral", remote: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a reference to a run of this caller, under all the names that Helix has for its fields."""
     told: dict[str, Any] = {
         "id": run.id,
-        "subSessionId": run.agent.name,
+        "subSessionId": session_id((*caller.steps, run.agent)),
         "toolCallId": run.tool_call,
         "parentToolCallId": run.tool_call,
         "agentType": run.agent.type,
