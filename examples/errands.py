@@ -87,6 +87,15 @@ class Office(Agent):
             print(f"  {run.input['what']}: {run.reason or run.error}")
 
     # --8<-- [end:detached]
+    # --8<-- [start:result]
+    async def wait_for(self, id: str) -> str:
+        run = self.get_run(id)
+        if run is None:
+            return "unknown"
+        run = await run.result()
+        return run.output if run.ok else f"{run.status}: {run.error or run.reason}"
+
+    # --8<-- [end:result]
     async def shelf(self) -> list[str]:
         return [str(row["thing"]) for row in self.sql("SELECT thing FROM shelf")]
 
@@ -140,9 +149,7 @@ async def main(data: str) -> None:
         await office.call_back(late)
         before = len(await office.shelf())
         ordered = await office.order("paper", minutes=0.001)
-        async for event in office.subscribe("children"):
-            if event.kind == "finished" and event.run_id == ordered:
-                break
+        print("paper:", await office.wait_for(ordered))
         # put_away is called a moment later.
         while len(await office.shelf()) == before:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)

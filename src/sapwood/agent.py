@@ -726,6 +726,10 @@ class Agent(Generic[S]):
         """Do a run; the framework's own."""
         await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
 
+    async def _sapwood_run_result(self, run: Run) -> Run:
+        """Return a run of this agent once it is over; the framework's own."""
+        return await self._actor.of(Runs).result(run)
+
     async def _sapwood_full_input(self, run: Run) -> Any:
         """Return the whole input of a run of this agent; the framework's own."""
         return await self._actor.of(Runs).full_input(run)

@@ -31,8 +31,8 @@ from tests.conformance.errands import (
 from tests.conformance.served import Served
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, DeadLetter, Detached, Limits, Run, agent_tool, tool
-from sapwood.errors import InvalidArguments, Unavailable, UsageError
+from sapwood import Agent, ChatAgent, DeadLetter, Detached, Limits, Run, agent_tool, deadline, tool
+from sapwood.errors import InvalidArguments, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.testing import ScriptedModel, call, text
 
@@ -60,6 +60,24 @@ class Sending(Giving):
             self.deps.log.append("refuses to hear")
             raise RuntimeError("not now")
         self.deps.log.append(f"heard {run.id} {run.status} {run.reason or run.error or run.output}")
+
+    async def result_of(self: Any, run: Run | str, seconds: float | None = None) -> Run:
+        found = self.get_run(run) if isinstance(run, str) else run
+        if seconds is None:
+            return await found.result()
+        with deadline(seconds):
+            return await found.result()
+
+    async def begin_work(self: Any) -> None:
+        self.start_fiber("work", self.work)
+
+    async def work(self: Any) -> None:
+        run = await self.run_agent(self.worker, "wait", run_id="r1", detached=Detached())
+        self.deps.log.append("waits")
+        self.deps.log.append(f"got {(await run.result()).output}")
+
+    async def stop_work(self: Any) -> bool:
+        return self.cancel_fiber("work")
 
     async def news(self: Any) -> list[tuple[str, str]]:
         return [(str(row["run"]), str(row["status"])) for row in self.sql("SELECT * FROM news ORDER BY rowid")]
@@ -876,3 +894,100 @@ def asking_of(cls: type[Any]) -> Any:
         return [text_of(message) for message in await (await self.sub_agent(cls, name)).transcript()]
 
     return ask
+
+
+@pytest.mark.promise("A-172")
+async def test_the_end_of_a_started_run_can_be_awaited_also_when_it_is_looked_up_later(level: str) -> None:
+    async with working(sender(), durability=level) as (_, agent, bench):
+        started = await agent.send_off("wait", run_id="r1")
+        waiting = [asyncio.create_task(agent.result_of(one)) for one in (started, "r1")]
+        await asyncio.sleep(0.02)
+        assert not any(task.done() for task in waiting)
+        bench.go.set()
+
+        first, second = await asyncio.gather(*waiting)
+
+        assert first == second
+        assert (started.status, first.status, first.output) == ("running", "completed", {"did": "wait"})
+        assert await agent.result_of(started) == first  # at once
+        failed = await agent.result_of(await agent.send_off("fail", run_id="r2"))
+        assert (failed.ok, failed.status) == (False, "error")
+
+
+@pytest.mark.promise("A-172")
+async def test_the_end_of_a_started_run_can_be_awaited_after_a_crash(level: str) -> None:
+    cls = sender()
+    async with working(cls, durability=level) as (one, agent, bench):
+        started = await agent.send_off("wait", run_id="r1")
+        await bench.seen("begun wait")
+        await one.world.crash()
+        agent = await again(one, cls)
+        waiting = [asyncio.create_task(agent.result_of(one)) for one in (started, "r1")]
+        await bench.seen("begun wait", 2)
+        bench.go.set()
+
+        for run in await asyncio.gather(*waiting):
+            assert (run.status, run.output) == ("completed", {"did": "wait"})
+
+
+async def test_a_fiber_that_awaits_a_started_run_awaits_it_again_after_a_crash() -> None:
+    cls = sender()
+    async with working(cls) as (one, agent, bench):
+        await agent.begin_work()
+        await bench.seen("waits")
+        await one.world.crash()
+        await again(one, cls)
+        await bench.seen("waits", 2)
+        bench.go.set()
+        await bench.seen("got {'did': 'wait'}")
+
+
+@pytest.mark.promise("A-172")
+async def test_whoever_awaits_a_started_run_may_stop_waiting_and_the_run_goes_on() -> None:
+    async with working(sender()) as (_, agent, bench):
+        await agent.begin_work()
+        await bench.seen("waits")
+        with pytest.raises(TimedOut, match="did not end before the deadline"):
+            await agent.result_of("r1", 0.02)
+        with pytest.raises(TimedOut), deadline(0.02):
+            await agent.result_of("r1")
+        assert await agent.stop_work()
+        await asyncio.sleep(0.02)
+        assert (await agent.one("r1")).status == "running"
+        bench.go.set()
+
+        assert (await agent.result_of("r1")).ok
+        assert "cut" not in bench.log
+
+
+@pytest.mark.promise("A-172")
+async def test_awaiting_a_run_that_was_cleared_or_is_of_another_agent_is_refused() -> None:
+    cls = sender()
+    async with working(cls) as (one, agent, bench):
+        run = await agent.send_off("wait", run_id="r1")
+        waiting = asyncio.create_task(agent.result_of(run))
+        await bench.seen("begun wait")
+        other = await one.world.get_agent(cls, "other")
+        with pytest.raises(Refused, match="another agent started it"):
+            await other.result_of(run)
+        await agent.clear_them()
+
+        with pytest.raises(Refused, match="was cleared"):
+            await waiting
+        with pytest.raises(Refused, match="it was cleared"):
+            await agent.result_of(run)
+        with pytest.raises(UsageError, match="must be called in the agent that started the run"):
+            await run.result()
+
+
+async def test_awaiting_a_run_that_was_given_up_returns_it_as_interrupted() -> None:
+    async with working(sender()) as (one, agent, bench):
+        run = await agent.send_off("wait", run_id="r1", budget=60)
+        waiting = asyncio.create_task(agent.result_of(run))
+        await bench.seen("begun wait")
+        await one.world.clock.advance(61)
+
+        assert ((given_up := await waiting).status, given_up.reason) == ("interrupted", "budget-exceeded")
+        bench.go.set()
+        await over(agent, "r1")
+        assert (await agent.result_of(given_up)).ok

@@ -77,6 +77,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "['bread, here you are', 'salt, here you are']",
             "order 7 ran once: True",
             "  ink: no longer needed",
+            "paper: paper, here you are",
             "on the shelf: ['paper, here you are']",
             "stopped: ['a piano', 'ink']",
             "  assistant: The tea is here.",

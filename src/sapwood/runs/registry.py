@@ -175,6 +175,15 @@ class Run:
         """Whether nothing more is expected of it."""
         return self.status not in OPEN
 
+    async def result(self) -> Run:
+        """Wait for the end of the run, and return the run as it ended. Call it in the agent that started the run.
+
+        Failures are returned, not raised: check `ok`. A run that was given up is returned with the status
+        `interrupted`, and may still end. Cancelling the caller, or a `deadline`, ends the wait and not the run.
+        Raises `Refused` if this agent has no such run, or if the run is cleared before it ends.
+        """
+        return await _caller("result")._sapwood_run_result(self)
+
     async def full_input(self) -> Any:
         """Return the whole input of the run. Call it in the agent that started the run.
 

@@ -24,10 +24,10 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.steps import Work
-from sapwood.errors import Aborted, InvalidArguments, Refused, Unavailable, UsageError
+from sapwood.errors import Aborted, InvalidArguments, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
-from sapwood.kernel.context import current
+from sapwood.kernel.context import current, until
 from sapwood.kernel.copying import to_json
 from sapwood.kernel.tree import Tree
 from sapwood.runs.allowance import Allowance, Refusal
@@ -317,6 +317,24 @@ class Runs:
         if row is None or shown(row).started_at != run.started_at:
             raise Cleared(f"{self._actor.address} has no run {run.id!r}: it was cleared, or another agent started it.")
         return row
+
+    async def result(self, run: Run) -> Run:
+        """Return a run once it is over. It does not belong to the code that waits, and goes on without it."""
+        self._actor.check_use()
+        await self._actor.free()
+        row = self._own(run)
+        limit = asyncio.timeout_at(until.get())
+        try:
+            async with limit:
+                await self.over(row.id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            path = (*self._actor.address.steps, run.agent)
+            raise TimedOut(f"The run {run.id!r} did not end before the deadline. It continues.", path=path) from None
+        if row.is_open and (work := self.work()) is not None:
+            work.progressed()
+        return shown(self._own(run))
 
     async def full_input(self, run: Run) -> Any:
         """Return the whole input of a run."""
