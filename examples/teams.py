@@ -56,6 +56,13 @@ class Editor(Agent):
         return run.output if run.ok else "in no archive"
 
     # --8<-- [end:race]
+    # --8<-- [start:pipeline]
+    async def review(self, page: str) -> bool:
+        """Translate a page, then judge the translation."""
+        run = await self.pipeline(page, Translator, Branch(Judge, timeout=60))
+        return run.output
+
+    # --8<-- [end:pipeline]
     # --8<-- [start:fiber]
     async def publish(self, issue: int) -> str:
         """Have an issue made, once, whatever happens meanwhile."""
@@ -77,6 +84,7 @@ async def main(data: str) -> None:
         editor = await app.get_agent(Editor, "botany")
         print("issue 1:", await editor.publish(1))
         print("the archive:", await editor.look_up())
+        print("reviewed:", await editor.review("The leaf"))
         # The other archive stops a moment later.
         while len(await editor.losers()) < 2:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)

@@ -600,6 +600,15 @@ class Agent(Generic[S]):
         """
         return await self._actor.of(Fanning).race(branches)
 
+    async def pipeline(self, input: Any, *steps: type[Agent[Any]] | Branch) -> Run:
+        """Run steps one after the other, and return the `Run` of the last: its `output` is the result.
+
+        The first step gets `input`, each later one the output of the step before. A step is a class, or a `Branch`
+        without an input. If a step does not complete, `PipelineFailed` names it and later steps do not start.
+        After a crash, completed steps do not run again.
+        """
+        return await self._actor.of(Fanning).pipeline(input, steps)
+
     async def map(
         self,
         cls: type[Agent[Any]],

@@ -261,6 +261,19 @@ class FiberFailed(ChildFailed):
     code = "fiber_failed"
 
 
+class PipelineFailed(ChildFailed):
+    """A step of a pipeline did not complete; the steps after it did not start."""
+
+    code = "pipeline_failed"
+
+    def __init__(self, message: str | None = None, *, path: Path = (), step: int = 0, run_id: str = "") -> None:
+        super().__init__(message, path=path)
+        self.step = step
+        """The number of the step, counted from 1."""
+        self.run_id = run_id
+        """The id of its run: `get_run` returns how it ended."""
+
+
 class Gated(ChildFailed):
     """A parent does not let this caller through to its child."""
 

@@ -177,6 +177,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         [
             "issue 1: ['THE ROOT', 'THE STEM', 'THE BRANCH', 'THE LEAF'], judged by 2",
             "the archive: found after 0.01 s",
+            "reviewed: True",
             "stopped: Judge: quorum-with 1-",
             "stopped: Archive: lost-to run-",
         ],

@@ -48,6 +48,7 @@ PUBLIC_NAMES = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "PipelineFailed",
     "Question",
     "QueuedCall",
     "Refused",

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from sapwood.clock import Timer
-from sapwood.errors import UsageError
+from sapwood.errors import PipelineFailed, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.tree import Tree
@@ -31,12 +33,12 @@ IN_A_SLICE = 16
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One use of an agent that is not given yet, for `gather` and `race`."""
+    """One use of an agent that is not given yet, for `gather`, `race` and `pipeline`."""
 
     cls: type[Any]
     """The class of the sub-agent that is to do it."""
     input: Any = None
-    """What it is given."""
+    """What it is given. A step of a `pipeline` has no input of its own."""
     run_id: str | None = field(default=None, kw_only=True)
     """What the run is called by; None: by its place, as in `run_agent`."""
     timeout: float | None = field(default=None, kw_only=True)
@@ -112,6 +114,27 @@ class Fanning:
         fan = Fan(self._actor, branches, RACE)
         await fan.decided()
         return fan.winner()
+
+    async def pipeline(self, input: Any, steps: Sequence[type | Branch]) -> Run:
+        """Return the last step once it is completed; each step gets the output of the one before."""
+        if not steps:
+            raise UsageError("pipeline() needs at least one step.")
+        branches = [_step(step) for step in steps]
+        chain = Chain(self._actor, [replace(branches[0], input=input), *branches[1:]], FAIL_FAST)
+        await chain.over()
+        runs = chain.runs()
+        for number, run in enumerate(runs, 1):
+            if not run.ok:
+                raise self._failure(number, len(runs), run)
+        return runs[-1]
+
+    def _failure(self, number: int, count: int, run: Run) -> PipelineFailed:
+        return PipelineFailed(
+            f"Step {number} of {count} ({run.agent.type}) did not complete: {run.error or run.reason or run.status}",
+            path=(*self._actor.address.steps, run.agent),
+            step=number,
+            run_id=run.id,
+        )
 
     async def map(self, cls: type, inputs: Iterable[Any], *, concurrency: int, **wishes: Any) -> list[Run]:
         """Give a run of one class for each input; return how they have ended, in the order of the inputs."""
@@ -310,14 +333,18 @@ class Fan:
             self._give(twig)
         else:
             wish = replace(twig.wish, id=twig.run)
-            self._runs.withhold(twig.branch.cls, twig.branch.input, wish, self._stopped)
+            self._runs.withhold(twig.branch.cls, self._input(twig), wish, self._stopped)
             self._left -= 1
+
+    def _input(self, twig: Twig) -> Any:
+        """Return what a branch is given."""
+        return twig.branch.input
 
     def _give(self, twig: Twig) -> None:
         self._hear(twig)
         self._want(twig)
         twig.tried += 1
-        row = self._runs.give(twig.branch.cls, twig.branch.input, replace(twig.wish, id=twig.run))
+        row = self._runs.give(twig.branch.cls, self._input(twig), replace(twig.wish, id=twig.run))
         if not row.is_open and twig.run in self._going:
             self._changed(twig.run)
 
@@ -390,6 +417,47 @@ class Fan:
                 twig.rest = None
                 self._left -= 1
             self._runs.cancel(twig.run, reason)
+
+
+class Chain(Fan):
+    """Branches that begin one after the other: each gets the output of the one before, once that is completed."""
+
+    def _may_begin(self) -> bool:
+        if self._stopped is None and self._waiting and not self._has_input(self._waiting[0]):
+            self._refusal = None
+            return False
+        return super()._may_begin()
+
+    def _has_input(self, twig: Twig) -> bool:
+        if twig is self._twigs[0]:
+            return True
+        before = self._before(twig)
+        return before is not None and before.status == "completed"
+
+    def _input(self, twig: Twig) -> Any:
+        if twig is self._twigs[0]:
+            return twig.branch.input
+        before = self._before(twig)
+        # Without an output, the step is only stored as one that never begins.
+        return None if before is None or before.output is None else msgspec.json.decode(before.output)
+
+    def _before(self, twig: Twig) -> Row | None:
+        """Return the last run of the step before this one."""
+        return self._registry.get(self._twigs[self._twigs.index(twig) - 1].run)
+
+
+def _step(step: type | Branch) -> Branch:
+    """Return a step of a pipeline as a branch."""
+    if isinstance(step, type):
+        return Branch(step)
+    if not is_a(step, Branch):
+        raise UsageError(f"A step of a pipeline must be a class of agents or a Branch, got {step!r}.")
+    if step.input is not None:
+        raise UsageError(
+            f"A step of a pipeline gets its input from the step before, got {step!r}. Pass the input of the first step "
+            "as the first argument of pipeline()."
+        )
+    return step
 
 
 def _check(branch: Branch) -> None:
