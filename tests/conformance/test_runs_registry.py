@@ -439,6 +439,9 @@ async def test_the_whole_input_of_a_run_is_read_on_request_and_after_a_crash() -
             await agent.read_input(refused)
         bench.go.set()
         await giving
+        await agent.delete("r1")
+        with pytest.raises(Refused, match="or was deleted"):
+            await agent.read_input(await agent.one("r1"))
 
 
 async def test_the_whole_input_of_a_run_that_this_agent_does_not_have_is_refused() -> None:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.runs import kept
 from sapwood.storage.database import Database
@@ -28,11 +27,8 @@ class PendingInputs:
 
 def full_input(run: str, caller: Actor | None, child: Database | None, otherwise: Any) -> Any:
     """Return the whole input of a run; `otherwise` if neither its sub-agent nor its caller has it."""
-    try:
-        if child is not None and kept.find(child, run) is not None:
-            return msgspec.json.decode(kept.input_of(child, run))
-    except (StoredDataError, Unavailable):
-        return otherwise
+    if child is not None and kept.find(child, run) is not None:
+        return msgspec.json.decode(kept.input_of(child, run))
     pending = None if caller is None else caller.found(PendingInputs)
     text = None if pending is None else pending.by_run.get(run)
     return otherwise if text is None else msgspec.json.decode(text)

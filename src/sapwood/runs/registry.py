@@ -187,8 +187,8 @@ class Run:
     async def full_input(self) -> Any:
         """Return the whole input of the run. Call it in the agent that started the run.
 
-        Raises `Refused` if this agent has no such run, if the run was cleared, or if its sub-agent never started:
-        only the sub-agent stores the whole input.
+        Raises `Refused` if this agent has no such run, if the run was cleared, or if its sub-agent never started or
+        was deleted: only the sub-agent stores the whole input.
         """
         return await _caller("full_input")._sapwood_full_input(self)
 

@@ -53,6 +53,7 @@ CALLER_CANCELLED = "caller-cancelled"
 MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 UNKNOWN = object()
+"""Stands for an input that is not stored."""
 ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
 
 
@@ -347,7 +348,9 @@ class Runs:
             await until_free(child)
         found = full_input(run.id, self._actor, child, UNKNOWN)
         if found is UNKNOWN:
-            raise Refused(f"The whole input of the run {run.id!r} is not stored: its sub-agent never started.")
+            raise Refused(
+                f"The whole input of the run {run.id!r} is not stored: its sub-agent never started, or was deleted."
+            )
         return found
 
     async def begun(self, id: str) -> None:

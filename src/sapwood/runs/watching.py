@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from sapwood.address import Address, Step
-from sapwood.errors import InvalidArguments
+from sapwood.errors import InvalidArguments, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.disclosure import for_clients
@@ -275,7 +275,8 @@ class Watch:
         event = started((*node.path, Step(row.type, row.name)), row)
         if self._input == "full":
             caller = self._tree.actors.get(Address(node.path))
-            event.body["input"] = full_input(row.id, caller, child, event.body["input"])
+            with suppress(StoredDataError, Unavailable):  # then the preview is all there is
+                event.body["input"] = full_input(row.id, caller, child, event.body["input"])
         return event
 
     def _readable(self, path: Path, row: Row, database: Database, place: Place) -> list[Event]:
