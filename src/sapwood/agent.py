@@ -24,7 +24,6 @@ from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection, Connections, Speech
-from sapwood.capabilities.exposed import MARK
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.fibers import OWNER
@@ -35,7 +34,7 @@ from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass, check_pool, check_type_id, known, learn
+from sapwood.kernel.classes import EXPOSED, AgentClass, check_pool, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.misspelt import misspelt
@@ -49,6 +48,7 @@ from sapwood.runs.following import Following
 from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.inputs import InputDetail
 from sapwood.runs.method import MethodRuns
+from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.question import Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
@@ -149,7 +149,13 @@ class Agent(Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (RunClients, Watchers, Questions, RunsFromOutside)
+    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (
+        RunClients,
+        Watchers,
+        Questions,
+        ListedMethods,
+        RunsFromOutside,
+    )
     """What else it says to its clients, and hears from them."""
     _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
     """Who does the runs it is given."""
@@ -276,7 +282,7 @@ class Agent(Generic[S]):
         """
 
     async def on_before_watch(self, request: Request) -> Request | Response | None:
-        """Called before a client uses `…/events`, `…/questions`, `…/runs` or `…/get-messages`.
+        """Called before a client uses `…/events`, `…/questions`, `…/methods`, `…/runs` or `…/get-messages`.
 
         It follows `on_before_request`. Let the client through (None), or refuse it with a response.
         Below this agent, those URLs show only agents to which the client could go itself. Override it.
@@ -892,7 +898,7 @@ def agent(
 
 def expose(method: M) -> M:
     """Let remote clients call this method; without it only other agents and the app can."""
-    setattr(method, MARK, True)
+    setattr(method, EXPOSED, True)
     return method
 
 

@@ -87,7 +87,7 @@ PUBLIC_NAMES = [
 RETURNED_NAMES = ["Rows", "SlowSlice"]
 """What methods return, and nobody has to import."""
 
-CLIENT_NAMES = ["RemoteAgent", "connect"]
+CLIENT_NAMES = ["ExposedMethod", "RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]

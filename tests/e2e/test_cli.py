@@ -217,6 +217,22 @@ def test_an_operator_sees_and_changes_a_running_server(project: Path, tmp_path: 
     assert json.loads(said_by(project, "state", "Lobby:main/Counter:shared"))["value"] == -5, "also without a server"
 
 
+@pytest.mark.promise("CF-143")
+def test_an_operator_sees_the_exposed_methods_of_an_agent(project: Path) -> None:
+    with serving(project) as server, server.connect(COUNTER) as socket:
+        receive(socket, "cf_agent_state")
+
+        shown = said_by(project, "methods", "Lobby:main/Counter:shared")
+        listed = json.loads(said_by(project, "methods", "Lobby:main/Counter:shared", "--json"))["methods"]
+        above = said_by(project, "methods", "Lobby:main")
+        missing = sapwood(project, "methods", "Lobby:main/Counter:other")
+
+        assert "add(by: integer) -> integer\n" in shown
+        assert [method["name"] for method in listed] == ["add"]
+        assert "open(name: string) -> integer\n    Open one more counter" in above
+        assert (missing.returncode, "has not made Counter:other" in missing.stderr) == (1, True)
+
+
 def test_the_operators_door_opens_to_the_token_only(project: Path) -> None:
     with serving(project) as server:
         file = project / "sapwood-data/operator.json"

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from tests.e2e.serving import serving
 from tests.machine import patience
 from tests.ports import free_port
@@ -33,7 +35,7 @@ from sapwood import (
     expose,
 )
 from sapwood.address import Address
-from sapwood.client import RemoteAgent, connect
+from sapwood.client import ExposedMethod, RemoteAgent, connect
 from sapwood.client.link import Link, backoff
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
 from sapwood.timings import Timings
@@ -166,6 +168,13 @@ class Quiet(Agent):
         return a + b
 
 
+class Unlisted(Agent):
+    """Does not list its methods: clients say which status they get instead."""
+
+    async def on_before_watch(self, request: Request) -> Response | None:
+        return Response("{}", int(request.query_params["status"]), headers={"location": "/agents/player/ann/methods"})
+
+
 class Anonymous(Agent):
     send_identity = False
 
@@ -182,7 +191,7 @@ def at_once(attempt: int) -> float:
 def make_app(tmp_path: Path) -> Callable[..., App]:
     def make(**more: Any) -> App:
         happened.clear()
-        return App(agents=[Player, Quiet, Anonymous], settings=Settings(data=tmp_path / "data"), **more)
+        return App(agents=[Player, Quiet, Unlisted, Anonymous], settings=Settings(data=tmp_path / "data"), **more)
 
     return make
 
@@ -200,6 +209,42 @@ async def test_a_method_is_called_by_its_name_with_its_arguments(url: str) -> No
         assert await ann.stub.add(b=5, a=1) == 6
         assert await ann.stub.where() == ["ann"]
         assert (ann.name, ann.agent, str(ann.address)) == ("ann", "player", "Player:ann")
+
+
+@pytest.mark.promise("CF-143")
+async def test_the_exposed_methods_are_listed_at_any_depth(url: str) -> None:
+    async with connect(url, Player, "ann") as ann:
+        await ann.stub.open(["b", "c", "d"])
+        methods = {method.name: method for method in await ann.methods()}
+    sub = tuple((Player, name) for name in "bcd")
+    async with connect(url, Player, "ann", sub=sub, query={"x": "1"}) as deep:
+        assert {method.name: method for method in await deep.methods()} == methods
+
+    assert methods["add"] == ExposedMethod(
+        name="add",
+        doc=None,
+        parameters={
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        variadic=False,
+        streams=False,
+        result={"type": "integer"},
+    )
+    assert methods["count"].streams
+    assert "hidden" not in methods
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(200, InvalidResult), (307, Refused), (401, Refused), (403, Refused), (404, NotFound), (503, Unavailable)],
+)
+async def test_a_list_of_methods_that_is_refused_is_an_error(url: str, status: int, error: type[Exception]) -> None:
+    async with connect(url, Unlisted, "u", query={"status": str(status)}) as unlisted:
+        with pytest.raises(error, match="does not list the methods of Unlisted:u"):
+            await unlisted.methods()
 
 
 async def test_arguments_and_results_are_what_the_annotations_say(url: str) -> None:

@@ -21,7 +21,7 @@ from sapwood.runtimes.workers.placement import Part, Sharing
 APP = """
 import os
 
-from sapwood import Agent, App
+from sapwood import Agent, App, expose
 
 
 class Sold(Exception):
@@ -39,6 +39,7 @@ class Porter(Agent):
 class Shop(Agent[int]):
     initial_state = 0
 
+    @expose
     async def add(self, by: int) -> int:
         self.set_state(self.state + by)
         return self.state
@@ -146,6 +147,17 @@ def test_dead_letters_and_runs_are_shown_and_replayed_and_deleted_wherever_they_
     for name in BOTH:
         assert "Deleted 1 dead letter" in said_by(folder, "dead-letters", f"Shop:{name}", "--delete", "all")
     assert said_by(folder, "dead-letters") == "There are no dead letters.\n"
+
+
+@pytest.mark.promise("CF-143")
+def test_methods_are_listed_by_the_worker_that_has_the_agent(two: Server, folder: Path) -> None:
+    for name in BOTH:
+        call(folder, name, "add", 1)
+
+        for _ in range(4):  # connections may be accepted by either worker
+            status, text = two.get(f"/agents/shop/{name}/methods")
+            assert (status, [method["name"] for method in json.loads(text)["methods"]]) == (200, ["add"])
+        assert "add(by: integer) -> integer" in said_by(folder, "methods", f"Shop:{name}")
 
 
 @pytest.mark.usefixtures("two")

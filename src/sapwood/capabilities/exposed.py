@@ -12,8 +12,6 @@ from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.copying import to_json, unjson_hook
 from sapwood.wire.frames import TOO_DEEP, is_deep
 
-MARK = "__sapwood_exposed__"
-
 
 class Exposed:
     """How clients call one method."""
@@ -80,6 +78,4 @@ JSON_RESULT = JsonResult()
 @functools.cache
 def exposed(kind: AgentClass) -> dict[str, Exposed]:
     """Return the methods of a class that clients may call, inherited ones included."""
-    return {
-        name: Exposed(method) for name, method in kind.methods.items() if getattr(method.function, MARK, False) is True
-    }
+    return {name: Exposed(method) for name, method in kind.methods.items() if method.is_exposed}

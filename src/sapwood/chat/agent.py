@@ -28,6 +28,7 @@ from sapwood.errors import Refused, UsageError
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import CANCELLED
 from sapwood.runs.from_outside import RunsFromOutside
+from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.question import Answer, Approvers, Question, author_of_code
 from sapwood.runs.questions import Questions, approval
 from sapwood.runs.registry import Run
@@ -94,7 +95,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     concurrency: ClassVar[str] = "queue"
     """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk, RunClients, Watchers, Questions, RunsFromOutside)
+    _speaks = (Talk, RunClients, Watchers, Questions, ListedMethods, RunsFromOutside)
     _runs_as = ChatRuns
     _has_conversation = True
 

@@ -284,6 +284,20 @@ def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
 
 
 @cli.command
+def methods(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwood-data") -> None:
+    """Show the methods that an agent exposes to clients: parameters, results and docstrings. Wakes no agent."""
+    answer = remote.ask(data, "methods", address=address)
+    if as_json:
+        say(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    for line in showing.methods(answer):
+        console.print(line)
+    if not answer["methods"]:
+        say(f"{address} exposes no methods.")
+
+
+@cli.command
 def sql(
     address: Agent,
     statement: Annotated[str, Parameter(help="One SQL statement.")],

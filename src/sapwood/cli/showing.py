@@ -117,6 +117,35 @@ def runs(answer: dict[str, Any], now: datetime | None = None) -> Table:
     return table
 
 
+def methods(answer: dict[str, Any]) -> Iterator[Text]:
+    """Yield each method as a signature, with the first line of its docstring."""
+    for method in answer["methods"]:
+        properties, required = method["parameters"]["properties"], method["parameters"]["required"]
+        parameters = [f"{name}{'' if name in required else '?'}: {_type(one)}" for name, one in properties.items()]
+        if method["variadic"]:
+            name, one = list(properties.items())[-1]
+            parameters[-1] = f"*{name}: {_type(one['items'])}"
+        line = Text(method["name"], "bold").append(f"({', '.join(parameters)})", "not bold")
+        if method["result"] is not None:
+            line.append(f" -> {'stream of ' if method['streams'] else ''}{_type(method['result'])}", "not bold")
+        yield line
+        if method["doc"]:
+            yield Text(f"    {method['doc'].splitlines()[0]}", "dim")
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """Return the type that a JSON schema allows, in a few words."""
+    if "$ref" in schema:
+        return schema["$ref"].rpartition("/")[2].rpartition(".")[2]
+    if "anyOf" in schema:
+        return " | ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(json.dumps(value) for value in schema["enum"])
+    if schema.get("type") == "array" and schema.get("items"):
+        return f"array of {_type(schema['items'])}"
+    return schema.get("title") or schema.get("type") or "any"
+
+
 def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Text]:
     """Return dead letters as lines, those of one agent together."""
     now = now or datetime.now(UTC)

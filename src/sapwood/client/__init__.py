@@ -9,5 +9,6 @@ async with connect("http://127.0.0.1:8000", Inbox, "alice") as alice:
 
 from sapwood.client.connecting import connect
 from sapwood.client.remote import RemoteAgent
+from sapwood.wire.methods import ExposedMethod
 
-__all__ = ["RemoteAgent", "connect"]
+__all__ = ["ExposedMethod", "RemoteAgent", "connect"]

@@ -12,10 +12,12 @@ from uuid import uuid4
 
 from sapwood.address import Address
 from sapwood.client.conversation import Conversation
+from sapwood.client.http import get_methods
 from sapwood.client.link import Socket, backoff
 from sapwood.client.remote import RemoteAgent
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.classes import known
+from sapwood.wire.methods import PATH, ExposedMethod
 from sapwood.wire.routing import path_to
 
 A = TypeVar("A")
@@ -101,6 +103,11 @@ async def connect(
 
         return await open_socket(uri, {**headers, **await authorization(token)}, options)
 
+    async def methods() -> list[ExposedMethod]:
+        ws = uri_of(url, path_to(address, prefix=prefix) + PATH, query)
+        given = {**headers, **await authorization(token)}
+        return await get_methods("http" + ws.removeprefix("ws"), address, given, timeout, options)
+
     talk = Conversation(path[-1][0], address, dial, id=own_id, timeout=timeout, delay=delay)
     link = talk.link
     link.start()
@@ -110,7 +117,7 @@ async def connect(
                 await link.ready()
         except TimeoutError:
             raise Unavailable(f"{address} on {url} was not reached in {timeout} s: {link.problem}") from None
-        yield RemoteAgent(talk)
+        yield RemoteAgent(talk, methods)
     finally:
         await link.close()
 

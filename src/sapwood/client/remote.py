@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from sapwood.address import Address
 from sapwood.client.calls import RemoteMethod, encode
 from sapwood.client.conversation import Conversation
 from sapwood.kernel.context import current, deadline_of
+from sapwood.wire.methods import ExposedMethod
 
 A_co = TypeVar("A_co", covariant=True)
 S = TypeVar("S")
@@ -27,14 +28,23 @@ class RemoteAgent(Generic[A_co]):
     knows whether it was done. What was not sent yet waits for the connection.
     """
 
-    def __init__(self, talk: Conversation) -> None:
+    def __init__(self, talk: Conversation, get_methods: Callable[[], Awaitable[list[ExposedMethod]]]) -> None:
         self._talk = talk
+        self._get_methods = get_methods
         self._stub = RemoteStub(talk)
 
     @property
     def stub(self) -> A_co:
         """The agent's exposed methods: await them, or read those that stream with ``async for``."""
         return cast(A_co, self._stub)
+
+    async def methods(self) -> list[ExposedMethod]:
+        """Return the methods that the agent exposes, as the server describes them. Needs `sapwood[remote]`.
+
+        This is a request of its own, not a message on the socket. Raises `Refused` if `on_before_request` or
+        `on_before_watch` refuses it.
+        """
+        return await self._get_methods()
 
     @property
     def state(self: RemoteAgent[HasState[S]]) -> S:

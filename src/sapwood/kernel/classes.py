@@ -28,6 +28,8 @@ from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
 
 STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+EXPOSED = "__sapwood_exposed__"
+"""The attribute of functions that clients may call."""
 
 
 class Signature:
@@ -234,6 +236,7 @@ class Method:
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.streams = inspect.isasyncgenfunction(function)
+        self.is_exposed = getattr(function, EXPOSED, False) is True
         self._names = names
 
     @functools.cached_property

@@ -121,14 +121,14 @@ def _as_is(annotation: Any) -> frozenset[type]:
     return frozenset()
 
 
-def _without_object(annotation: Any) -> Any:
+def without_object(annotation: Any) -> Any:
     """Say `Any` where it says `object`: to msgspec that is a type of ours, and each such value a call of the hook."""
     if annotation is object:
         return Any
     origin, members = typing.get_origin(annotation), typing.get_args(annotation)
     if object not in members and not any(typing.get_args(member) for member in members):
         return annotation
-    changed = tuple(_without_object(member) for member in members)
+    changed = tuple(without_object(member) for member in members)
     if origin in (typing.Union, types.UnionType):
         return typing.Union[changed]  # noqa: UP007 - there are as many as there are
     if isinstance(annotation, types.GenericAlias):
@@ -273,7 +273,7 @@ class Copier:
 
     def _prepare(self) -> Callable[[bytes], Any]:
         try:
-            self._unpack = msgspec.msgpack.Decoder(_without_object(self._annotation), dec_hook=unpack_hook).decode
+            self._unpack = msgspec.msgpack.Decoder(without_object(self._annotation), dec_hook=unpack_hook).decode
         except TypeError as error:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be copied: {error}") from None
         return self._unpack

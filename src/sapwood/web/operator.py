@@ -38,6 +38,7 @@ from sapwood.kernel.backup import back_up, restore, root_of
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.method_schemas import method_list
 from sapwood.kernel.node import Node, roots_in
 from sapwood.kernel.ports import Exchange
 from sapwood.kernel.registry import Registry
@@ -257,6 +258,11 @@ class Operator:
             text = f"{found} has set no state yet, and what its class begins with only a running server knows."
             raise NotFound(text, path=found.steps) from None
         return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
+
+    async def methods(self, address: str) -> bytes:
+        """Return the exposed methods of an agent as JSON, with their schemas. The agent is not woken."""
+        tree, found, _ = await self._find(Address.parse(address))
+        return method_list(tree.kinds.get(found.type) or resolve(found.type, self._node.roots))
 
     async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
         """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
@@ -571,6 +577,8 @@ class OperatorDoor:
             return JSONResponse(operator.top(trees=int(asked.get("trees", 20))))
         if what == "state":
             return JSONResponse({"state": await operator.state(str(address))})
+        if what == "methods":
+            return Response(await operator.methods(str(address)), media_type="application/json")
         if what == "sql":
             arguments = cast("list[Any]", asked.get("arguments") or [])
             write = asked.get("write") is True
