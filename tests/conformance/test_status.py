@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from tests.conformance.worlds import Branch, Probe, Run
+from tests.conformance.served import served
+from tests.conformance.worlds import Branch, Probe, Run, until
 
-from sapwood import Agent, NotFound
+from sapwood import After, Agent, App, Detached, NotFound
 from sapwood.agent import SubAgentStatus, Subtree
+from sapwood.kernel.tree import Tree
 
 pytestmark = pytest.mark.core("workers")
 
@@ -162,3 +166,182 @@ async def test_a_branch_adds_up(run: Run, probe: Probe) -> None:
         assert whole.database_bytes > alone.database_bytes
         probe.go.set()
         await call
+
+
+class Worker(Agent):
+    """Can have work of every kind, and sub-agents like itself."""
+
+    deps: Probe
+
+    async def on_start(self) -> None:
+        self.deps.log.append(f"start {self.name}")
+
+    async def grow(self, *names: str) -> None:
+        first, *below = names
+        child = await self.sub_agent(Worker, first)
+        if below:
+            await child.grow(*below)
+
+    async def wait(self) -> None:
+        await self.deps.go.wait()
+
+    async def remind(self, hours: float) -> None:
+        self.schedule(After(timedelta(hours=hours)), self.wait)
+
+    async def fill(self) -> None:
+        for _ in range(3):
+            self.queue(self.wait)
+        await self.remind(2)
+        await self.remind(1)
+        self.start_fiber("long", self.wait)
+        await self.run_agent(Waiter, detached=Detached())
+
+    async def compute(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS t (a)")
+        self.deps.log.append("computes")
+        await self.long_sql(ENDLESS)
+
+    async def stop(self, name: str) -> None:
+        self.abort_sub_agent(Worker, name)
+
+    async def status(self, name: str) -> SubAgentStatus:
+        return self.sub_agent_status(Worker, name)
+
+    async def whole(self) -> Subtree:
+        return await self.subtree()
+
+
+class Waiter(Agent):
+    deps: Probe
+
+    async def on_run(self, _: Any) -> None:
+        await self.deps.go.wait()
+
+
+DEPTHS = pytest.mark.parametrize(
+    "above",
+    [pytest.param((), id="depth 1", marks=pytest.mark.core()), pytest.param(("a", "b"), id="depth 3")],
+)
+ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+
+
+@DEPTHS
+@pytest.mark.promise("A-254", "B-5")
+async def test_a_status_counts_queued_calls_runs_fibers_and_the_next_schedule(
+    run: Run, probe: Probe, above: tuple[str, ...]
+) -> None:
+    async with run(Worker, deps=probe) as world:
+        root = await world.get_agent(Worker, "w")
+        await root.grow(*above, "c")
+        parent = await world.get_agent(Worker, "w", sub=[(Worker, name) for name in above])
+        child = await world.get_agent(Worker, "w", sub=[(Worker, name) for name in (*above, "c")])
+        empty = await parent.status("c")
+        assert (empty.queued_calls, empty.runs, empty.fibers, empty.next_schedule_at) == (0, 0, 0, None)
+
+        begun = world.clock.now()
+        await child.fill()
+
+        full = await parent.status("c")
+        assert (full.queued_calls, full.runs, full.sockets) == (3, 1, 0)
+        assert full.fibers is not None
+        assert full.fibers >= 1
+        assert full.next_schedule_at == pytest.approx(begun + 3600)
+        if above:
+            others = await root.status(above[0])
+            assert (others.queued_calls, others.runs, others.fibers) == (0, 0, 0), "a status is of one agent"
+        probe.go.set()
+        await world.settled()
+        done = await parent.status("c")
+        assert (done.queued_calls, done.runs, done.fibers, done.calls) == (0, 0, 0, 0)
+
+
+@pytest.mark.promise("B-5")
+async def test_a_subtree_adds_up_the_work_below(run: Run, probe: Probe) -> None:
+    async with run(Worker, deps=probe) as world:
+        root = await world.get_agent(Worker, "w")
+        await root.grow("a", "b", "c")
+        deep = await world.get_agent(Worker, "w", sub=[(Worker, name) for name in "abc"])
+        middle = await world.get_agent(Worker, "w", sub=[(Worker, "a")])
+        begun = world.clock.now()
+        await deep.fill()
+        one = await root.whole()
+        await middle.fill()
+        await middle.remind(0.5)
+
+        two = await root.whole()
+
+        assert (one.queued_calls, one.runs, one.sockets) == (3, 1, 0)
+        assert one.fibers >= 1
+        assert one.next_schedule_at == pytest.approx(begun + 3600)
+        assert (two.queued_calls, two.runs, two.fibers) == (6, 2, 2 * one.fibers)
+        assert two.calls > one.calls > 1
+        assert two.next_schedule_at == pytest.approx(begun + 1800)
+        probe.go.set()
+        await world.settled()
+
+
+@DEPTHS
+@pytest.mark.promise("A-254", "B-5")
+async def test_the_work_of_a_sleeping_child_is_read_without_waking_it_or_reading_others(
+    run: Run, probe: Probe, above: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run(Worker, deps=probe) as world:
+        root = await world.get_agent(Worker, "w")
+        for name in ("c", "d", "e", "f"):
+            await root.grow(*above, name)
+        child = await world.get_agent(Worker, "w", sub=[(Worker, name) for name in (*above, "c")])
+        begun = world.clock.now()
+        await child.remind(1)
+        await world.restart()
+        parent = await world.get_agent(Worker, "w", sub=[(Worker, name) for name in above])
+        await parent.whole()  # it is awake
+        probe.log.clear()
+        read: list[str] = []
+        database = Tree.database
+
+        def noted(tree: Tree, stem: str, *more: Any) -> Any:
+            read.append(stem)
+            return database(tree, stem, *more)
+
+        monkeypatch.setattr(Tree, "database", noted)
+        status = await parent.status("c")
+
+        assert (status.state, status.queued_calls, status.runs, status.fibers) == ("sleeping", 0, 0, 0)
+        assert status.next_schedule_at == pytest.approx(begun + 3600)
+        assert len(set(read)) == 1
+        assert probe.log == []
+
+
+@pytest.mark.core
+async def test_stored_work_is_unknown_while_a_child_computes_in_its_database(run: Run, probe: Probe) -> None:
+    async with run(Worker, deps=probe) as world:
+        parent = await world.get_agent(Worker, "w")
+        await parent.grow("c")
+        child = await world.get_agent(Worker, "w", sub=[(Worker, "c")])
+        computing = asyncio.create_task(child.compute())
+        await probe.seen("computes")
+
+        status = await parent.status("c")
+        await parent.stop("c")
+        await asyncio.gather(computing, return_exceptions=True)
+
+        assert (status.state, status.calls, status.sockets) == ("busy", 1, 0)
+        assert (status.queued_calls, status.runs, status.fibers, status.next_schedule_at) == (None,) * 4
+
+
+@DEPTHS
+@pytest.mark.promise("A-254", "B-5")
+async def test_a_status_counts_open_sockets(probe: Probe, above: tuple[str, ...]) -> None:
+    async with served(App(agents=[Worker], deps=probe)) as one:
+        root = await one.world.get_agent(Worker, "w")
+        await root.grow(*above, "c")
+        parent = await one.world.get_agent(Worker, "w", sub=[(Worker, name) for name in above])
+        path = "/agents/worker/w" + "".join(f"/sub/worker/{name}" for name in (*above, "c"))
+        clients = [await one.join(path) for _ in range(2)]
+        await one.join("/agents/worker/w")
+
+        assert (await parent.status("c")).sockets == 2
+        assert (await root.whole()).sockets == 3
+        await clients[0].close()
+        await until(lambda: one.world.node.sockets.count == 2)
+        assert (await parent.status("c")).sockets == 1

@@ -121,11 +121,15 @@ def top() -> RenderableType:
 def many() -> list[RenderableType]:
     branch: dict[str, Any] = {"address": HOSTILE, "status": HOSTILE, "calls": 0, "sockets": 0, "bytes": 0}
     branch |= {"children": 0, "last_error": HOSTILE.replace("\r", ""), "below": []}
+    branch |= {"queued_calls": 1, "runs": 1, "fibers": 1, "next_schedule_at": HOSTILE}
     tree = {"count": 1, "sockets": 0, "ready": True, "roots": [branch], "unanswered": [HOSTILE]}
     letter = {"agent": HOSTILE, "id": HOSTILE, "method": HOSTILE, "arguments": {HOSTILE: HOSTILE}, "code": HOSTILE}
     letter |= {"error": HOSTILE, "attempts": 1, "times": 1, "failed_at": "2026-01-01T00:00:00+00:00"}
     unread = {"address": HOSTILE, "error": HOSTILE}
     run = {"id": HOSTILE, "agent": f"{HOSTILE}:a", "status": HOSTILE, "ended_at": None, "bytes": 1, "pinned": False}
+    parameters = {"properties": {HOSTILE: {"title": HOSTILE}}, "required": []}
+    method = {"name": HOSTILE, "doc": HOSTILE, "parameters": parameters, "variadic": False, "streams": True}
+    method |= {"result": {"$ref": f"#/$defs/{HOSTILE}"}}
     misfit = Misfit(agent="Vault:v", id=HOSTILE, what=HOSTILE, why=HOSTILE, remedy=HOSTILE)
     node = Node(HOSTILE, 1.0, is_alive=True, is_leaving=False, shards=1, version="1")
     seen = Seen(HOSTILE, Layout(), [node], unowned=0, orphaned=0, streams=[], servers=[], troubles=[HOSTILE])
@@ -133,6 +137,7 @@ def many() -> list[RenderableType]:
         showing.picture(tree),
         *showing.letters({"letters": [letter], "unread": [unread]}),
         showing.runs({"runs": [run]}),
+        *showing.methods({"methods": [method]}),
         showing.rows({"columns": [HOSTILE], "rows": [[HOSTILE]]}),
         showing.finding(Finding(HOSTILE, HOSTILE, HOSTILE)),
         *showing.report(Report(HOSTILE, {}, [misfit]), HOSTILE),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from sapwood import Agent, App, NotFound
+from sapwood import After, Agent, App, NotFound, expose
+from sapwood.cli.showing import picture
 from sapwood.errors import ForbiddenSql, Quarantined
 from sapwood.testing import World, running
 from sapwood.web.operator import Operator
@@ -32,10 +38,26 @@ class Shelf(Agent[Stats]):
     async def clear(self) -> None:
         self.sql(DELETE)
 
+    @expose
+    async def read(self) -> list[str]:
+        return [text for (text,) in self.sql("SELECT text FROM notes")]
+
+    async def remind(self) -> None:
+        self.schedule(After(timedelta(hours=1)), self.clear)
+        for _ in range(2):
+            self.queue(self.sleep)
+        self.start_fiber("long", self.sleep)
+
+    async def sleep(self) -> None:
+        await asyncio.sleep(60)
+
 
 class Library(Agent):
     async def shelf(self, name: str) -> int:
         return await (await self.sub_agent(Shelf, name)).note("a")
+
+    async def remind(self, name: str) -> None:
+        await (await self.sub_agent(Shelf, name)).remind()
 
     async def clear(self, name: str) -> None:
         await (await self.sub_agent(Shelf, name)).clear()
@@ -72,6 +94,44 @@ async def test_the_tree_shows_who_is_awake_and_wakes_nobody() -> None:
             "Library:main/Shelf:two",
         ]
         assert all(child["bytes"] > 0 for child in asleep[0]["below"])
+
+
+async def test_the_tree_shows_queued_calls_runs_fibers_and_the_next_schedule() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        main = await world.get_agent(Library, "main")
+        await main.remind("one")
+        shelf = (await operator.tree())["roots"][0]["below"][0]
+        names = ("queued_calls", "runs", "fibers", "next_schedule_at")
+        (line,) = [line for line in shown(await operator.tree()) if "Shelf:one" in line]
+        world.sleep()
+        asleep = (await operator.tree())["roots"][0]["below"][0]
+
+        due = datetime.fromtimestamp(world.clock.now() + 3600, UTC).isoformat(timespec="seconds")
+        assert [shelf[name] for name in names] == [2, 0, 1, due]
+        assert "2 queued calls, 1 fiber, " in line
+        assert f"next schedule {due}" in line
+        assert asleep["next_schedule_at"] == due
+
+
+def shown(tree: dict[str, Any]) -> list[str]:
+    """Return the lines that `sapwood tree` prints."""
+    console = Console(file=StringIO(), width=400)
+    console.print(picture(tree))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()
+
+
+async def test_the_methods_of_one_that_sleeps_are_listed_without_waking_it() -> None:
+    async with running(App(agents=[Library])) as world:
+        operator = await library(world)
+        world.sleep()
+
+        methods = json.loads(await operator.methods("Library:main/Shelf:one"))["methods"]
+
+        assert [method["name"] for method in methods] == ["read"]
+        assert (await operator.tree())["roots"][0]["below"][0]["status"] == "asleep"
+        assert json.loads(await operator.methods("Library:main")) == {"methods": []}
 
 
 async def test_what_is_too_much_to_show_is_counted() -> None:

@@ -14,6 +14,7 @@ from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, deadline_of, in_time
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import LAST_WORDS
+from sapwood.kernel.pending_work import PendingWork, pending_work
 from sapwood.kernel.registry import Registry, Row, SubAgent
 from sapwood.kernel.sockets import GOING_AWAY
 from sapwood.kernel.tree import Tree
@@ -40,6 +41,16 @@ class SubAgentStatus:
     """What its database holds."""
     last_error: str | None
     """The last exception that left it, in this life."""
+    sockets: int
+    """Open sockets of clients."""
+    queued_calls: int | None
+    """Calls in its queues, the running ones included. This and the next three are `None` during `long_sql`."""
+    runs: int | None
+    """Unfinished runs that it started."""
+    fibers: int | None
+    """Unfinished fibers, sleeping ones included."""
+    next_schedule_at: float | None
+    """When its next scheduled call is due, in seconds since the epoch, UTC. `None` if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,18 @@ class Subtree:
     """What their databases hold."""
     deepest: int
     """Levels below this agent."""
+    calls: int
+    """Calls that run in them now."""
+    sockets: int
+    """Open sockets of clients."""
+    queued_calls: int
+    """Calls in their queues, the running ones included."""
+    runs: int
+    """Unfinished runs that they started."""
+    fibers: int
+    """Unfinished fibers, sleeping ones included."""
+    next_schedule_at: float | None
+    """When the next scheduled call of any of them is due, in seconds since the epoch, UTC."""
 
 
 class Children:
@@ -269,6 +292,7 @@ class Children:
             state = "starting" if child.is_starting else "busy" if calls else "idle"
             idle = child.host.loop.time() - child.last_active if state == "idle" else None
             error = child.last_error
+        work = None if database.busy_elsewhere else pending_work(database)
         return SubAgentStatus(
             state=state,
             created_at=row.created_at,
@@ -277,6 +301,11 @@ class Children:
             children=None if database.busy_elsewhere else Registry(database, self._actor.host.clock).count(),
             database_bytes=None if database.busy_elsewhere else database.used_bytes() if database.exists else 0,
             last_error=error,
+            sockets=self._actor.host.sockets.number_of(address),
+            queued_calls=None if work is None else work.queued_calls,
+            runs=None if work is None else work.runs,
+            fibers=None if work is None else work.fibers,
+            next_schedule_at=None if work is None else work.next_schedule_at,
         )
 
     async def subtree(self) -> Subtree:
@@ -285,6 +314,7 @@ class Children:
         tree, clock = self._tree, self._actor.host.clock
         live = tree.live_below(self._actor)
         agents = size = deepest = 0
+        pending: list[PendingWork] = []
         left: list[tuple[str, int]] = [(self._actor.stem, 0)]
         while left:
             stem, depth = left.pop()
@@ -293,6 +323,7 @@ class Children:
             if not database.exists:
                 continue
             size += database.used_bytes()
+            pending.append(pending_work(database))
             after = 0
             while page := Registry(database, clock).generations(after, 1000):
                 left.extend((child_stem(stem, generation), depth + 1) for generation, alive in page if alive)
@@ -305,6 +336,12 @@ class Children:
             busy=sum(bool(actor.calls) for actor in live),
             database_bytes=size,
             deepest=deepest,
+            calls=sum(len(actor.calls) for actor in live),
+            sockets=sum(1 for _ in self._actor.host.sockets.within(self._actor.address)),
+            queued_calls=sum(work.queued_calls for work in pending),
+            runs=sum(work.runs for work in pending),
+            fibers=sum(work.fibers for work in pending),
+            next_schedule_at=min((at for work in pending if (at := work.next_schedule_at) is not None), default=None),
         )
 
 

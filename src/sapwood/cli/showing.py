@@ -42,6 +42,9 @@ COLOURS = {
     "quarantined": "bold red",
 }
 
+COUNTS = {"calls": "calls", "sockets": "sockets", "queued_calls": "queued calls", "runs": "runs", "fibers": "fibers"}
+"""What is counted of an agent, in words."""
+
 
 def picture(seen: dict[str, Any]) -> Tree:
     """Return the agents as a tree."""
@@ -68,10 +71,10 @@ def _add(tree: Tree, branch: dict[str, Any], label: str) -> None:
     line = Text()
     line.append(unquote(label), "bold")
     line.append(f"  {branch['status']}", COLOURS.get(branch["status"], ""))
-    facts = [counted(branch["calls"], "calls")] if branch["calls"] else []
-    if branch["sockets"]:
-        facts.append(counted(branch["sockets"], "sockets"))
+    facts = [counted(branch[name], words) for name, words in COUNTS.items() if branch[name]]
     facts.append(size(branch["bytes"]))
+    if branch["next_schedule_at"] is not None:
+        facts.append(f"next schedule {branch['next_schedule_at']}")
     line.append(f"  {', '.join(facts)}", "cyan")
     if branch["last_error"]:
         line.append(f"  {branch['last_error'].splitlines()[0]}", "red")

@@ -40,6 +40,7 @@ from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.method_schemas import method_list
 from sapwood.kernel.node import Node, roots_in
+from sapwood.kernel.pending_work import pending_work
 from sapwood.kernel.ports import Exchange
 from sapwood.kernel.registry import Registry
 from sapwood.kernel.tree import ROOT_STEM, Tree
@@ -86,6 +87,14 @@ class Branch:
     bytes: int = 0
     children: int = 0
     last_error: str | None = None
+    queued_calls: int = 0
+    """Calls in its queues, the running ones included."""
+    runs: int = 0
+    """Unfinished runs that it started."""
+    fibers: int = 0
+    """Unfinished fibers, sleeping ones included."""
+    next_schedule_at: str | None = None
+    """When its next scheduled call is due, as ISO 8601."""
     below: list[Branch] = field(default_factory=list["Branch"])
     """Its children, as many as are shown; `children` counts all."""
 
@@ -230,6 +239,9 @@ class Operator:
         if not database.exists or database.busy_elsewhere:
             return branch
         branch.children = self._registry(tree, stem).count()
+        work = pending_work(database)
+        branch.queued_calls, branch.runs, branch.fibers = work.queued_calls, work.runs, work.fibers
+        branch.next_schedule_at = _time(work.next_schedule_at)
         for child in self._registry(tree, stem).page(None, 0, children) if branch.children else ():
             if left[0] <= 0:
                 break
