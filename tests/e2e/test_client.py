@@ -36,6 +36,7 @@ from sapwood import (
 )
 from sapwood.address import Address
 from sapwood.client import ExposedMethod, RemoteAgent, connect
+from sapwood.client.http import get_methods
 from sapwood.client.link import Link, backoff
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
 from sapwood.timings import Timings
@@ -245,6 +246,13 @@ async def test_a_list_of_methods_that_is_refused_is_an_error(url: str, status: i
     async with connect(url, Unlisted, "u", query={"status": str(status)}) as unlisted:
         with pytest.raises(error, match="does not list the methods of Unlisted:u"):
             await unlisted.methods()
+
+
+async def test_methods_of_a_server_that_is_away_are_unavailable() -> None:
+    address, port = Address.root_of("Player", "ann"), free_port()
+
+    with pytest.raises(Unavailable, match=r"Player:ann cannot be reached: \w"):
+        await get_methods(f"http://127.0.0.1:{port}/agents/player/ann/methods", address, {}, 5.0, {"proxy": None})
 
 
 async def test_arguments_and_results_are_what_the_annotations_say(url: str) -> None:

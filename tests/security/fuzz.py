@@ -106,6 +106,7 @@ PATHS = [
     "/agents/room/h1",
     "/agents/room/h1/x/y",
     "/agents/talk/h2/questions",
+    "/agents/talk/h2/methods",
     "/agents/talk/h2/get-messages",
     "/agents/talk/h2/chat",
     "/agents/worker/h3/run",

@@ -32,8 +32,8 @@ async def get_methods(
     try:
         async with httpx2.AsyncClient(verify=trusted, timeout=timeout, **how) as client:
             response = await client.get(url, headers=dict(headers))
-    except httpx2.TransportError as error:
-        raise Unavailable(f"{address} cannot be reached: {error or type(error).__name__}.") from error
+    except httpx2.RequestError as error:
+        raise Unavailable(f"{address} cannot be reached: {str(error) or type(error).__name__}.") from error
     if not response.is_success:
         text = f"The server does not list the methods of {address}: it answers {response.status_code}."
         if response.status_code == NOT_FOUND:
