@@ -122,16 +122,28 @@ def shown(tree: dict[str, Any]) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+class Lectern(Agent):
+    @expose
+    async def read(self) -> str:
+        return "read"
+
+
+class ReadingRoom(Agent):
+    async def make(self) -> None:
+        await self.sub_agent(Lectern, "one")
+
+
 async def test_the_methods_of_one_that_sleeps_are_listed_without_waking_it() -> None:
-    async with running(App(agents=[Library])) as world:
-        operator = await library(world)
+    async with running(App(agents=[ReadingRoom])) as world:
+        await (await world.get_agent(ReadingRoom, "main")).make()
+        operator = Operator(world.node)
         world.sleep()
 
-        methods = json.loads(await operator.methods("Library:main/Shelf:one"))["methods"]
+        methods = json.loads(await operator.methods("ReadingRoom:main/Lectern:one"))["methods"]
 
         assert [method["name"] for method in methods] == ["read"]
         assert (await operator.tree())["roots"][0]["below"][0]["status"] == "asleep"
-        assert json.loads(await operator.methods("Library:main")) == {"methods": []}
+        assert json.loads(await operator.methods("ReadingRoom:main")) == {"methods": []}
 
 
 async def test_what_is_too_much_to_show_is_counted() -> None:
