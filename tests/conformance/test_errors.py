@@ -116,7 +116,6 @@ class Faulty(Agent):
         return "pong"
 
 
-@pytest.mark.promise("B-3")
 async def test_an_exception_arrives_as_its_own_type_and_as_crashed(run: Run) -> None:
     async with run(Faulty) as world:
         faulty = await world.get_agent(Faulty, "f")
@@ -217,7 +216,6 @@ async def test_a_group_of_exceptions_keeps_its_members(run: Run) -> None:
         assert [type(member) for member in raised.value.exceptions] == [ValueError, KeyError]
 
 
-@pytest.mark.promise("B-3")
 async def test_through_several_levels_an_error_keeps_the_innermost_path(run: Run) -> None:
     async with run(Faulty) as world:
         faulty = await world.get_agent(Faulty, "f")
@@ -233,7 +231,6 @@ async def test_through_several_levels_an_error_keeps_the_innermost_path(run: Run
         assert any("Raised in Faulty:f/Faulty:a/Faulty:b/Faulty:c" in note for note in error.__notes__)
 
 
-@pytest.mark.promise("B-3")
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b")])
 async def test_the_causes_of_an_error_come_with_it(run: Run, names: tuple[str, ...]) -> None:
     async with run(Faulty) as world:
@@ -248,7 +245,6 @@ async def test_the_causes_of_an_error_come_with_it(run: Run, names: tuple[str, .
         assert isinstance(middle.__cause__, KeyError)
 
 
-@pytest.mark.promise("B-3")
 @pytest.mark.parametrize(
     ("how", "kind", "code", "retryable"),
     [
@@ -295,7 +291,6 @@ async def test_the_last_error_shows_in_the_status(run: Run) -> None:
 KINDS = [value for _, value in inspect.getmembers(sapwood.errors, inspect.isclass) if issubclass(value, SapwoodError)]
 
 
-@pytest.mark.promise("B-3")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_has_a_code_a_message_and_says_whether_to_retry(kind: type[SapwoodError]) -> None:
     error = kind()
@@ -309,7 +304,6 @@ def test_no_two_errors_share_a_code() -> None:
     assert len({kind.code for kind in KINDS}) == len(KINDS)
 
 
-@pytest.mark.promise("B-3")
 @pytest.mark.parametrize("kind", [Crashed, Aborted, TimedOut, OverLimit, NotFound, Gated])
 def test_every_way_a_child_fails_has_its_path(kind: type[ChildFailed]) -> None:
     error = kind("why", path=(Step("Root", "r"), Step("Child", "c")))

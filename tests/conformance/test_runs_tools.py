@@ -620,7 +620,6 @@ async def test_an_agent_that_code_runs_in_a_turn_is_unbound_where_no_tool_call_a
         assert all("parentToolCallId" not in frame for frame in frames(client))
 
 
-@pytest.mark.promise("A-170")
 async def test_a_child_gets_its_input_as_message_and_as_data() -> None:
     class Taking(ChatAgent):
         async def respond(self, turn: Any) -> Any:

@@ -40,7 +40,7 @@ def said(client: Client, run: str) -> list[dict[str, Any]]:
     return [frame for frame in frames(client, run) if "data-agent" not in frame["event"].get("body", "")]
 
 
-@pytest.mark.promise("A-209", "A-214")
+@pytest.mark.promise("A-214")
 async def test_a_run_of_another_server_is_like_any_other() -> None:
     async with both() as two:
         desk = await two.desk()
@@ -473,7 +473,6 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
         assert two.bench.log.count("begun wait") == 1
 
 
-@pytest.mark.promise("A-209")
 async def test_a_stream_is_read_from_any_number_on() -> None:
     async with both() as two:
         two.bench.go.set()

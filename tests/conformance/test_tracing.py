@@ -119,7 +119,7 @@ class TracedCaller(Agent):
         return run and run.output
 
 
-@pytest.mark.promise("A-203", "B-2")
+@pytest.mark.promise("B-2")
 @pytest.mark.anyio
 async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() -> None:
     async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
@@ -136,7 +136,6 @@ async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() 
     assert [span.attributes and span.attributes["gen_ai.response.model"] for span in steps] == ["scripted"]
 
 
-@pytest.mark.promise("A-203")
 @pytest.mark.anyio
 async def test_what_a_child_notes_is_on_its_own_spans_and_never_on_its_roots() -> None:
     async with running(App(agents=[TracedRoot]), slow_slices="warn") as world:
