@@ -14,7 +14,7 @@ from tests.machine import patience
 from sapwood import Agent, ChatAgent, Detached, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
+pytestmark = pytest.mark.storage
 
 SILENCE = 120.0
 LEVELS = pytest.mark.parametrize("levels", [1, 2, 3])
@@ -263,6 +263,7 @@ class Awaiting(Middle):
         return await super().on_run(input)
 
 
+@pytest.mark.core("temporal")
 async def test_a_started_run_that_is_awaited_counts_as_below() -> None:
     async with working(cls := boss(nested(2, middle=Awaiting)), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
@@ -355,7 +356,6 @@ async def test_a_run_is_not_silent_while_one_below_waits_for_a_person(
 
 
 @pytest.mark.slow
-@pytest.mark.core
 @pytest.mark.promise("A-256", "B-14")
 async def test_killed_at_any_commit_a_run_is_followed_while_one_below_speaks() -> None:
     nth, passed = 0, True
