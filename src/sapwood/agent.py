@@ -702,7 +702,7 @@ class Agent(Generic[S]):
 
         `depth` is `self` for what the agent itself does, `children` for the runs it has given too, `tree`
         for everything below it. Pass the `cursor` of the last event as `after` to go on there, also after
-        a restart. Whoever stops reading stops nothing else. With `input="full"`, a start carries the whole
+        a restart. A reader that stops ends nothing else. With `input="full"`, a start carries the whole
         input of its run instead of a preview.
         """
         async with aclosing(Watch(self._actor, depth, after, input).events()) as events:

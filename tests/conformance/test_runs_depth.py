@@ -94,20 +94,25 @@ def finishes(hooks: list[tuple[str, str, str]]) -> list[str]:
     return [status for hook, _, status in hooks if hook == "finish"]
 
 
+async def check_speaks_after_a_crash(one: Any, cls: type, agent: Any, bench: Words) -> None:
+    """Start a run and crash. Check that the run is not given up while the lowest one speaks, and ends as usual."""
+    giving = asyncio.create_task(agent.give(run_id="r1"))
+    await bench.seen("begun")
+    agent = await crashed(one, cls, giving)
+    await bench.seen("begun", 2)
+
+    await speaks_for_long(one, agent, bench)
+    bench.words.put_nowait(None)
+
+    assert (await over(agent, "r1")).output == " 0 1 2 3"
+    assert finishes(await agent.hooks()) == ["completed"]
+
+
 @LEVELS
 @pytest.mark.promise("A-256", "B-14", "CF-104")
 async def test_after_a_restart_a_run_is_not_silent_while_one_below_speaks(level: str, levels: int) -> None:
     async with working(cls := boss(nested(levels)), bench=Words(), durability=level) as (one, agent, bench):
-        giving = asyncio.create_task(agent.give(run_id="r1"))
-        await bench.seen("begun")
-        agent = await crashed(one, cls, giving)
-        await bench.seen("begun", 2)
-
-        await speaks_for_long(one, agent, bench)
-        bench.words.put_nowait(None)
-
-        assert (await over(agent, "r1")).output == " 0 1 2 3"
-        assert finishes(await agent.hooks()) == ["completed"]
+        await check_speaks_after_a_crash(one, cls, agent, bench)
 
 
 @LEVELS
@@ -266,16 +271,7 @@ class Awaiting(Middle):
 @pytest.mark.core("temporal")
 async def test_a_started_run_that_is_awaited_counts_as_below() -> None:
     async with working(cls := boss(nested(2, middle=Awaiting)), bench=Words()) as (one, agent, bench):
-        giving = asyncio.create_task(agent.give(run_id="r1"))
-        await bench.seen("begun")
-        agent = await crashed(one, cls, giving)
-        await bench.seen("begun", 2)
-
-        await speaks_for_long(one, agent, bench)
-        bench.words.put_nowait(None)
-
-        assert (await over(agent, "r1")).output == " 0 1 2 3"
-        assert finishes(await agent.hooks()) == ["completed"]
+        await check_speaks_after_a_crash(one, cls, agent, bench)
 
 
 class Silent(Agent):

@@ -55,6 +55,19 @@ class Speech(Protocol):
         ...
 
 
+class HttpOnly:
+    """The part of `Speech` that has to do with sockets, for what clients reach over HTTP only."""
+
+    def greet(self, socket: Socket) -> None:
+        """Say nothing to a new client."""
+
+    def hear(self, socket: Socket, data: str) -> None:
+        """Take no message."""
+
+    def closed(self, socket: Socket) -> None:
+        """A client has left."""
+
+
 STREAMS = 256
 """How many streams one socket may carry."""
 

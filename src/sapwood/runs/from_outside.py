@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from sapwood import tracing
+from sapwood.capabilities.connections import HttpOnly
 from sapwood.errors import InvalidArguments, ProtocolMismatch, RemoteLost, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients, told_of
-from sapwood.kernel.sockets import Socket
 from sapwood.runs import kept
 from sapwood.runs.activity import activity_of
 from sapwood.runs.contract import RunState, bounded_reason
@@ -51,7 +51,7 @@ class Bell(Ear):
         self.is_behind = False
 
 
-class RunsFromOutside:
+class RunsFromOutside(HttpOnly):
     """What one agent does for other servers."""
 
     def __init__(self, actor: Actor) -> None:
@@ -63,15 +63,6 @@ class RunsFromOutside:
             ("GET", wire.STREAM): self._stream,
             ("POST", wire.CANCEL): self._cancel,
         }
-
-    def greet(self, socket: Socket) -> None:
-        """Clients with a socket are told of runs by `RunClients`."""
-
-    def hear(self, socket: Socket, data: str) -> None:
-        """Clients with a socket give no runs."""
-
-    def closed(self, socket: Socket) -> None:
-        """A client has left."""
 
     async def request(self, request: Any) -> Any:
         """Answer a request of another server; None if it is for something else, or this agent is not for others."""

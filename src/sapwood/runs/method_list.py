@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from sapwood.capabilities.connections import HttpOnly
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.method_schemas import method_list
-from sapwood.kernel.sockets import Socket
 from sapwood.runs.gates import refused_to_watch
 from sapwood.wire.methods import PATH
 
 
-class ListedMethods:
+class ListedMethods(HttpOnly):
     """Lists the exposed methods of one agent for its clients."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-
-    def greet(self, socket: Socket) -> None:
-        """A socket lists no methods."""
-
-    def hear(self, socket: Socket, data: str) -> None:
-        """A socket lists no methods."""
-
-    def closed(self, socket: Socket) -> None:
-        """A client has left."""
 
     async def request(self, request: Any) -> Any:
         """Answer with the list; None if the request is for something else."""

@@ -320,7 +320,7 @@ class Runs:
         return row
 
     async def result(self, run: Run) -> Run:
-        """Return a run once it is over. It does not belong to the code that waits, and goes on without it."""
+        """Return a run once it is over. It does not belong to the code that waits, and continues without it."""
         self._actor.check_use()
         await self._actor.free()
         row = self._own(run)

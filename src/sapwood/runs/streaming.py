@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
+from sapwood.capabilities.connections import HttpOnly
 from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.sockets import Socket
 from sapwood.runs.gates import Gates, Path, refused_to_watch
 from sapwood.runs.watching import Watch
 from sapwood.settings import Settings
@@ -44,20 +44,11 @@ class OpenStreams:
             reader.end()
 
 
-class Watchers:
+class Watchers(HttpOnly):
     """Those who watch one agent over HTTP."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-
-    def greet(self, socket: Socket) -> None:
-        """Clients with a socket are told of runs by `RunClients`."""
-
-    def hear(self, socket: Socket, data: str) -> None:
-        """Whoever watches says nothing."""
-
-    def closed(self, socket: Socket) -> None:
-        """A client has left."""
 
     async def request(self, request: Any) -> Any:
         """Answer a request for what happens; None if it is for something else."""
