@@ -83,7 +83,7 @@ class Writer(Agent[None]):
         for _ in range(times):
             began = time.perf_counter()
             self.sql("INSERT INTO rows (row) VALUES (?)", ROW)
-            await self.durable()
+            await self.flush()
             took.append(time.perf_counter() - began)
         return took
 

@@ -42,7 +42,7 @@ class Lead(Agent):
     async def have_done(self, n: int) -> float:
         """Return the processor time of each of so many runs, a bounded number of them at once."""
         start = time.process_time()
-        runs = await self.map(Worker, ["go"] * n, concurrency=AT_ONCE)
+        runs = await self.runs.map(Worker, ["go"] * n, concurrency=AT_ONCE)
         if not all(run.ok for run in runs):
             raise RuntimeError([run for run in runs if not run.ok][:3])
         return (time.process_time() - start) / n * 1e6
@@ -107,12 +107,12 @@ async def answered(app: App, cls: type[ChatAgent], names: Iterator[str], n: int)
     for _ in range(n):
         agent = await app.get_agent(cls, next(names))
         turn = asyncio.create_task(agent.send("go"))
-        while not (asked := await agent.pending_approvals()):  # noqa: ASYNC110 - nobody else is to be woken
+        while not (asked := await agent.questions.list()):  # noqa: ASYNC110 - nobody else is to be woken
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)  # those above it come to rest
         Asking.made.clear()
         start = time.perf_counter()
-        await agent.answer_approval(asked[0], approved=True)
+        await agent.questions.approve(asked[0])
         await Asking.made.wait()
         spent += time.perf_counter() - start
         await turn

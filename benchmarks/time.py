@@ -98,7 +98,7 @@ class Planner(Agent):
         ticks.clear()
 
     async def steps(self, n: int) -> float:
-        return await self.run_fiber("steps", self.take_steps, n)
+        return await self.fibers.run("steps", self.take_steps, n)
 
     async def take_steps(self, n: int) -> float:
         start = time.perf_counter()

@@ -98,7 +98,7 @@ class Root(Agent):
         clock = time.perf_counter
         start = clock()
         for number in range(n):
-            assert self.has_sub_agent(Child, names[number % len(names)])
+            assert self.children.has(Child, names[number % len(names)])
         has = (clock() - start) / n * 1e6
         start = clock()
         for number in range(n):
@@ -106,7 +106,7 @@ class Root(Agent):
         get = (clock() - start) / n * 1e6
         start = clock()
         for _ in range(max(n // 20, 1)):
-            assert len(self.list_sub_agents(limit=100)) == 100
+            assert len(self.children.list(limit=100)) == 100
         return has, get, (clock() - start) / max(n // 20, 1) * 1e6
 
     async def deep(self, depth: int, n: int) -> float:

@@ -78,7 +78,7 @@ class Analyst(ChatAgent):
     # --8<-- [start:fiber]
     async def close_month(self, code: str) -> str:
         self.start_fiber("month", self.run_month, code)
-        return await self.fiber_result("month")
+        return await self.fibers.result("month")
 
     async def run_month(self, code: str) -> str:
         books = await self.sub_agent(Books, "books")

@@ -79,7 +79,7 @@ class Auction(Agent):
         return PlainTextResponse(f"Welcome to the auction {self.name}.")
 
     async def lots(self) -> list[str]:
-        return [lot.name for lot in self.list_sub_agents(Lot)]
+        return [lot.name for lot in self.children.list(Lot)]
 
     # --8<-- [end:request]
     # --8<-- [start:messages]
@@ -94,7 +94,7 @@ class Auction(Agent):
         self.broadcast(said, exclude=[connection])
 
     async def announce(self, text: str) -> None:
-        for connection in self.connections(tag="staff"):
+        for connection in self.connections.list(tag="staff"):
             connection.send(text)
 
     # --8<-- [end:messages]

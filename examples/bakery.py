@@ -74,14 +74,14 @@ async def main(data: str) -> None:
 
         turn = await shop.send("I take three.")
         print(turn.status)
-        for wish in await shop.approvals():
+        for wish in await shop.questions.list():
             print("the baker is asked:", wish.tool, wish.arguments)
-            await shop.approve(wish.id)
-        turn = await shop.turn(turn.id)
+            await shop.questions.approve(wish.id)
+        turn = await shop.turns.wait(turn.id)
         print(f"{turn.status}: {turn.text}")
 
         await shop.send("Thank you.")
-        for message in await shop.transcript():
+        for message in await shop.conversation.messages():
             print(f"  {message['role']}: {text_of(message)}")
 
 

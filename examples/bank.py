@@ -112,8 +112,8 @@ class Bank(Agent):
         safe = await self.sub_agent(Safe, "cellar")
         return await safe.open()
 
-    async def children(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents()]
+    async def child_names(self) -> list[str]:
+        return [child.name for child in self.children.list()]
 
 
 async def main(data: str) -> None:
@@ -156,7 +156,7 @@ async def main(data: str) -> None:
             await bank.unlock()
         except ConnectionError as error:
             print(f"no safe: {error}")
-        print("children:", await bank.children())
+        print("children:", await bank.child_names())
 
 
 if __name__ == "__main__":

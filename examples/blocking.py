@@ -1,6 +1,6 @@
 """Three doors for work that would hold up every other agent.
 
-A thread for blocking I/O, a process for computing, `long_sql` for a slow statement.
+A thread for blocking I/O, a process for computing, `read_sql` for a slow statement.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Clerk(Agent):
 
     # --8<-- [start:long-sql]
     async def count_to(self, number: int) -> int:
-        rows = await self.long_sql(NUMBERS, number)
+        rows = await self.read_sql(NUMBERS, number)
         return rows.scalar(int)
 
     # --8<-- [end:long-sql]

@@ -33,17 +33,17 @@ class Expedition(ChatAgent):
     )
 
     async def scouts(self) -> list[Run]:
-        return self.list_runs()
+        return self.runs.list()
 
     # --8<-- [start:usage]
     async def purse(self) -> str:
-        own = await self.usage(below=False)
-        whole = await self.usage()
+        own = await self.spending.total(below=False)
+        whole = await self.spending.total()
         spent = sum(one["cost"] or 0 for one in whole.values())
         return f"{len(own)} model of its own, ${spent:.4f} in all"
 
     async def who(self) -> list[str]:
-        rows = await self.list_usage()
+        rows = await self.spending.list()
         return [f"{row.agent[-1].type}: {row.requests} x {row.model}" for row in rows]
 
     # --8<-- [end:usage]

@@ -112,10 +112,10 @@ async def main(data: str) -> None:
         editor = await app.get_agent(Editor, await paper.next_edition())
         await editor.send("An article about bridges, please.")
         # The second turn begins by itself, when the article is there.
-        while len(await editor.transcript()) < 4:  # noqa: ASYNC110 - seen from outside
+        while len(await editor.conversation.messages()) < 4:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.05)
         print("printed:", await editor.printed())
-        for message in await editor.transcript():
+        for message in await editor.conversation.messages():
             for part in message["parts"]:
                 if part["type"] != "step-start":
                     print(f"{message['role']}: {shown(part)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sapwood import Agent, App, ChatAgent, Detached, Refused, Run, Settings, tool
+from sapwood import Agent, App, ChatAgent, Refused, Run, Settings, tool
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -66,15 +66,16 @@ class Office(Agent):
         return run.output
 
     async def call_back(self, id: str) -> bool:
-        return self.cancel_run(id, "no longer needed")
+        return self.runs.cancel(id, "no longer needed")
 
     # --8<-- [end:cancel]
     # --8<-- [start:detached]
     async def order(self, what: str, minutes: float) -> str:
-        run = await self.run_agent(
+        run = await self.start_run(
             Runner,
             Errand(what, minutes),
-            detached=Detached(on_finish=self.put_away, budget=timedelta(hours=2)),
+            on_finish=self.put_away,
+            max_duration=timedelta(hours=2),
         )
         return run.id
 
@@ -89,7 +90,7 @@ class Office(Agent):
     # --8<-- [end:detached]
     # --8<-- [start:result]
     async def wait_for(self, id: str) -> str:
-        run = self.get_run(id)
+        run = self.runs.get(id)
         if run is None:
             return "unknown"
         run = await run.result()
@@ -100,15 +101,15 @@ class Office(Agent):
         return [str(row["thing"]) for row in self.sql("SELECT thing FROM shelf")]
 
     async def stopped(self) -> list[str]:
-        return [run.input["what"] for run in self.list_runs("aborted")]
+        return [run.input["what"] for run in self.runs.list("aborted")]
 
     async def status(self, id: str) -> str:
-        run = self.get_run(id)
+        run = self.runs.get(id)
         return "unknown" if run is None else run.status
 
     # --8<-- [start:tidy]
     async def tidy(self) -> int:
-        return await self.clear_runs(status="completed", older_than=timedelta(days=7))
+        return await self.runs.clear(status="completed", older_than=timedelta(days=7))
 
     # --8<-- [end:tidy]
 
@@ -125,7 +126,7 @@ class Secretary(ChatAgent):
     @tool(idempotent=True)
     async def send_for(self, what: str) -> str:
         """Have something fetched, in the background."""
-        await self.run_agent(Runner, Errand(what), detached=Detached(notify=True))
+        await self.start_run(Runner, Errand(what), notify=True)
         return "under way"
 
 
@@ -160,9 +161,9 @@ async def main(data: str) -> None:
         secretary = await app.get_agent(Secretary, name)
         await secretary.send("Tea, please.")
         # The second turn begins when the tea is there.
-        while said((await secretary.transcript())[-1]) != "The tea is here.":  # noqa: ASYNC110 - seen from outside
+        while said((await secretary.conversation.messages())[-1]) != "The tea is here.":  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        for message in await secretary.transcript():
+        for message in await secretary.conversation.messages():
             print(f"  {message['role']}: {said(message)}")
 
 

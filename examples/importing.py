@@ -43,26 +43,26 @@ class Archive(Agent):
         self.start_fiber(path, self.import_file, path)
 
     async def import_file(self, path: str) -> tuple[int, int]:
-        position = self.fiber.stash or 0
+        position = self.fibers.current.checkpoint or 0
         while True:
             batch, position = await self.in_thread(read_batch, path, position)
             if not batch:
                 break
             for number, value in batch:
                 self.sql("INSERT INTO measured VALUES (?, ?)", number, value)
-            await self.stash(position)
-        rows = await self.long_sql("SELECT count(*) FROM measured")
-        numbers = await self.long_sql("SELECT count(DISTINCT number) FROM measured")
+            await self.checkpoint(position)
+        rows = await self.read_sql("SELECT count(*) FROM measured")
+        numbers = await self.read_sql("SELECT count(DISTINCT number) FROM measured")
         return rows.scalar(int), numbers.scalar(int)
 
     # --8<-- [end:agent]
     # --8<-- [start:progress]
     async def bytes_read(self, path: str) -> int:
-        fiber = self.get_fiber(path)
-        return 0 if fiber is None else fiber.stash or 0
+        fiber = self.fibers.get(path)
+        return 0 if fiber is None else fiber.checkpoint or 0
 
     async def result(self, path: str) -> tuple[int, int]:
-        return await self.fiber_result(path)
+        return await self.fibers.result(path)
 
     # --8<-- [end:progress]
 

@@ -41,7 +41,7 @@ class Parrot(ChatAgent):
     """Answers without a model."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
-        said = (await self.transcript())[-1]["parts"][0]["text"]
+        said = (await self.conversation.messages())[-1]["parts"][0]["text"]
         for word in said.split():
             yield f"{word} "
             await asyncio.sleep(0.01)
@@ -122,9 +122,9 @@ class Diary(ChatAgent):
 async def keep_diary(diary: Diary) -> None:
     for day in range(1, 31):
         await diary.send(f"On day {day} it {'snowed' if day == 17 else 'rained'}.")
-    found = await diary.search("snowed")
+    found = await diary.conversation.search("snowed")
     print("found:", found[0]["parts"][0]["text"])
-    whole = await diary.export()
+    whole = await diary.conversation.export()
     print("messages:", len(whole["messages"]))
     print("the model sees few:", len(whole["model_messages"]) < 30)
 

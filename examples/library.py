@@ -4,7 +4,7 @@ import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 
-from sapwood import After, Agent, App, Cron, Lane, Settings
+from sapwood import After, Agent, App, Cron, Settings
 
 
 class Library(Agent):
@@ -32,13 +32,13 @@ class Library(Agent):
 
     async def give_back(self, book: str) -> bool:
         self.sql("DELETE FROM loans WHERE book = ?", book)
-        return self.cancel_schedule(book)
+        return self.schedules.cancel(book)
 
     # --8<-- [end:schedule]
     # --8<-- [start:remind]
     async def remind(self, book: str) -> None:
         reader = self.sql("SELECT reader FROM loans WHERE book = ?", book).scalar(str)
-        self.queue(Lane(reader), self.send, reader, f"we miss {book}")
+        self.queues[reader].add(self.send, reader, f"we miss {book}")
         self.schedule(After(timedelta(weeks=1), key=book), self.remind, book)
 
     # --8<-- [end:remind]
@@ -53,31 +53,31 @@ class Library(Agent):
     # --8<-- [end:send]
     # --8<-- [start:look]
     async def to_come(self) -> list[str]:
-        calls = [*self.list_schedules(), *self.list_queue()]
+        calls = [*self.schedules.list(), *self.queues.list()]
         return [" ".join([call.method, *call.arguments.values()]) for call in calls]
 
     # --8<-- [end:look]
     async def is_quiet(self) -> bool:
         """Whether nothing is queued, and no schedule is due."""
-        due = [schedule.due_at for schedule in self.list_schedules()]
-        return not self.list_queue() and min(due) > datetime.now(UTC)
+        due = [schedule.due_at for schedule in self.schedules.list()]
+        return not self.queues.list() and min(due) > datetime.now(UTC)
 
     # --8<-- [start:dead]
     async def given_up(self) -> list[str]:
         return [
             f"{letter.method} after {letter.attempts} attempts: {letter.error}"
-            for letter in self.list_dead_letters()
+            for letter in self.dead_letters.list()
         ]
 
     async def try_again(self) -> None:
-        for letter in self.list_dead_letters():
-            self.replay_dead_letter(letter.id)
+        for letter in self.dead_letters.list():
+            self.dead_letters.replay(letter.id)
 
     # --8<-- [end:dead]
     # --8<-- [start:fiber]
     async def take_stock(self, year: int) -> int:
         self.start_fiber(f"stock {year}", self.count_books, ["A to K", "L to Z"])
-        return await self.fiber_result(f"stock {year}")
+        return await self.fibers.result(f"stock {year}")
 
     async def count_books(self, shelves: list[str]) -> int:
         total = 0

@@ -23,7 +23,7 @@ class Branch(Agent):
 
     async def grow(self, name: str) -> int:
         await self.sub_agent(Leaf, name)
-        return len(self.list_sub_agents())
+        return len(self.children.list())
 
     async def write(self, text: str) -> None:
         self.sql("INSERT INTO notes VALUES (?)", text)

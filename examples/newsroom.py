@@ -54,8 +54,8 @@ class Desk(Agent):
     # --8<-- [start:look]
     async def staff(self) -> list[str]:
         lines: list[str] = []
-        for child in self.list_sub_agents(Reporter):
-            status = self.sub_agent_status(Reporter, child.name)
+        for child in self.children.list(Reporter):
+            status = self.children.status(Reporter, child.name)
             lines.append(f"{child.generation} {child.name}: {status.state}")
         return lines
 
@@ -72,7 +72,7 @@ class Desk(Agent):
         reporter = await self.sub_agent(Reporter, name)
         work = asyncio.create_task(reporter.investigate())
         await asyncio.sleep(0.01)
-        self.abort_sub_agent(Reporter, name, "the story is dead")
+        self.children.abort(Reporter, name, "the story is dead")
         try:
             await work
         except Aborted as error:
@@ -82,8 +82,8 @@ class Desk(Agent):
     # --8<-- [end:abort]
     # --8<-- [start:delete]
     async def replace(self, name: str) -> int:
-        await self.delete_sub_agent(Reporter, name)
-        assert not self.has_sub_agent(Reporter, name)
+        await self.children.delete(Reporter, name)
+        assert not self.children.has(Reporter, name)
         successor = await self.sub_agent(Reporter, name)
         return await successor.written()
 

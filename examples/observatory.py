@@ -38,16 +38,16 @@ class Observatory(Agent):
 
     # --8<-- [start:pin]
     async def keep(self, star: str) -> None:
-        for run in self.list_runs("completed"):
+        for run in self.runs.list("completed"):
             if run.input == star:
-                self.pin_run(run.id)
+                self.runs.pin(run.id)
 
     # --8<-- [end:pin]
     # --8<-- [start:sizes]
     async def archive(self) -> list[str]:
         return [
             f"{run.input}{' (pinned)' if run.pinned else ''}, {run.bytes // 1000} kB"
-            for run in self.list_runs()
+            for run in self.runs.list()
         ]
 
     # --8<-- [end:sizes]

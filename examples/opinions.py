@@ -34,7 +34,7 @@ class Perspective(Agent):
             self.name, text, self.sql("SELECT count(*) FROM opinions").scalar(int)
         )
 
-    async def history(self) -> list[str]:
+    async def past(self) -> list[str]:
         return [
             str(row["text"])
             for row in self.sql("SELECT text FROM opinions ORDER BY rowid")
@@ -96,7 +96,7 @@ class Coordinator(Agent):
 
     async def said_by_engineer(self) -> list[str]:
         engineer = await self.sub_agent(Engineer, "engineer")
-        return await engineer.history()
+        return await engineer.past()
 
 
 async def main(data: str) -> None:

@@ -84,8 +84,8 @@ class Editor(ChatAgent):
     instructions = "You edit a newspaper. Ask others before you write."
     tools = (agent_tool(Researcher), agent_tool(Archive))
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 app = App(agents=[Editor])
@@ -99,7 +99,7 @@ async def main(data: str) -> None:
         turn = await editor.send("Write about rivers.")
         print(turn.text)
 
-        *_, research, archive = await editor.runs()
+        *_, research, archive = await editor.all_runs()
         for run in (research, archive):
             print(f"{run.agent.type} was given {run.input!r}: {run.status}")
 

@@ -69,14 +69,17 @@ async def main(data: str) -> None:
             wish = await asked(office)
             way = " → ".join(step.type for step in wish.path)
             print(f"{way} asks: {wish.tool} {wish.arguments}")
-            await office.answer_approval(wish, approved=approved, reason="We have one.")
+            if approved:
+                await office.questions.approve(wish)
+            else:
+                await office.questions.deny(wish, "We have one.")
             print((await turn).text)
 
 
 async def asked(office: Office) -> Question:
     """Return the first thing that somebody is asked, once there is one."""
     while True:
-        for wish in await office.pending_approvals():
+        for wish in await office.questions.list():
             return wish
         await asyncio.sleep(0.05)
 

@@ -28,14 +28,14 @@ class Reports(Agent):
         self.schedule(Cron(f"0 {hour} * * *", zone, key="greet"), self.write, "greet")
 
     async def never_mind(self) -> bool:
-        return self.cancel_schedule("greet")
+        return self.schedules.cancel("greet")
 
     # --8<-- [end:user]
     # --8<-- [start:next]
     async def next_times(self) -> dict[str, str]:
         return {
             str(schedule.when.key): f"{schedule.due_at:%A %d %B, %H:%M} UTC"
-            for schedule in self.list_schedules()
+            for schedule in self.schedules.list()
         }
 
     # --8<-- [end:next]

@@ -180,11 +180,11 @@ async def main(folder: str) -> None:
         turn = asyncio.create_task(ticket.send("I want my money back."))
         questions: list[Question] = []
         async for _ in desk.subscribe(depth="tree"):
-            if questions := await desk.pending_approvals():
+            if questions := await desk.questions.list():
                 break
         (question,) = questions
         print("asked:", question.tool, question.arguments)
-        await desk.answer_approval(question, approved=True)
+        await desk.questions.approve(question)
         print("ann reads:", (await turn).text)
 
 

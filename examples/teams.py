@@ -36,13 +36,15 @@ class Archive(Agent):
 class Editor(Agent):
     # --8<-- [start:map]
     async def translate(self, pages: list[str]) -> list[str]:
-        runs = await self.map(Translator, pages, concurrency=2, retry=Retry(attempts=3))
+        runs = await self.runs.map(
+            Translator, pages, concurrency=2, retry=Retry(attempts=3)
+        )
         return [run.output if run.ok else f"({run.error})" for run in runs]
 
     # --8<-- [end:map]
     # --8<-- [start:gather]
     async def judge(self, issue: int, text: str) -> list[Run]:
-        return await self.gather(
+        return await self.runs.gather(
             Branch(Judge, text, run_id=f"{issue}-ann", timeout=60),
             Branch(Judge, text, run_id=f"{issue}-slow"),
             Branch(Judge, text, run_id=f"{issue}-eve"),
@@ -52,14 +54,14 @@ class Editor(Agent):
     # --8<-- [end:gather]
     # --8<-- [start:race]
     async def look_up(self) -> str:
-        run = await self.race(Branch(Archive, 60), Branch(Archive, 0.01))
+        run = await self.runs.race(Branch(Archive, 60), Branch(Archive, 0.01))
         return run.output if run.ok else "in no archive"
 
     # --8<-- [end:race]
     # --8<-- [start:pipeline]
     async def review(self, page: str) -> bool:
         """Translate a page, then judge the translation."""
-        run = await self.pipeline(page, Translator, Branch(Judge, timeout=60))
+        run = await self.runs.pipeline(page, Translator, Branch(Judge, timeout=60))
         return run.output
 
     # --8<-- [end:pipeline]
@@ -67,7 +69,7 @@ class Editor(Agent):
     async def publish(self, issue: int) -> str:
         """Have an issue made, once, whatever happens meanwhile."""
         self.start_fiber(f"issue-{issue}", self.make, issue)
-        return await self.fiber_result(f"issue-{issue}")
+        return await self.fibers.result(f"issue-{issue}")
 
     async def make(self, issue: int) -> str:
         pages = await self.translate(PAGES)
@@ -76,7 +78,7 @@ class Editor(Agent):
 
     # --8<-- [end:fiber]
     async def losers(self) -> list[str]:
-        return [f"{run.agent.type}: {run.reason}" for run in self.list_runs("aborted")]
+        return [f"{run.agent.type}: {run.reason}" for run in self.runs.list("aborted")]
 
 
 async def main(data: str) -> None:

@@ -34,8 +34,8 @@ async def test_nothing_is_sold_before_the_baker_agrees(
 
         await world.crash()  # it waits on
         shop = await world.get_agent(Bakery, "corner")
-        await shop.approve("c1")
-        turn = await shop.turn(turn.id)
+        await shop.questions.approve("c1")
+        turn = await shop.turns.wait(turn.id)
 
         assert (turn.status, turn.text) == ("completed", "Here you are.")
         assert await shop.look("rye") == 9

@@ -22,13 +22,13 @@ async def test_a_question_is_answered_once_wherever_it_crashes(
         shop = await world.get_agent(Bakery, "corner")
         world.crash_at("committed", nth)
         with contextlib.suppress(Unavailable):
-            await shop.save_messages([message])
+            await shop.send([message])
         await world.crash()
 
         shop = await world.get_agent(Bakery, "corner")
         await shop.send("And wheat?")  # comes after it, if it was heard
 
-        said = [text_of(one) for one in await shop.transcript()]
+        said = [text_of(one) for one in await shop.conversation.messages()]
         asked = ["Rye?", "There are twelve."] if len(said) == 4 else []
         assert said == [*asked, "And wheat?", "There are twelve."]
 
@@ -45,7 +45,7 @@ async def test_who_cancels_cuts_off_the_model(monkeypatch: pytest.MonkeyPatch) -
         while not model.asked:  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0)
 
-        assert await shop.cancel_turn()
+        assert await shop.turns.cancel()
 
         turn = await asking
         assert (turn.status, model.cancelled) == ("aborted", 1)

@@ -40,4 +40,4 @@ async def test_a_child_that_fails_to_start_is_not_made() -> None:
 
         with pytest.raises(ConnectionError):
             await bank.unlock()
-        assert await bank.children() == []
+        assert await bank.child_names() == []

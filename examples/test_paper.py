@@ -23,7 +23,7 @@ async def test_the_editor_uses_what_the_others_say(
         editor = await world.get_agent(Editor, "daily")
 
         turn = await editor.send("Write about salt.")
-        runs = await editor.runs()
+        runs = await editor.all_runs()
 
     assert (turn.status, turn.text) == ("completed", "A page on salt.")
     assert [(run.id, run.agent.type, run.output) for run in runs] == [
@@ -50,14 +50,14 @@ async def test_a_crash_costs_nothing_that_was_finished(
         async for event in editor.subscribe("children"):
             if event.kind == "finished":  # the archive; the researcher still speaks
                 break
-        _, archive = await editor.runs()
+        _, archive = await editor.all_runs()
 
         await world.crash()
         go.set()
         await asyncio.gather(writing, return_exceptions=True)
         editor = await world.get_agent(Editor, "daily")
         await editor.send("Thank you.")  # answered when all before it is over
-        runs = await editor.runs()
+        runs = await editor.all_runs()
 
     assert [run.output for run in runs] == [
         "Salt is salty.",

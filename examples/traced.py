@@ -40,7 +40,7 @@ class Desk(ChatAgent):
         await self.sub_agent(Note, "note")
 
     async def is_coming_back(self) -> bool:
-        return bool(self.list_schedules())
+        return bool(self.schedules.list())
 
 
 class Note(Agent): ...

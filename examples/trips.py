@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sapwood import After, Agent, App, Fiber, Lane, Retry, Settings, StepOptions
+from sapwood import After, Agent, App, Fiber, Retry, Settings, StepOptions
 
 DAY = timedelta(days=1)
 
@@ -33,7 +33,7 @@ class Travel(Agent):
 
     async def plan(self, trip: Trip) -> str:
         self.start_fiber(trip.city, self.book_trip, trip)
-        return await self.fiber_result(trip.city)
+        return await self.fibers.result(trip.city)
 
     # --8<-- [start:steps]
     async def book_trip(self, trip: Trip) -> str:
@@ -57,7 +57,7 @@ class Travel(Agent):
 
     # --8<-- [start:pay]
     async def pay(self, cents: int) -> str:
-        return await pay_by_card(cents, idempotency_key=f"{self.fiber.id} pay")
+        return await pay_by_card(cents, idempotency_key=f"{self.fibers.current.id} pay")
 
     # --8<-- [end:pay]
     async def remind(self, city: str) -> None:
@@ -81,7 +81,7 @@ class Travel(Agent):
     async def ask(self, guest: str, question: str) -> None:
         second, minutes = timedelta(seconds=1), timedelta(minutes=10)
         patient = Retry(attempts=10, base=second, most=minutes)
-        self.queue(Lane(guest, retry=patient), self.send, guest, question)
+        self.queues[guest].with_retry(patient).add(self.send, guest, question)
         self.schedule(After(DAY, retry=patient), self.ask_again, guest)
 
     # --8<-- [end:retry]
@@ -94,7 +94,7 @@ class Travel(Agent):
     # --8<-- [start:recovered]
     async def on_fiber_recovered(self, fiber: Fiber) -> None:
         if datetime.now(UTC) - fiber.created_at > timedelta(days=365):
-            self.cancel_fiber(fiber.id)  # too late to be of use
+            self.fibers.cancel(fiber.id)  # too late to be of use
 
     # --8<-- [end:recovered]
 

@@ -73,7 +73,7 @@ class Reader(ChatAgent):
 
     # --8<-- [start:code]
     async def find(self, *subjects: str) -> list[Run]:
-        return await self.map(FarLibrarian, subjects)
+        return await self.runs.map(FarLibrarian, subjects)
 
     # --8<-- [end:code]
 

@@ -24,9 +24,9 @@ async def test_a_researcher_thinks_searches_and_names_its_sources(world: World) 
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Research the actor model")
 
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     helper = await the_researcher(world, call)
-    given, summary = await helper.transcript()
+    given, summary = await helper.conversation.messages()
     assert text_of(given) == "the actor model"
     searches = [one["input"]["query"] for one in calls([summary])]
     assert len(searches) == 3
@@ -41,7 +41,7 @@ async def test_several_things_are_researched_at_once(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Research Rust, Go, and Python, please.")
 
-    found = calls(await me.transcript())
+    found = calls(await me.conversation.messages())
     assert [call["input"]["query"] for call in found] == ["Rust", "Go", "Python"]
     for call in found:
         assert call["output"].startswith(f"### {call['input']['query']}")
@@ -51,7 +51,7 @@ async def test_more_than_two_things_are_not_compared_by_halves(world: World) -> 
     me = await world.get_agent(Assistant, "me")
     await me.send("Compare Rust, Go and Python")
 
-    found = calls(await me.transcript())
+    found = calls(await me.conversation.messages())
     assert [call["input"]["query"] for call in found] == ["Rust", "Go", "Python"]
 
 
@@ -59,10 +59,10 @@ async def test_two_things_are_compared_side_by_side(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Compare Rust and Go")
 
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     for number, (half, query) in enumerate((("a", "Rust"), ("b", "Go"))):
         helper = await the_researcher(world, call, number)
-        summary = text_of((await helper.transcript())[-1])
+        summary = text_of((await helper.conversation.messages())[-1])
         assert call["output"][half] == {"query": query, "summary": summary}
         assert f"- **{query}:** " in turn.text
 
@@ -73,7 +73,7 @@ async def test_if_one_half_fails_the_other_counts_and_the_gap_is_named(
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Compare Rust and something that fails")
 
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     assert "summary" in call["output"]["a"]
     assert call["output"]["b"] == {
         "query": "something that fails",
@@ -90,22 +90,22 @@ async def test_a_planner_reads_two_files_and_has_a_researcher_of_its_own(
     me = await world.get_agent(Assistant, "me")
     await me.send("How do I add full-text search?")
 
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     positions = [call["output"].index(f"## {heading}\n") for heading in HEADINGS]
     assert positions == sorted(positions)
     planner = await world.get_agent(Assistant, "me", sub=[(Planner, run_of(call))])
-    *files, research = calls(await planner.transcript())
+    *files, research = calls(await planner.conversation.messages())
     assert [one["input"]["path"] for one in files] == ["README.md", "src/store.py"]
     step = (Researcher, run_of(research))
     below = await world.get_agent(Assistant, "me", sub=((Planner, run_of(call)), step))
-    assert text_of((await below.transcript())[-1]) == research["output"]
+    assert text_of((await below.conversation.messages())[-1]) == research["output"]
 
 
 async def test_a_plan_says_what_could_not_be_researched(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Plan something that fails")
 
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     questions = call["output"].partition("## Open questions")[2]
     assert "The research failed: The web did not answer any more." in questions
 
@@ -118,26 +118,26 @@ async def test_stop_stops_the_helpers_too(
     asked = asyncio.create_task(me.send("Compare Rust and Go"))
     runs = await at_work(me, helpers=2)
 
-    assert await me.cancel_turn()
+    assert await me.turns.cancel()
 
     assert (await asked).status == "aborted"
     for run in runs:
         helper = await world.get_agent(Assistant, "me", sub=[(Researcher, run)])
-        assert not await helper.cancel_turn()  # nothing goes on there
-        assert "Sources" not in text_of((await helper.transcript())[-1])
+        assert not await helper.turns.cancel()  # nothing goes on there
+        assert "Sources" not in text_of((await helper.conversation.messages())[-1])
 
 
 async def test_clear_forgets_the_helpers_too(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Compare Rust and Go")
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
 
-    await me.clear()
+    await me.conversation.clear()
 
-    assert await me.transcript() == []
+    assert await me.conversation.messages() == []
     for number in range(2):
         with pytest.raises(NotFound):
-            await (await the_researcher(world, call, number)).transcript()
+            await (await the_researcher(world, call, number)).conversation.messages()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_after_a_crash_everything_ends_as_it_would_have(
 ) -> None:
     calm = await world.get_agent(Assistant, "calm")
     await calm.send(said)
-    expected = outline(await calm.transcript())
+    expected = outline(await calm.conversation.messages())
     monkeypatch.setattr(crew_sources, "PAUSE", 0.001)
     me = await world.get_agent(Assistant, "me")
     asked = asyncio.create_task(me.send(said))
@@ -160,13 +160,13 @@ async def test_after_a_crash_everything_ends_as_it_would_have(
     me = await world.get_agent(Assistant, "me")
     await me.send("Thanks")  # answered when all before it is over
 
-    assert outline((await me.transcript())[:2]) == expected
+    assert outline((await me.conversation.messages())[:2]) == expected
 
 
 async def test_a_researcher_knows_what_it_was_sent_for(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Research Rust")
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     helper = await the_researcher(world, call)
 
     for said, heard in (
@@ -178,13 +178,13 @@ async def test_a_researcher_knows_what_it_was_sent_for(world: World) -> None:
         ("What about embedded systems?", "I was sent for **Rust**"),
     ):
         assert heard in (await helper.send(said)).text
-    assert len(await me.transcript()) == 2  # all that stays between the two
+    assert len(await me.conversation.messages()) == 2  # all that stays between the two
 
 
 async def test_a_planner_knows_its_plan(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("How can I add a dark theme?")
-    (call,) = calls(await me.transcript())
+    (call,) = calls(await me.conversation.messages())
     planner = await world.get_agent(Assistant, "me", sub=[(Planner, run_of(call))])
 
     for said, heard in (

@@ -74,7 +74,7 @@ class Assistant(ChatAgent):
                 "metadata": {"from": "reminder"},
             }
             # No await since the row went: a crash undoes both, or neither.
-            await self.save_messages([due])
+            await self.send([due])
 
     # --8<-- [end:ring]
     # --8<-- [start:state]

@@ -42,7 +42,7 @@ async def test_a_reminder_of_the_same_is_moved(world: World) -> None:
     await world.clock.advance(timedelta(seconds=30))
 
     assert await me.reminders() == ["stretch"]
-    assert len(await me.transcript()) == 4
+    assert len(await me.conversation.messages()) == 4
 
 
 async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> None:
@@ -51,13 +51,13 @@ async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> 
     await me.send("Remind me in an hour to call Ada.")
     assert await me.reminders() == ["call Ada", "water the plants"]
 
-    for answer in (me.deny, me.approve):
+    for answer in (me.questions.deny, me.questions.approve):
         turn = await me.send("Forget the plants")
-        (wish,) = await me.approvals()
+        (wish,) = await me.questions.list()
         assert (turn.status, wish.tool) == ("waiting", "forget")
         assert wish.arguments == {"what": "plants"}
-        await answer(wish.id)
-        await said(me, "leave it" if answer is me.deny else "1 deleted")
+        await answer(wish)
+        await said(me, "leave it" if answer is me.questions.deny else "1 deleted")
 
     assert await me.reminders() == ["call Ada"]
 
@@ -101,7 +101,9 @@ async def said(agent: Assistant, text: str) -> list[str]:
     """Wait until this is said; return everything that was."""
     async with asyncio.timeout(60):
         while True:
-            texts = [text_of(message) for message in await agent.transcript()]
+            texts = [
+                text_of(message) for message in await agent.conversation.messages()
+            ]
             if text in texts[-1]:
                 return texts
             await asyncio.sleep(0.01)

@@ -235,7 +235,10 @@ class Gatekeeper(Proposer):
             if decision is not None:
                 approved = decision.verdict != "rejected"
                 reason = decision.reason or None
-                await self.answer_approval(wish, approved=approved, reason=reason)
+                if approved:
+                    await self.questions.approve(wish)
+                else:
+                    await self.questions.deny(wish, reason)
         customers, decisions = await records.find(), await records.decisions()
         model = MODEL or "offline script"
         self.set_state(Shown(model, tuple(customers), tuple(decisions)))
@@ -243,7 +246,7 @@ class Gatekeeper(Proposer):
     async def on_start(self) -> None:
         await self._records()
         # A crash may have come between a decision and those who wait for it.
-        self.queue(self.settle)
+        self.enqueue(self.settle)
 
     async def shown(self) -> Shown:
         """Return what pages see."""
@@ -251,7 +254,7 @@ class Gatekeeper(Proposer):
 
     async def _proposals(self) -> list[tuple[Question, Change]]:
         """Return what the models of this agent and of all below it wait for."""
-        asked = await self.pending_approvals()
+        asked = await self.questions.list()
         return [(one, change_of(one)) for one in asked if one.tool == "propose"]
 
     async def _records(self) -> Records:

@@ -33,7 +33,7 @@ async def test_what_is_approved_is_done_and_the_model_is_told(world: World) -> N
 
     assert (await customer(world, 1))["city"] == "Paris"
     assert (decision.verdict, decision.by) == ("approved", "Assistant")
-    turn = await me.turn(turn.id)
+    turn = await me.turns.wait(turn.id)
     assert turn.status == "completed"
     assert "Approved. Done: change Ada Lovelace (1): city London → Paris." in turn.text
     assert await me.waiting() == []
@@ -49,7 +49,7 @@ async def test_what_is_edited_is_done_as_the_person_wrote_it(world: World) -> No
     ada = await customer(world, 1)
     assert (ada["city"], ada["plan"]) == ("Rome", "team")
     assert decision.verdict == "edited"
-    assert "with other values" in (await me.turn(turn.id)).text
+    assert "with other values" in (await me.turns.wait(turn.id)).text
 
 
 async def test_what_is_rejected_is_not_done_and_the_model_is_told_why(
@@ -63,7 +63,7 @@ async def test_what_is_rejected_is_not_done_and_the_model_is_told_why(
     await me.reject(shown.seal, "He has paid.")
 
     assert await customers(world) == before
-    turn = await me.turn(turn.id)
+    turn = await me.turns.wait(turn.id)
     assert turn.text.startswith("Not done.")
     assert "He has paid." in turn.text
 
@@ -77,7 +77,7 @@ async def test_of_several_proposals_each_is_decided_by_itself(world: World) -> N
     assert [one.what for one in await me.waiting()] == [second.what]
     await me.accept(second.seal)
 
-    turn = await me.turn(turn.id)
+    turn = await me.turns.wait(turn.id)
     assert "She stays." in turn.text
     assert "Done: delete Grace Hopper (5)." in turn.text
     assert [one["id"] for one in await customers(world)] == [1, 2, 3, 4, 6]
@@ -177,7 +177,7 @@ async def test_a_crash_between_a_decision_and_who_waits_for_it_loses_neither(
 ) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     turn = await me.send("Move Ada to Paris")
-    (wish,) = await me.pending_approvals()
+    (wish,) = await me.questions.list()
     (shown,) = await me.waiting()
     name = proposal(wish.path, wish, shown.change)
     records = await world.get_agent(Gatekeeper, "me", sub=[(Records, "customers")])
@@ -190,7 +190,7 @@ async def test_a_crash_between_a_decision_and_who_waits_for_it_loses_neither(
 
     async with asyncio.timeout(60):
         async for _ in me.subscribe("self"):
-            if (turn := await me.turn(turn.id)).status == "completed":
+            if (turn := await me.turns.wait(turn.id)).status == "completed":
                 break
     assert "Approved. Done" in turn.text
     assert (await customer(world, 1))["city"] == "Paris"

@@ -153,9 +153,11 @@ class Panel(Agent[Shown]):
             for cls in SPECIALISTS
         ]
         if rule == "race":
-            runs = [await self.race(*branches)]
+            runs = [await self.runs.race(*branches)]
         else:
-            runs = await self.gather(*branches, quorum=2 if rule == "quorum" else None)
+            runs = await self.runs.gather(
+                *branches, quorum=2 if rule == "quorum" else None
+            )
         heard = [run for run in runs if run.ok]
         if len(heard) < NEEDED[rule]:
             self._end(id, "too few")
@@ -168,23 +170,23 @@ class Panel(Agent[Shown]):
     @expose
     async def stop(self, id: str) -> None:
         """Stop a discussion, and with it everybody who still works for it."""
-        if self.cancel_fiber(id):
+        if self.fibers.cancel(id):
             self._end(id, "stopped")
 
     @expose
     async def dismiss(self, run: str) -> None:
         """Stop one of the specialists; the others go on."""
-        self.cancel_run(run, "dismissed")
+        self.runs.cancel(run, "dismissed")
 
     @expose
     async def clear(self) -> None:
         """Forget all discussions, and what everybody said in them."""
-        for fiber in self.list_fibers():
-            self.cancel_fiber(fiber.id)
+        for fiber in self.fibers.list():
+            self.fibers.cancel(fiber.id)
         self.sql("DELETE FROM discussions")
         self._show()
-        await self.clear_runs()
-        self.delete_fibers()
+        await self.runs.clear()
+        self.fibers.delete()
 
     @expose
     async def now(self) -> float:
@@ -204,7 +206,7 @@ class Panel(Agent[Shown]):
     def _show(self) -> None:
         """Have all pages see how the discussions stand, with every run in them."""
         lanes: dict[str, list[Lane]] = defaultdict(list)
-        for run in self.list_runs():
+        for run in self.runs.list():
             lanes[run.id.partition("-")[0]].append(lane(run))
         rows = self.sql(f"{LIST} ORDER BY number").into(Discussion)
         discussions = tuple(replace(row, lanes=tuple(lanes[row.id])) for row in rows)
@@ -221,7 +223,7 @@ class Panel(Agent[Shown]):
 
     def _failures(self, id: str) -> list[Run]:
         """Return the runs of a discussion that failed by now."""
-        failed = self.list_runs("error")
+        failed = self.runs.list("error")
         return [run for run in failed if run.id.startswith(f"{id}-")]
 
     def is_readonly(self, connection: Connection) -> bool:

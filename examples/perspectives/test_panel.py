@@ -236,5 +236,5 @@ def reasons(discussion: Discussion) -> dict[str, str]:
 
 async def summed_up(world: World, id: str) -> str:
     chair = await world.get_agent(Panel, "me", sub=[(Chair, f"{id}-Chair")])
-    message = (await chair.transcript())[-1]
+    message = (await chair.conversation.messages())[-1]
     return "".join(part["text"] for part in message["parts"] if part["type"] == "text")

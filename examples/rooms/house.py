@@ -95,7 +95,7 @@ class Inbox(Agent[Shown]):
         self.sql("DELETE FROM words WHERE rowid = ?", number)
         self.sql("DELETE FROM rooms WHERE number = ?", number)
         self._show()
-        await self.delete_sub_agent(Room, room)
+        await self.children.delete(Room, room)
 
     # --8<-- [end:rooms]
     @expose
@@ -210,7 +210,7 @@ class Room(ChatAgent):
 
     async def _tell(self, *, busy: bool) -> None:
         inbox = await self.parent_agent(Inbox)
-        messages = await self.transcript()
+        messages = await self.conversation.messages()
         said = [(message["role"], text_of(message)) for message in messages]
         await inbox.heard(self.name, said, busy=busy)
 

@@ -92,7 +92,7 @@ async def test_one_s_own_words_are_no_news_and_an_answer_shows_that_it_is_on_its
     (one,) = await until(world, lambda rooms: rooms[0].busy)
 
     assert (one.preview, one.unread) == ("You: Tell me a story", False)
-    await (await in_room(world, room)).cancel_turn()
+    await (await in_room(world, room)).turns.cancel()
     await saying
     assert not (await listed(world))[0].busy
 
@@ -172,7 +172,7 @@ async def test_the_inbox_passes_on_what_a_room_is_saying(
     listening = asyncio.create_task(listen())
     await asyncio.gather(say(world, room, "Tell me a story"), say(world, other, "Hi"))
 
-    answer = (await (await in_room(world, room)).transcript())[-1]
+    answer = (await (await in_room(world, room)).conversation.messages())[-1]
     assert await listening == text_of(answer)
 
 
@@ -195,9 +195,8 @@ async def test_wherever_a_crash_comes_a_listed_room_exists_and_no_other(
     made = world.app.node.trees[Address.root_of("Inbox", "ann")].root_registry.count()
     assert len(rooms) == made
     for room in rooms:
-        said = [
-            text_of(one) for one in await (await in_room(world, room.id)).transcript()
-        ]
+        here = await in_room(world, room.id)
+        said = [text_of(one) for one in await here.conversation.messages()]
         assert bool(said) == bool(room.preview)
         if said:
             assert shortened(said[-1], 120) in room.preview
@@ -220,7 +219,7 @@ async def test_after_a_crash_an_answer_goes_on_and_is_news_once(
     (one,) = await until(world, lambda rooms: not rooms[0].busy)
     assert (one.title, one.unread) == ("Tell me a story", True)
     assert one.preview.startswith("In a house at the end of a street")
-    assert len(await (await in_room(world, room)).transcript()) == 2
+    assert len(await (await in_room(world, room)).conversation.messages()) == 2
 
 
 @pytest.mark.parametrize(

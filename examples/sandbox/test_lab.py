@@ -133,7 +133,7 @@ async def test_code_is_stopped_with_the_turn_that_it_is_for(
     turn = asyncio.create_task(lab.send(QUESTION))
     await until(lab, lambda run: run.status == "paused")
 
-    await lab.cancel_turn()
+    await lab.turns.cancel()
 
     await until(lab, lambda run: run.status == "stopped")
     await turn

@@ -9,14 +9,14 @@ async def test_nothing_is_printed_before_somebody_agrees() -> None:
     async with running(App(agents=[Editor])) as world:
         editor = await world.get_agent(Editor, "morning")
         turn = await editor.send("A bulletin, please.")
-        (question,) = await editor.approvals()
+        (question,) = await editor.questions.list()
         assert (turn.status, question.tool) == ("waiting", "print_it")
 
         await world.crash()
         editor = await world.get_agent(Editor, "morning")
-        await editor.approve(question.id)
+        await editor.questions.approve(question.id)
 
-        assert (await editor.turn(turn.id)).text == "The bulletin is out."
+        assert (await editor.turns.wait(turn.id)).text == "The bulletin is out."
 
 
 # --8<-- [end:test]

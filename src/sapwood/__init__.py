@@ -11,7 +11,7 @@ from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.connections import Connection
 from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.keep_alive import KeepAlive
-from sapwood.capabilities.queue import Lane, QueuedCall
+from sapwood.capabilities.queue import QueuedCall
 from sapwood.capabilities.schedules import Schedule
 from sapwood.capabilities.steps import StepOptions
 from sapwood.errors import (
@@ -39,7 +39,6 @@ from sapwood.runs.fanning import Branch
 from sapwood.runs.question import ANY_CLIENT, Question
 from sapwood.runs.registry import Run
 from sapwood.runs.retention import Retention
-from sapwood.runs.runner import Detached
 from sapwood.settings import Durability, Limits, Settings
 from sapwood.web.auth import ApiKeys, JwtAuth, User
 from sapwood.when import After, At, Cron, Every, Retry
@@ -67,7 +66,6 @@ __all__ = [
     "Crashed",
     "Cron",
     "DeadLetter",
-    "Detached",
     "Durability",
     "Event",
     "Every",
@@ -75,7 +73,6 @@ __all__ = [
     "FiberFailed",
     "JwtAuth",
     "KeepAlive",
-    "Lane",
     "Limits",
     "NotFound",
     "OverLimit",

@@ -7,8 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, aclosing
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -18,17 +17,15 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, Step
-from sapwood.capabilities.accounts import Accounts
 from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.calls import DeadLetter
 from sapwood.capabilities.child_states import ChildStates
-from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
+from sapwood.capabilities.children import Children
 from sapwood.capabilities.connections import Connection, Connections, Speech
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.fibers import OWNER
 from sapwood.capabilities.keep_alive import KeepAlive
-from sapwood.capabilities.queue import NO_NAME, Lane, Queue, QueuedCall
+from sapwood.capabilities.queue import QueuedCall
 from sapwood.capabilities.schedules import Schedule, Schedules
 from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
@@ -38,21 +35,28 @@ from sapwood.kernel.classes import EXPOSED, AgentClass, check_pool, check_type_i
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.misspelt import misspelt
-from sapwood.kernel.registry import SubAgent
-from sapwood.kernel.spending import Usage
+from sapwood.kernel.namespace import Namespace
+from sapwood.namespaces.children import AgentChildren
+from sapwood.namespaces.connections import AgentConnections
+from sapwood.namespaces.dead_letters import AgentDeadLetters
+from sapwood.namespaces.fibers import AgentFibers
+from sapwood.namespaces.questions import AgentQuestions
+from sapwood.namespaces.queues import AgentQueues
+from sapwood.namespaces.runs import AgentRuns
+from sapwood.namespaces.schedules import AgentSchedules
+from sapwood.namespaces.spending import AgentSpending
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import CANCELLED, UNWANTED, Progress, Worker, reason_below
+from sapwood.runs.contract import UNWANTED, Progress, Worker, reason_below
 from sapwood.runs.events import Depth, Event
-from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.following import Following
 from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.inputs import InputDetail
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.question import Approvers, Question, author_of_code
-from sapwood.runs.questions import Questions, approval
-from sapwood.runs.registry import RUNS, Run, shown
+from sapwood.runs.question import Approvers, Question
+from sapwood.runs.questions import Questions
+from sapwood.runs.registry import RUNS, Run
 from sapwood.runs.remote_sessions import RemoteSessions
 from sapwood.runs.retention import KEEP_ALL, Retention
 from sapwood.runs.retention import check as check_retention
@@ -63,7 +67,7 @@ from sapwood.runs.sweeping import Sweeper
 from sapwood.runs.watching import Watch
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
-from sapwood.when import After, At, Cron, Every, Retry
+from sapwood.when import After, At, Cron, Every
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
@@ -95,8 +99,10 @@ SETTINGS = frozenset(
     | {"made_by_url", "run_by_url", "send_identity", "max_runs", "keep_runs"}
 )
 """What a subclass may set."""
-SHOWN = frozenset({"subscribe", "pending_approvals", "answer_approval", "usage", "list_usage"})
-"""What stubs show of what `Agent` defines."""
+SHOWN = frozenset({"subscribe"})
+"""The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
+RESERVED = frozenset({"files", "memory", "mcp", "history", "webhooks"})
+"""Names that a subclass may not define: later versions add namespaces under these names."""
 
 
 class Agent(Generic[S]):
@@ -132,6 +138,16 @@ class Agent(Generic[S]):
 
     deps: Any
     """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
+
+    schedules = Namespace(AgentSchedules)
+    queues = Namespace(AgentQueues)
+    dead_letters = Namespace(AgentDeadLetters)
+    fibers = Namespace(AgentFibers)
+    children = Namespace(AgentChildren)
+    runs = Namespace(AgentRuns)
+    questions = Namespace(AgentQuestions, crosses=True)
+    connections = Namespace(AgentConnections)
+    spending = Namespace(AgentSpending, crosses=True)
 
     def __init__(self, actor: Actor | None = None) -> None:
         if actor is None:
@@ -206,9 +222,9 @@ class Agent(Generic[S]):
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
         """A fiber that nobody asks about failed for good."""
-        if method == "follow_run":
+        if method == "_sapwood_follow_run":
             self._actor.of(Outcomes).gave_up(arguments["run"], error)
-        elif method == "serve_run":
+        elif method == "_sapwood_serve_run":
             self._actor.of(Served).ended(arguments["run"], "error", error=error)
 
     def __init_subclass__(
@@ -319,7 +335,7 @@ class Agent(Generic[S]):
     async def on_fiber_recovered(self, fiber: Fiber) -> None:
         """Called when a fiber was interrupted by the end of the process, before its method is called again.
 
-        To have it be over instead, call `resolve_fiber` or `cancel_fiber`. If this raises or takes
+        To have it be over instead, call `fibers.resolve` or `fibers.cancel`. If this raises or takes
         too long it is tried again later. A function that is no method of this agent cannot be called
         again: go on from `fiber.stash` here. Override it.
         """
@@ -348,16 +364,6 @@ class Agent(Generic[S]):
         """Who this agent is: all steps from its root."""
         return self._actor.address
 
-    @property
-    def self_path(self) -> tuple[Step, ...]:
-        """The steps from the root to this agent."""
-        return self._actor.address.steps
-
-    @property
-    def parent_path(self) -> tuple[Step, ...]:
-        """The steps from the root to this agent's parent; the parent is the last. Empty for a root."""
-        return self._actor.address.steps[:-1]
-
     def sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
         """Run one statement on this agent's own database, now. The rows come back already read."""
         return self._actor.user_database().run(query, named or arguments)
@@ -366,10 +372,10 @@ class Agent(Generic[S]):
         """Undo what the ``with`` block wrote if it raises. There must be no await in it."""
         return self._actor.user_database().block()
 
-    async def long_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
-        """Run a statement that may take long, off the loop. Calls to this agent wait meanwhile; no other agent does."""
+    async def read_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
+        """Run a SELECT that may take long, in a thread. Calls to this agent wait for it; other agents do not."""
         self._actor.user_database()
-        return await self._actor.host.offload.long_sql(self._actor, query, named or arguments)
+        return await self._actor.host.offload.read_sql(self._actor, query, named or arguments)
 
     @property
     def state(self) -> S:
@@ -384,10 +390,6 @@ class Agent(Generic[S]):
         """Send a message to every client of this agent: text and bytes as they are, anything else as JSON."""
         self._actor.of(Connections).broadcast(message, exclude)
 
-    def connections(self, tag: str | None = None) -> list[Connection]:
-        """Return this agent's open connections, oldest first; with `tag`, those that have it."""
-        return self._actor.of(Connections).all(tag)
-
     def schedule(
         self, when: timedelta | datetime | When, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
     ) -> Schedule:
@@ -399,71 +401,9 @@ class Agent(Generic[S]):
         """
         return self._actor.of(Schedules).add(when, method, args, kwargs)
 
-    def cancel_schedule(self, id: str) -> bool:
-        """Cancel one of this agent's own schedules, by its id or its key; return whether there was one."""
-        return self._actor.of(Schedules).cancel(id)
-
-    def get_schedule(self, id: str) -> Schedule | None:
-        """Return one of this agent's own schedules, by its id or its key."""
-        return self._actor.of(Schedules).get(id)
-
-    def list_schedules(self, *, limit: int = 1000) -> list[Schedule]:
-        """Return this agent's own schedules, in the order they are due."""
-        return self._actor.of(Schedules).list(limit)
-
-    @overload
-    def queue(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall: ...
-    @overload
-    def queue(self, lane: Lane, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall: ...
-    def queue(self, *args: Any, **kwargs: Any) -> QueuedCall:
-        """Have a method of this agent called as soon as those queued before it are done.
-
-        One call after the other, each kept until it is done. Begin with a `Lane` to have
-        it wait for nothing but what is in the same lane.
-        """
-        lane, method, *rest = args if isinstance(args[0], Lane) else (NO_NAME, *args)
-        return self._actor.of(Queue).add(lane, method, tuple(rest), kwargs)
-
-    def list_queue(self, lane: str | None = None, *, limit: int = 1000) -> list[QueuedCall]:
-        """Return what is queued, first in first; with `lane`, only what is in that one."""
-        return self._actor.of(Queue).list(lane, limit)
-
-    def dequeue(self, id: str) -> bool:
-        """Take a call out of the queue; return whether it was there."""
-        return self._actor.of(Queue).remove(id)
-
-    def list_dead_letters(self) -> list[DeadLetter]:
-        """Return this agent's scheduled and queued calls that were given up, oldest first."""
-        self._actor.check_use()
-        return self._actor.of(Agenda).calls.dead_letters()
-
-    def replay_dead_letter(self, id: str) -> bool:
-        """Call once more, now, what was given up; return whether there was such a dead letter."""
-        return self._actor.of(Agenda).replay(id)
-
-    def delete_dead_letter(self, id: str) -> bool:
-        """Forget a call that was given up; return whether there was such a dead letter."""
-        return self._actor.of(Agenda).forget_dead_letter(id)
-
     def keep_alive(self) -> KeepAlive:
         """Keep this agent's whole tree in memory until `release()` is called, or the ``with`` block ends."""
         return KeepAlive(self._actor)
-
-    @asynccontextmanager
-    async def keep_alive_while(self) -> AsyncGenerator[None, None]:
-        """Keep this agent's whole tree in memory while the ``async with`` block runs."""
-        with KeepAlive(self._actor):
-            yield
-
-    async def run_fiber(
-        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Run a function as a fiber, here and now, and return what it returns.
-
-        If the process dies meanwhile `on_fiber_recovered` is told in the next life; a method of
-        this agent is then called again with the same arguments.
-        """
-        return cast(R, await self._actor.of(Agenda).fibers.run(name, function, args, kwargs))
 
     def start_fiber(self, key: str, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Fiber:
         """Start a method of this agent as a fiber of its own; it goes on after a crash until it is over.
@@ -471,43 +411,6 @@ class Agent(Generic[S]):
         Starting it again under the same key returns the one there is, whatever became of it.
         """
         return self._actor.of(Agenda).fibers.start(key, method, args, kwargs)
-
-    @property
-    def fiber(self) -> Fiber:
-        """The fiber that is running now, with what it has stashed."""
-        return self._actor.of(Agenda).fibers.current()
-
-    async def stash(self, value: object) -> None:
-        """Keep where the running fiber is, to be found in `self.fiber.stash` after a crash; kept when this returns."""
-        await self._actor.of(Agenda).fibers.stash(value)
-
-    def get_fiber(self, fiber: str) -> Fiber | None:
-        """Return a fiber of this agent by its key or id."""
-        return self._actor.of(Agenda).fibers.get(fiber)
-
-    def list_fibers(self, status: str | None = None, *, limit: int = 1000) -> list[Fiber]:
-        """Return this agent's fibers, oldest first."""
-        return self._actor.of(Agenda).fibers.list(status, limit)
-
-    async def fiber_result(self, fiber: str) -> Any:
-        """Wait until a fiber is over, and return what it returned; `FiberFailed` if it did not."""
-        return await self._actor.of(Agenda).fibers.result(fiber)
-
-    def cancel_fiber(self, fiber: str) -> bool:
-        """Cancel a fiber, for good; return whether there was one to cancel."""
-        return self._actor.of(Agenda).fibers.cancel(fiber)
-
-    def resume_fiber(self, fiber: str) -> bool:
-        """Have a fiber that failed go on: its completed steps are not done again. Return whether there was one."""
-        return self._actor.of(Agenda).fibers.resume(fiber)
-
-    def resolve_fiber(self, fiber: str, result: object = None) -> bool:
-        """Have a fiber be completed with this result; what still runs of it is cancelled."""
-        return self._actor.of(Agenda).fibers.resolve(fiber, result)
-
-    def delete_fibers(self, fiber: str | None = None, *, status: str | None = None) -> int:
-        """Forget fibers that are over: this one, those of this status, or all. Return how many."""
-        return self._actor.of(Agenda).fibers.delete(fiber, status)
 
     async def step(
         self, name: str | StepOptions, function: Callable[P, Awaitable[R] | R], /, *args: P.args, **kwargs: P.kwargs
@@ -523,43 +426,29 @@ class Agent(Generic[S]):
         """Sleep, also through restarts: the time given first counts. In a fiber, or where `step` may be used."""
         await self._actor.of(Steps).sleep_until(time)
 
-    async def durable(self) -> None:
-        """Return when everything written so far is kept. For I/O that sapwood cannot see."""
+    def enqueue(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall:
+        """Call a method of this agent once the calls that were queued before it are done.
+
+        The call is stored with everything else that is written before the next await. For a queue of its own, use
+        `self.queues[name].add(…)`.
+        """
+        return self.queues.default.add(method, *args, **kwargs)
+
+    async def checkpoint(self, value: object) -> None:
+        """Store the position of the running fiber; durable when this returns.
+
+        After a crash it is in `self.fibers.current.checkpoint`.
+        """
+        await self._actor.of(Agenda).fibers.checkpoint(value)
+
+    async def flush(self) -> None:
+        """Return when everything written so far is durable. Call it before I/O that sapwood does not know of."""
         self._actor.check_use()
         await self._actor.leave()
 
     async def sub_agent(self, cls: type[A], name: str) -> A:
         """Return the sub-agent of this class and name, started. It is made the first time it is asked for."""
         return cast(A, self._actor.host.stub_of(await self._actor.of(Children).get(cls, name)))
-
-    def abort_sub_agent(self, cls: type[Agent[Any]], name: str, reason: object = None) -> None:
-        """Stop a sub-agent and all below it, at once. Its data stays; `sub_agent` starts it again.
-
-        Callers that wait for it, and later ones, get `Aborted(reason)` until then.
-        """
-        self._actor.of(Runs).abort_child(cls, name, reason)
-
-    async def delete_sub_agent(self, cls: type[Agent[Any]], name: str) -> None:
-        """Delete a sub-agent, all below it and all their data, for good. Deleting what is not there does nothing."""
-        await self._actor.of(Runs).delete_child(cls, name)
-
-    def has_sub_agent(self, cls: type[Agent[Any]] | str, name: str) -> bool:
-        """Return whether this sub-agent was made and not deleted. A text is taken as a type id."""
-        return self._actor.of(Children).has(cls, name)
-
-    def list_sub_agents(
-        self, cls: type[Agent[Any]] | str | None = None, *, after: int = 0, limit: int = 1000
-    ) -> list[SubAgent]:
-        """Return sub-agents in the order they were made; pass the last one's `generation` as `after` for more."""
-        return self._actor.of(Children).list(cls, after=after, limit=limit)
-
-    def sub_agent_status(self, cls: type[Agent[Any]], name: str) -> SubAgentStatus:
-        """Return how a sub-agent is doing, without waking it."""
-        return self._actor.of(Children).status(cls, name)
-
-    async def subtree(self) -> Subtree:
-        """Add up this agent and everything below it."""
-        return await self._actor.of(Children).subtree()
 
     async def run_agent(
         self,
@@ -569,116 +458,41 @@ class Agent(Generic[S]):
         run_id: str | None = None,
         order: int | None = None,
         timeout: float | None = None,
-        detached: Detached | None = None,
         on_disconnect: Literal["cancel", "continue"] = "cancel",
         display: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Have a sub-agent of its own do something, and return what became of it: it fails as a value.
+        """Run `cls` in a new sub-agent and return the finished `Run`.
 
-        A run id runs once: asking again, also after a crash, re-attaches. Without one, a tool call, a
-        fiber or a schedule gives its runs the same ids whenever it is begun again. `detached` returns
-        as soon as the sub-agent has begun.
+        Failures are returned, not raised: check `run.ok`. A run id runs once. Calling again with the same id, also
+        after a crash, returns the same run. Without one, a tool call, a fiber or a schedule that is executed again
+        gives its runs the same ids.
         """
-        wish = Wish(run_id, None, order, 0, timeout, detached, on_disconnect, display)
+        wish = Wish(run_id, None, order, 0, timeout, None, on_disconnect, display)
         return await self._actor.of(Runs).run(cls, input, wish)
 
-    async def gather(
-        self,
-        *branches: Branch,
-        fail_fast: bool = False,
-        quorum: int | None = None,
-        concurrency: int | None = None,
-    ) -> list[Run]:
-        """Give several runs at once, and return what became of each, in the order given, when all are over.
-
-        With `fail_fast` the first that is not completed stops the others; with `quorum`, so many that are,
-        or as many failures as leave no hope of it. `concurrency` is how many go on at once; the others
-        wait. After a crash it goes on where `run_agent` would: what is over is not done again.
-        """
-        return await self._actor.of(Fanning).gather(
-            branches, fail_fast=fail_fast, quorum=quorum, concurrency=concurrency
-        )
-
-    async def race(self, *branches: Branch) -> Run:
-        """Give several runs at once, and return the first that is completed; the others are stopped.
-
-        If none is completed, return what became of the one given first.
-        """
-        return await self._actor.of(Fanning).race(branches)
-
-    async def pipeline(self, input: Any, *steps: type[Agent[Any]] | Branch) -> Run:
-        """Run steps one after the other, and return the `Run` of the last: its `output` is the result.
-
-        The first step gets `input`, each later one the output of the step before. A step is a class, or a `Branch`
-        without an input. If a step does not complete, `PipelineFailed` names it and later steps do not start.
-        After a crash, completed steps do not run again.
-        """
-        return await self._actor.of(Fanning).pipeline(input, steps)
-
-    async def map(
+    async def start_run(
         self,
         cls: type[Agent[Any]],
-        inputs: Iterable[Any],
+        input: Any = None,
         *,
-        concurrency: int = 10,
+        on_finish: Callable[[Run], object] | None = None,
+        notify: bool = False,
+        max_duration: timedelta | None = timedelta(hours=24),
+        idle_timeout: timedelta | None = timedelta(hours=1),
+        run_id: str | None = None,
+        order: int | None = None,
         timeout: float | None = None,
         display: Mapping[str, Any] | None = None,
-        retry: Retry | None = None,
-    ) -> list[Run]:
-        """Give a run for each input, so many at once, and return what became of each, in the order of the inputs."""
-        return await self._actor.of(Fanning).map(
-            cls, inputs, concurrency=concurrency, timeout=timeout, display=display, retry=retry
-        )
+    ) -> Run:
+        """Start a run in a new sub-agent and return it as soon as the sub-agent has accepted it.
 
-    def get_run(self, id: str) -> Run | None:
-        """Return a run that this agent has given."""
-        self._actor.check_use()
-        row = self._actor.of(Runs).registry.get(id)
-        if row is None:
-            return None
-        progress, milestones = self._actor.of(RunClients).reported(id)
-        remote = self._actor.of(Outcomes).remote(row)
-        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
-
-    def list_runs(self, status: str | None = None) -> list[Run]:
-        """Return the runs that this agent has given, in that order; with `status`, only those."""
-        self._actor.check_use()
-        return [shown(row) for row in self._actor.of(Runs).registry.all() if status in (None, row.status)]
-
-    def has_run(self, cls: type[Agent[Any]], id: str) -> bool:
-        """Return whether this agent has given such a run to that class."""
-        run = self.get_run(id)
-        return run is not None and run.agent.type in known(cls).type_ids
-
-    def cancel_run(self, id: str, reason: str = CANCELLED) -> bool:
-        """Stop a run and all below it, for good; return whether there was one to stop."""
-        return self._actor.of(Runs).cancel(id, reason)
-
-    async def clear_runs(self, *, status: str | None = None, older_than: timedelta | None = None) -> int:
-        """Forget runs, and delete the sub-agents that did them; those that go on are stopped. Return how many.
-
-        Those that are pinned stay.
+        `on_finish` is a method of this agent that is called with the `Run` when it has ended. With `notify`, the result
+        is posted to the conversation of this agent. A run that takes longer than `max_duration`, or makes no progress
+        for `idle_timeout`, becomes `interrupted`; `None` means no limit. `await run.result()` waits for the end.
         """
-        return await self._actor.of(Runs).clear_all(status, older_than)
-
-    async def usage(self, *, below: bool = True) -> dict[str, Any]:
-        """Return the requests, tokens and cost of this agent and everything `below` it, or its own, by model.
-
-        What sub-agents that were deleted have used is part of it. A cost of None is one that nobody knows.
-        """
-        return await self._actor.of(Accounts).used(below=below)
-
-    async def list_usage(self) -> list[Usage]:
-        """Return what this agent and those below it that exist have used, each run and each model by itself."""
-        return await self._actor.of(Accounts).all()
-
-    def pin_run(self, id: str) -> bool:
-        """Keep a run, whatever `keep_runs` says and whoever clears, until `unpin_run`; return whether there is one."""
-        return self._actor.of(Sweeper).pin(id, True)
-
-    def unpin_run(self, id: str) -> bool:
-        """Let a run go when it has to; return whether there is one."""
-        return self._actor.of(Sweeper).pin(id, False)
+        detached = Detached(on_finish, notify, max_duration, idle_timeout)
+        wish = Wish(run_id, None, order, 0, timeout, detached, display=display)
+        return await self._actor.of(Runs).run(cls, input, wish)
 
     def report_progress(
         self,
@@ -709,35 +523,20 @@ class Agent(Generic[S]):
             async for event in events:
                 yield event
 
-    async def pending_approvals(self) -> list[Question]:
-        """Return the tool calls of this agent, and of all below it, that wait for a person. Nobody is woken."""
-        return await self._actor.of(Questions).approvals()
-
-    async def answer_approval(
-        self, asked: Question, *, approved: bool, arguments: dict[str, Any] | None = None, reason: str | None = None
-    ) -> bool:
-        """Answer one of the `pending_approvals` of this agent; the first answer counts. Return whether it did.
-
-        An approved call is made, perhaps with other `arguments`. Of one that is not, the model is told the `reason`.
-        """
-        answer = approval(arguments, reason, approved=approved)
-        author = author_of_code(self._actor.host.authentication)
-        return await self._actor.of(Questions).answer(asked.path, asked.id, answer, author, asked.digest or None)
-
-    async def tell_state(self) -> None:
+    async def _sapwood_tell_state(self) -> None:
         """Tell the parent the state; the framework's own."""
         await self._actor.of(ChildStates).tell()
 
-    async def follow_run(self, run: str) -> None:
+    async def _sapwood_follow_run(self, run: str) -> None:
         """Follow a run to its end; the framework's own."""
         await self._actor.of(Following).follow(run)
         await self._actor.of(Sweeper).run_ended()
 
-    async def sweep_runs(self) -> None:
+    async def _sapwood_sweep_runs(self) -> None:
         """Take away the runs that are not to be kept any longer; the framework's own."""
         await self._actor.of(Sweeper).sweep()
 
-    async def serve_run(self, run: str) -> None:
+    async def _sapwood_serve_run(self, run: str) -> None:
         """Do a run; the framework's own."""
         await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
 
@@ -816,6 +615,8 @@ def _check_class(cls: type[Agent[Any]]) -> None:
                 raise UsageError(
                     f"{cls.__name__} defines __init__. An agent is made by the framework: prepare it in on_start()."
                 )
+            if name in RESERVED or name.startswith("_sapwood_"):
+                raise UsageError(f"{cls.__name__}.{name}: this name is reserved for sapwood. Choose another name.")
             if name in ("_actor", "name") or (
                 hasattr(base, name) and not name.startswith("__") and name not in hooks | settings
             ):

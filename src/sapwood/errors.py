@@ -222,7 +222,7 @@ class Aborted(ChildFailed):
         text = "The agent was aborted." if reason is None else str(reason)
         super().__init__(text, path=path)
         self.reason = reason
-        """What `abort_sub_agent` was given."""
+        """What `children.abort` was given."""
 
 
 class TimedOut(ChildFailed):
@@ -271,7 +271,7 @@ class PipelineFailed(ChildFailed):
         self.step = step
         """The number of the step, counted from 1."""
         self.run_id = run_id
-        """The id of its run: `get_run` returns how it ended."""
+        """The id of its run: `runs.get` returns how it ended."""
 
 
 class Gated(ChildFailed):

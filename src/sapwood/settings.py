@@ -103,7 +103,7 @@ class Settings:
     strikes: int = 3
     """How many fatal slices in an hour put a tree in quarantine."""
     sql_timeout: float = 1.0
-    """Seconds one statement may run on the loop; `long_sql` has no such limit."""
+    """Seconds one statement may run on the loop; `read_sql` has no such limit."""
     threads: int = 16
     """How many threads `in_thread` may use."""
     model_requests_at_once: int = 1000

@@ -102,6 +102,8 @@ class Timings:
 
     worker_silence_timeout: float = 60.0
     """Seconds without a sign of life, beyond `Settings.fatal_slice`, after which a worker is killed."""
+    worker_answer_timeout: float = 5.0
+    """Seconds that a silent worker has to say where it is, once it was asked, before it is killed."""
     worker_exit_timeout: float = 15.0
     """Seconds beyond the grace period that a worker has to exit."""
     worker_steady_after: float = 10.0

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sapwood import Agent, App, ChatAgent, Detached, Run, Turn, expose
+from sapwood import Agent, App, ChatAgent, Run, Turn, expose
 
 GATE = Path(os.environ.get("LOST_GATE", "gate"))
 
@@ -56,7 +56,7 @@ class LostWorker(Agent):
 
     @expose
     async def send_off(self) -> None:
-        await self.run_agent(LostDigger, "dig", detached=Detached(on_finish=self.heard))
+        await self.start_run(LostDigger, "dig", on_finish=self.heard)
 
     async def heard(self, run: Run) -> None:
         await self.write(f"by the run: {run.status} {run.output}")
@@ -71,7 +71,12 @@ class LostTalker(ChatAgent):
 
     @expose
     async def lines(self) -> list[str]:
-        return [part["text"] for one in await self.transcript() for part in one["parts"] if part["type"] == "text"]
+        return [
+            part["text"]
+            for one in await self.conversation.messages()
+            for part in one["parts"]
+            if part["type"] == "text"
+        ]
 
 
 app = App(agents=[LostWorker, LostTalker])

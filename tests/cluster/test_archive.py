@@ -102,14 +102,14 @@ async def test_a_snapshot_while_commits_go_on(cluster: Cluster) -> None:
     tree = await place.open(ROOT)
     for _ in range(30):
         tree.write(randomly.choice(["root", "child"]), 20_000, randomly)
-        await tree.durable()
+        await tree.flush()
     assert await cluster.count(ROOT) == 30
     snapshots = asyncio.create_task(place.keeper.snapshot(ROOT))
     written = 0
     while not snapshots.done():
         tree.write("root", 2000, randomly)
         written += 1
-        await tree.durable()
+        await tree.flush()
     await snapshots
     assert written > 0
     assert await cluster.count(ROOT) < 30
@@ -158,7 +158,7 @@ async def test_the_second_copy_is_whole_whoever_ships(cluster: Cluster) -> None:
     states: list[list[tuple[object, ...]]] = []
     for at in range(6):
         tree.write("root", 3000, randomly)
-        await tree.durable()
+        await tree.flush()
         times.append(time.time() + 0.01)
         states.append(tree.rows())
         await asyncio.sleep(0.02)
@@ -192,7 +192,7 @@ async def test_a_shipper_ships_by_itself_and_says_how_far_it_is(cluster: Cluster
     running = asyncio.create_task(shipper.run())
     for at in range(5):
         tree.write("root", 3000, random.Random(at))
-        await tree.durable()
+        await tree.flush()
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     assert shipper.lag() == (0, 0.0)
@@ -214,7 +214,7 @@ async def test_everything_comes_back_after_the_log_was_lost(cluster: Cluster) ->
             await place.keeper.snapshot(root)
         tree.write("root", 3000, randomly)
         tree.write("child", 3000, randomly)
-        await tree.durable()
+        await tree.flush()
         place.keeper._look_at(tree)
         await asyncio.gather(*place.keeper._tasks)
         await place.close(tree)
@@ -262,7 +262,7 @@ async def test_old_segments_go_and_alarms_that_are_older_stay(cluster: Cluster) 
     tree = await place.open(ROOT)
     for at in range(4):
         tree.write("root", 3000, random.Random(at))
-        await tree.durable()
+        await tree.flush()
         await shipper.ship()
     await place.keeper.snapshot(ROOT)
     await shipper.ship()
@@ -285,7 +285,7 @@ async def test_a_stream_that_was_made_anew_is_not_copied_over_the_old_one(cluste
     tree = await place.open(ROOT)
     for at in range(5):
         tree.write("root", 100, random.Random(at))
-        await tree.durable()
+        await tree.flush()
     await place.close(tree)
     await cluster.shipper().ship()
     await cluster.js.delete_stream(cluster.names.stream(0))
@@ -320,7 +320,7 @@ async def _rot(cell: Nats, cluster: Cluster) -> None:
     for _ in range(ROUNDS):
         for tree in trees:
             tree.write("root", 12_000, randomly)
-        await asyncio.gather(*(tree.durable() for tree in trees))
+        await asyncio.gather(*(tree.flush() for tree in trees))
     for tree in trees:
         await place.close(tree)
         states[tree.address] = contents(tree.folder)

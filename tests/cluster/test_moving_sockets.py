@@ -44,7 +44,7 @@ class MovingRoom(Agent):
 
     async def tell(self, what: str) -> int:
         self.broadcast(what)
-        return len(self.connections())
+        return len(self.connections.list())
 
     async def on_request(self, request: Any) -> Any:
         from starlette.responses import PlainTextResponse

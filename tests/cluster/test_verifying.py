@@ -62,7 +62,7 @@ class Stored:
             tree = await place.open(root)
             for _ in range(6):
                 tree.write("root", 4000, random.Random(number))
-                await tree.durable()
+                await tree.flush()
             await place.close(tree)
         await Shipper(self.connection, self.names, 0, self.archive).ship()
 

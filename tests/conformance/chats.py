@@ -43,7 +43,7 @@ class Talking(ChatAgent[O], Generic[O]):
         return [(str(row["id"]), str(row["status"])) for row in self.sql("SELECT id, status FROM ends ORDER BY rowid")]
 
     async def seen_by_model(self) -> str:
-        return ModelMessagesTypeAdapter.dump_json(self.messages()).decode()
+        return ModelMessagesTypeAdapter.dump_json(self.conversation.history()).decode()
 
 
 def talker(model: Any = None, *, base: type[Talking] = Talking, **settings: Any) -> Any:
@@ -62,7 +62,7 @@ async def talking(cls: type[Talking], *, deps: Any = None, **settings: Any) -> A
 async def check(one: Served, cls: type[Talking]) -> None:
     """Check what has to be true of every conversation at every time."""
     agent = await one.world.get_agent(cls, "t")
-    transcript = await agent.transcript()
+    transcript = await agent.conversation.messages()
     check_history(json.loads(await agent.seen_by_model()))
     check_transcript(transcript)
 

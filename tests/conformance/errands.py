@@ -70,29 +70,29 @@ class Giving:
             *(self.run_agent(self.worker, one, run_id=f"r{at}", order=at) for at, one in enumerate(inputs))
         )
 
-    async def runs(self: Any, status: str | None = None) -> list[Run]:
-        return self.list_runs(status)
+    async def all_runs(self: Any, status: str | None = None) -> list[Run]:
+        return self.runs.list(status)
 
     async def one(self: Any, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
     async def stop(self: Any, id: str, reason: str = "cancelled") -> bool:
-        return self.cancel_run(id, reason)
+        return self.runs.cancel(id, reason)
 
     async def clear_them(self: Any, status: str | None = None) -> int:
-        return await self.clear_runs(status=status)
+        return await self.runs.clear(status=status)
 
-    async def children(self: Any) -> list[str]:
-        return [child.name for child in self.list_sub_agents()]
+    async def child_names(self: Any) -> list[str]:
+        return [child.name for child in self.children.list()]
 
     async def tables(self: Any) -> list[str]:
         return [str(row["name"]) for row in self.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
     async def abort(self: Any, name: str, reason: str) -> None:
-        self.abort_sub_agent(self.worker, name, reason)
+        self.children.abort(self.worker, name, reason)
 
     async def delete(self: Any, name: str) -> None:
-        await self.delete_sub_agent(self.worker, name)
+        await self.children.delete(self.worker, name)
 
     @expose
     async def wake(self) -> str:

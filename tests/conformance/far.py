@@ -178,13 +178,13 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             return await self.run_agent(known[who], input, run_id=run_id, timeout=timeout)
 
         async def give_all(self, who: str, inputs: list[Any]) -> list[Run]:
-            return await self.map(known[who], inputs)
+            return await self.runs.map(known[who], inputs)
 
         async def one(self, id: str) -> Run | None:
-            return self.get_run(id)
+            return self.runs.get(id)
 
         async def stop(self, id: str) -> bool:
-            return self.cancel_run(id, "enough")
+            return self.runs.cancel(id, "enough")
 
         async def is_away(self, id: str) -> bool:
             followed = self._actor.of(Outcomes).followed.get(id)
@@ -202,7 +202,7 @@ def desk(url: str, model: Any, fars: Sequence[type[Any]]) -> type[Any]:
             return 0.0 if child is None else child.of(ServedRuns).last_heard.get(id, 0.0)
 
         async def clear_them(self) -> int:
-            return await self.clear_runs()
+            return await self.runs.clear()
 
     NearDesk.model = model
     return NearDesk

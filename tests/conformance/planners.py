@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.conformance.worlds import Probe
 
-from sapwood import Address, After, Agent, Cron, Every, Lane, Retry
+from sapwood import Address, After, Agent, Cron, Every, Retry
 from sapwood.testing import World
 
 NO_RETRY = Retry(attempts=1)
@@ -33,10 +33,10 @@ class Planner(Agent):
             await child.grow(*below)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Planner, name, "enough")
+        self.children.abort(Planner, name, "enough")
 
     async def cut(self, name: str) -> None:
-        await self.delete_sub_agent(Planner, name)
+        await self.children.delete(Planner, name)
 
     async def end(self) -> None:
         await self.destroy()
@@ -77,42 +77,42 @@ class Planner(Agent):
     async def cron(self, expression: str, text: str, tz: str = "UTC", method: str = "note") -> str:
         return self.schedule(Cron(expression, tz, retry=NO_RETRY), getattr(self, method), text).id
 
-    async def enqueue(self, text: str, lane: str = "", method: str = "note", retry: Retry = NO_RETRY) -> str:
-        return self.queue(Lane(lane, retry=retry), getattr(self, method), text).id
+    async def put(self, text: str, queue: str = "", method: str = "note", retry: Retry = NO_RETRY) -> str:
+        return self.queues[queue].with_retry(retry).add(getattr(self, method), text).id
 
     async def take_out(self, id: str) -> bool:
-        return self.dequeue(id)
+        return self.queues.remove(id)
 
-    async def queued(self, lane: str | None = None) -> list[str]:
-        return [call.arguments["text"] for call in self.list_queue(lane)]
+    async def queued(self, queue: str | None = None) -> list[str]:
+        return [call.arguments["text"] for call in (self.queues.list() if queue is None else self.queues[queue].list())]
 
     async def cancel(self, id: str) -> bool:
-        return self.cancel_schedule(id)
+        return self.schedules.cancel(id)
 
     async def planned(self) -> list[str]:
-        return [schedule.arguments["text"] for schedule in self.list_schedules()]
+        return [schedule.arguments["text"] for schedule in self.schedules.list()]
 
     async def due(self, id: str) -> datetime | None:
-        schedule = self.get_schedule(id)
+        schedule = self.schedules.get(id)
         return None if schedule is None else schedule.due_at
 
     async def failed(self, id: str) -> int:
-        schedule = self.get_schedule(id)
+        schedule = self.schedules.get(id)
         return 0 if schedule is None else schedule.failed
 
     async def dead(self) -> list[tuple[str, str, int, int]]:
         """Return what was given up: text, code, attempts, times."""
-        letters = self.list_dead_letters()
+        letters = self.dead_letters.list()
         return [(letter.arguments["text"], letter.code, letter.attempts, letter.times) for letter in letters]
 
     async def dead_ids(self) -> list[str]:
-        return [letter.id for letter in self.list_dead_letters()]
+        return [letter.id for letter in self.dead_letters.list()]
 
     async def replay(self, id: str) -> bool:
-        return self.replay_dead_letter(id)
+        return self.dead_letters.replay(id)
 
     async def forget(self, id: str) -> bool:
-        return self.delete_dead_letter(id)
+        return self.dead_letters.delete(id)
 
 
 NAMES = ("child", "grandchild", "great-grandchild")

@@ -98,14 +98,14 @@ class Leading(boss(TeamDigger)):
         await self.deps.plan(self)
         self.deps.log.append("over")
 
-    async def fibers(self) -> list[tuple[str, str]]:
-        return [(fiber.key, fiber.status) for fiber in self.list_fibers() if fiber.key is not None]
+    async def all_fibers(self) -> list[tuple[str, str]]:
+        return [(fiber.key, fiber.status) for fiber in self.fibers.list() if fiber.key is not None]
 
     async def forget_work(self) -> int:
-        return self.delete_fibers("work")
+        return self.fibers.delete("work")
 
     async def cancel_work(self) -> bool:
-        return self.cancel_fiber("work")
+        return self.fibers.cancel("work")
 
 
 def branches(*inputs: str, ids: Any = None, **more: Any) -> list[Branch]:
@@ -126,22 +126,22 @@ def ends(runs: list[Run]) -> list[tuple[str, str | None]]:
 async def settled(agent: Any) -> None:
     """Gather all, bounded, with one that fails and one that is tried again."""
     now = Retry(attempts=3, base=timedelta(0))
-    runs = await agent.gather(*branches("a", "busy", "fail", retry=now), concurrency=2)
+    runs = await agent.runs.gather(*branches("a", "busy", "fail", retry=now), concurrency=2)
     agent.deps.log.append(f"came to {json.dumps([run.output for run in runs])}")
 
 
 async def raced(agent: Any) -> None:
-    winner = await agent.race(*branches("late a", "wait", "b"))  # the first one ends well too, just too late
+    winner = await agent.runs.race(*branches("late a", "wait", "b"))  # the first one ends well too, just too late
     agent.deps.log.append(f"came to {winner.id}")
 
 
 async def reached(agent: Any) -> None:
-    runs = await agent.gather(*branches("late a", "b", "wait", "c"), quorum=1, concurrency=3)
+    runs = await agent.runs.gather(*branches("late a", "b", "wait", "c"), quorum=1, concurrency=3)
     agent.deps.log.append(f"came to {[(run.id, run.status, run.reason) for run in runs]}")
 
 
 async def failed(agent: Any) -> None:
-    runs = await agent.gather(*branches("wait", "fail", "a"), fail_fast=True, concurrency=2)
+    runs = await agent.runs.gather(*branches("wait", "fail", "a"), fail_fast=True, concurrency=2)
     agent.deps.log.append(f"came to {[(run.id, run.status) for run in runs if not run.ok]}")
 
 
@@ -168,13 +168,13 @@ async def killed(policy: Plan, level: str, points: Iterable[int]) -> None:
             done = {entry for entry in bench.log if entry.startswith("dug")}
             await one.world.crash()
             agent = await again(one, cls)
-            kept = {run.input for run in await agent.runs() if run.status == "completed"}
+            kept = {run.input for run in await agent.all_runs() if run.status == "completed"}
             if "sapwood_fibers" not in await agent.tables():
                 await agent.begin()
             await bench.seen("over")
 
             assert len(set(bench.logged("came to"))) == 1, (nth, bench.logged("came to"))
-            runs = [await over(agent, run.id) for run in await agent.runs()]
+            runs = [await over(agent, run.id) for run in await agent.all_runs()]
             assert len({run.id for run in runs}) == len(runs)
             assert all(bench.log.count(entry) <= 2 for entry in bench.logged("dug"))
             assert all(bench.log.count(f"dug {one}") == 1 for one in kept if f"dug {one}" in done)

@@ -35,7 +35,7 @@ class Worker(Agent):
         await (child.work_below(*rest) if rest else child.work())
 
     async def stop(self, name: str, reason: Any = None) -> None:
-        self.abort_sub_agent(Worker, name, reason)
+        self.children.abort(Worker, name, reason)
 
     async def make(self, name: str) -> None:
         await self.sub_agent(Worker, name)
@@ -43,13 +43,13 @@ class Worker(Agent):
     async def make_and_stop_at_once(self, name: str) -> object:
         making = asyncio.create_task(self.sub_agent(Worker, name))
         await asyncio.sleep(0)
-        self.abort_sub_agent(Worker, name, "too late")
+        self.children.abort(Worker, name, "too late")
         (outcome,) = await asyncio.gather(making, return_exceptions=True)
         return f"{type(outcome).__name__}: {outcome}"
 
     async def ask_child(self, name: str) -> str:
         child = await self.sub_agent(Worker, name)
-        self.abort_sub_agent(Worker, name, "while I hold it")
+        self.children.abort(Worker, name, "while I hold it")
         try:
             await child.work()
         except Aborted as error:
@@ -134,7 +134,7 @@ async def test_an_abort_keeps_the_data_of_the_whole_branch(run: Run) -> None:
         await root.stop("a", "stop")
 
         assert await root.has("a")
-        assert await root.children() == ["a"]
+        assert await root.child_names() == ["a"]
         await root.grow("a")
         assert await (await world.get_agent(Branch, "r", sub=sub)).notes() == ["kept"]
 
@@ -146,7 +146,7 @@ async def test_a_write_before_the_abort_in_the_same_moment_is_kept(run: Run) -> 
             call = asyncio.create_task(child.note("written"))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            self.abort_sub_agent(Branch, "c")
+            self.children.abort(Branch, "c")
             await asyncio.gather(call, return_exceptions=True)
 
         async def notes(self) -> list[str]:

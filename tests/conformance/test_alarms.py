@@ -99,7 +99,7 @@ class Knowing(Agent):
             self.deps.log[:] = ["ready"]
 
     async def say(self) -> None:
-        parents = "/".join(f"{step.type}:{step.name}" for step in self.parent_path)
+        parents = "/".join(f"{step.type}:{step.name}" for step in self.address.steps[:-1])
         self.deps.log.append(f"{self.address}, parents {parents}, {type(self.deps).__name__}")
         self.deps.log.remove("ready")
 
@@ -511,7 +511,7 @@ async def test_a_crash_in_the_middle_of_a_call_neither_loses_nor_doubles_it(run:
             owner = await planner(world, depth)
             await owner.after(10, "once")
             await owner.every(10, "tick")
-            await owner.enqueue("queued")
+            await owner.put("queued")
             world.crash_at("committed", nth)
             with contextlib.suppress(Unavailable):
                 await world.clock.advance(timedelta(seconds=10))

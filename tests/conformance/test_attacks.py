@@ -82,7 +82,7 @@ class Dungeon(Agent[Any]):
 
     @expose
     async def user(self) -> Any:
-        connection = next(iter(self.connections()))
+        connection = next(iter(self.connections.list()))
         return connection.user.id if connection.user else None
 
     @expose
@@ -113,13 +113,13 @@ class Fort(Dungeon):
         await self.sub_agent(Dungeon, name)
 
     async def raze(self, name: str) -> None:
-        await self.delete_sub_agent(Dungeon, name)
+        await self.children.delete(Dungeon, name)
 
     async def end(self) -> None:
         await self.destroy()
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Dungeon, name)
+        return self.children.has(Dungeon, name)
 
     async def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.deps.entries.append(f"close {code}")
@@ -370,7 +370,7 @@ async def test_10_no_connection_id_does_harm(log: Log, id_: str) -> None:
 
 UNEXPOSED = [
     "public", "_private", "__class__", "__init__", "__dict__", "__getattribute__", "__reduce__", "_actor", "set_state",
-    "state", "sql", "transaction", "long_sql", "destroy", "sub_agent", "delete_sub_agent", "abort_sub_agent",
+    "state", "sql", "transaction", "read_sql", "destroy", "sub_agent", "delete_sub_agent", "abort_sub_agent",
     "get_agent", "broadcast", "connections", "deps", "limits", "migrations", "on_start", "on_message", "on_request",
     "on_connect", "on_close", "validate_state", "is_readonly", "in_thread", "in_process", "durable", "name", "make",
     "who.__call__", "who.__globals__", "constructor", "toString", "__proto__", "", " who", "WHO", "who\0", "é" * 300,

@@ -52,12 +52,12 @@ class Library(Agent):
         return [int(str(row["number"])) for row in self.sql("SELECT number FROM books ORDER BY number")]
 
     async def shelved(self) -> list[int]:
-        shelves = [await self.sub_agent(Shelf, child.name) for child in self.list_sub_agents(Shelf)]
+        shelves = [await self.sub_agent(Shelf, child.name) for child in self.children.list(Shelf)]
         return sorted([number for shelf in shelves for number in await shelf.numbers()])
 
     async def burn(self) -> None:
-        for child in self.list_sub_agents(Shelf):
-            await self.delete_sub_agent(Shelf, child.name)
+        for child in self.children.list(Shelf):
+            await self.children.delete(Shelf, child.name)
 
     async def end(self) -> None:
         await self.destroy()

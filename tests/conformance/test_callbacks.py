@@ -137,7 +137,7 @@ class Host(Agent):
         self.sql("INSERT INTO heard VALUES (?)", word)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Streamer, name, "enough")
+        self.children.abort(Streamer, name, "enough")
 
     async def make(self, name: str) -> None:
         await self.sub_agent(Streamer, name)

@@ -131,7 +131,7 @@ async def test_what_is_no_public_method_cannot_be_reached(run: Run, name: str) -
 
 @pytest.mark.promise("A-56")
 async def test_of_what_agent_itself_defines_others_reach_what_watches_counts_and_answers(run: Run) -> None:
-    shown = {"subscribe", "usage", "list_usage", "pending_approvals", "answer_approval"}
+    shown = {"subscribe", "questions", "spending"}
     names = [name for name in dir(Agent) if not name.startswith("__") and name not in shown]
     assert {"sql", "set_state", "state", "destroy", "on_start", "sub_agent", "deps"} - set(names) <= {"deps"}
     async with run(Machine) as world:

@@ -65,15 +65,15 @@ async def test_python_is_told_what_waits_and_approves_it(run: Run) -> None:
 
         turn = await agent.send("pay")
         assert turn.status == "waiting"
-        assert await agent.approvals() == [Question("p", "pay", {"amount": 5})]
+        assert await agent.questions.list() == [Question("p", "pay", {"amount": 5})]
         assert cls.log == []
 
-        assert await agent.approve("p")
+        assert await agent.questions.approve("p")
         await over(agent)
 
         assert cls.log == [5]
-        assert await agent.approvals() == []
-        _, answer = await agent.transcript()
+        assert await agent.questions.list() == []
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "p")["output"] == "paid 5"
         assert text_of(answer) == "paid it"
         assert await agent.ends() == [(turn.id, "completed")]
@@ -85,17 +85,17 @@ async def test_python_waits_for_what_comes_of_an_approval(run: Run) -> None:
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
         turn = await agent.send("pay")
-        assert (await agent.turn(turn.id)).status == "waiting"
+        assert (await agent.turns.wait(turn.id)).status == "waiting"
 
-        await agent.approve("p")
-        assert (await agent.turn(turn.id)).status == "waiting"
-        await agent.approve("q")
+        await agent.questions.approve("p")
+        assert (await agent.turns.wait(turn.id)).status == "waiting"
+        await agent.questions.approve("q")
 
-        turn = await agent.turn(turn.id)
+        turn = await agent.turns.wait(turn.id)
         assert (turn.status, turn.text) == ("completed", "paid both")
-        assert await agent.turn(turn.id) == turn
+        assert await agent.turns.wait(turn.id) == turn
         with pytest.raises(Refused, match="no turn 'x'"):
-            await agent.turn("x")
+            await agent.turns.wait("x")
 
 
 async def test_whoever_only_waits_for_a_turn_does_not_cancel_it(run: Run) -> None:
@@ -104,13 +104,13 @@ async def test_whoever_only_waits_for_a_turn_does_not_cancel_it(run: Run) -> Non
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
         turn = await agent.send("pay")
-        await agent.approve("p")
+        await agent.questions.approve("p")
 
         with pytest.raises(TimedOut), deadline(0.1):
-            await agent.turn(turn.id)
+            await agent.turns.wait(turn.id)
         gate.set()
 
-        assert (await agent.turn(turn.id)).text == "paid it"
+        assert (await agent.turns.wait(turn.id)).text == "paid it"
 
 
 @pytest.mark.promise("CF-177")
@@ -120,12 +120,12 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> 
         agent = await world.get_agent(cls, "t")
         await agent.send("pay")
 
-        assert await agent.deny("p", "Too much.")
+        assert await agent.questions.deny("p", "Too much.")
         await over(agent)
 
         assert cls.log == []
         assert "Too much." in await agent.seen_by_model()
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "p")["state"] == "output-denied"
         check_history(json.loads(await agent.seen_by_model()))
 
@@ -147,11 +147,11 @@ async def test_arguments_that_do_not_fit_are_refused_when_they_are_given(
         turn = await agent.send("pay")
 
         with pytest.raises(InvalidArguments, match=wrong):
-            await agent.approve("p", arguments)
+            await agent.questions.approve("p", arguments)
 
         # It still waits, and is answered by whoever knows better.
-        assert (await agent.turn(turn.id)).status == "waiting"
-        assert await agent.approve("p", {"amount": 3})
+        assert (await agent.turns.wait(turn.id)).status == "waiting"
+        assert await agent.questions.approve("p", {"amount": 3})
         await over(agent)
         assert cls.log == [3]
 
@@ -162,7 +162,7 @@ async def test_a_call_is_made_with_what_the_person_changed(run: Run) -> None:
         agent = await world.get_agent(cls, "t")
         await agent.send("pay")
 
-        await agent.approve("p", {"amount": 3})
+        await agent.questions.approve("p", {"amount": 3})
         await over(agent)
 
         assert cls.log == [3]
@@ -175,11 +175,11 @@ async def test_the_first_answer_counts(run: Run) -> None:
         agent = await world.get_agent(cls, "t")
         await agent.send("pay")
 
-        assert await agent.deny("p")
-        assert not await agent.approve("p")
-        assert not await agent.approve("unknown")
-        assert [one.id for one in await agent.approvals()] == ["q"]
-        assert await agent.approve("q")
+        assert await agent.questions.deny("p")
+        assert not await agent.questions.approve("p")
+        assert not await agent.questions.approve("unknown")
+        assert [one.id for one in await agent.questions.list()] == ["q"]
+        assert await agent.questions.approve("q")
         await over(agent)
 
         assert cls.log == [2]
@@ -200,7 +200,7 @@ async def test_a_turn_that_waits_survives_any_number_of_crashes_and_costs_nothin
             assert world.node.trees == {}
 
         agent = await world.get_agent(cls, "t")
-        assert await agent.approve("p")
+        assert await agent.questions.approve("p")
         await over(agent)
         assert cls.log == ["looked", 5]
         assert [status for _, status in await agent.ends()] == ["completed"]
@@ -213,7 +213,7 @@ async def test_an_agent_whose_turn_waits_may_sleep(run: Run) -> None:
         await agent.send("pay")
         await asleep(world)
 
-        assert await agent.approve("p")
+        assert await agent.questions.approve("p")
 
 
 @pytest.mark.promise("CF-177")
@@ -300,7 +300,7 @@ async def test_an_approved_call_is_made_once_even_if_the_process_dies_while_it_i
     async with talking(cls) as one:
         agent = await one.world.get_agent(cls, "t")
         await agent.send("transfer")
-        await agent.approve("t")
+        await agent.questions.approve("t")
         await until(lambda: bool(cls.log))
 
         await one.world.crash()
@@ -309,7 +309,7 @@ async def test_an_approved_call_is_made_once_even_if_the_process_dies_while_it_i
         agent = await one.world.get_agent(cls, "t")
         assert cls.log == ["began"]
         assert "interrupted" in await agent.seen_by_model()
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "t")["state"] == "output-error"
         assert text_of(answer) == "I do not know"
 
@@ -320,13 +320,13 @@ async def test_an_answer_kept_just_before_a_crash_is_acted_upon() -> None:
         agent = await one.world.get_agent(cls, "t")
         await agent.send("pay")
 
-        await agent.approve("p")
+        await agent.questions.approve("p")
         await one.world.crash()
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
         assert cls.log.count(5) <= 1
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert text_of(answer) == "paid it"
         assert not open_calls(json.loads(await agent.seen_by_model()))
 
@@ -340,10 +340,10 @@ async def test_what_was_asked_and_never_answered_is_closed_when_the_user_says_so
         turn = await agent.send("no, wait")
 
         assert turn.text == "fine"
-        assert await agent.approvals() == []
-        assert not await agent.approve("p")
+        assert await agent.questions.list() == []
+        assert not await agent.questions.approve("p")
         assert cls.log == []
-        answer = (await agent.transcript())[1]
+        answer = (await agent.conversation.messages())[1]
         assert parts_of(answer, "p")["state"] == "output-error"
         assert not open_calls(json.loads(await agent.seen_by_model()))
         assert first.id != turn.id
@@ -357,7 +357,7 @@ async def test_only_a_call_that_waits_for_a_person_can_be_approved() -> None:
         await say(client, "r1", "beep", clientTools=[{"name": "beep"}])
         await done(client, "r1")
 
-        assert not await agent.approve("c1")
+        assert not await agent.questions.approve("c1")
         await tool_result(client, "c1", "beep!")
 
         assert (await done(client, "r1-1"))["outcome"] == "completed"
@@ -372,12 +372,12 @@ async def test_no_client_says_what_came_of_a_tool_of_the_agent_s_own() -> None:
         await done(client, "r1")
 
         await tool_result(client, "p", "paid, believe me")
-        assert await agent.approvals() == [Question("p", "pay", {"amount": 5})]
-        await agent.approve("p")
+        assert await agent.questions.list() == [Question("p", "pay", {"amount": 5})]
+        await agent.questions.approve("p")
 
         assert (await done(client, "r1-1"))["outcome"] == "completed"
         assert cls.log == [5]
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "p")["output"] == "paid 5"
 
 
@@ -420,11 +420,11 @@ async def test_what_ran_beside_a_call_that_waits_is_kept_also_after_a_turn_that_
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
         first = await agent.send("pay")
-        await agent.cancel_turn(first.id)
+        await agent.turns.cancel(first.id)
 
         turn = await agent.send("look, and pay")
         assert turn.status == "waiting"
-        await agent.approve("p2")
+        await agent.questions.approve("p2")
 
         assert await over(agent, 2) == [(first.id, "aborted"), (turn.id, "completed")]
         assert cls.log == ["looked", 2]

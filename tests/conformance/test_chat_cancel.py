@@ -91,7 +91,7 @@ async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was
         assert said(chunks(client, "r1")) == "once"
         assert type_of(client.frames[-1]) == UPDATED
         agent = await one.world.get_agent(cls, "t")
-        stored = (await agent.transcript())[-1]
+        stored = (await agent.conversation.messages())[-1]
         assert (text_of(stored), stored["parts"][-1]["state"]) == ("once", "done")
         await agent.send("go on?")
         assert [part.content for part in model.asked[1][1].parts] == ["once"]
@@ -120,7 +120,7 @@ async def test_a_turn_cancelled_before_the_model_is_asked_never_asks_it() -> Non
         assert (await done(client, "r1"))["outcome"] == "aborted"
         assert model.asked == []
         agent = await one.world.get_agent(cls, "t")
-        assert [message["role"] for message in await agent.transcript()] == ["user"]
+        assert [message["role"] for message in await agent.conversation.messages()] == ["user"]
 
 
 async def test_a_cancel_in_the_same_moment_as_the_request_never_asks_the_model() -> None:
@@ -149,7 +149,7 @@ async def test_a_turn_cancelled_during_a_tool_cancels_the_tool_and_tells_the_mod
 
         assert cls.log == ["quick", "began 0", "cancelled 0"]
         agent = await one.world.get_agent(cls, "t")
-        answer = (await agent.transcript())[-1]
+        answer = (await agent.conversation.messages())[-1]
         assert parts_of(answer, "q")["output"] == "quickly"
         assert parts_of(answer, "w")["state"] == "output-error"
         assert parts_of(answer, "w")["errorText"] == "It was stopped."
@@ -173,10 +173,10 @@ async def test_a_turn_cancelled_during_a_tool_that_was_approved_leaves_nothing_o
     async with talking(cls) as one:
         agent = await one.world.get_agent(cls, "t")
         assert (await agent.send("go")).status == "waiting"
-        await agent.approve("l")
+        await agent.questions.approve("l")
         await until(lambda: "began 7" in cls.log)
 
-        assert await agent.cancel_turn()
+        assert await agent.turns.cancel()
         await idle(one)
 
         assert not open_calls(json.loads(await agent.seen_by_model()))
@@ -231,14 +231,14 @@ async def test_a_cancel_after_the_end_changes_nothing() -> None:
         await say(client, "r1", "hi")
         await done(client, "r1")
         agent = await one.world.get_agent(cls, "t")
-        before = await agent.transcript()
+        before = await agent.conversation.messages()
 
         await cancel(client, "r1")
         await cancel(client, "unknown")
 
-        assert not await agent.cancel_turn("r1")
-        assert not await agent.cancel_turn()
-        assert await agent.transcript() == before
+        assert not await agent.turns.cancel("r1")
+        assert not await agent.turns.cancel()
+        assert await agent.conversation.messages() == before
         assert len(dones(client)) == 1
 
 
@@ -417,7 +417,7 @@ async def test_a_continuation_cancelled_just_as_it_is_about_to_wait_again_does_n
 
         agent = await one.world.get_agent(cls, "t")
         assert not open_calls(json.loads(await agent.seen_by_model()))
-        assert (await agent.transcript() == []) is clears
+        assert (await agent.conversation.messages() == []) is clears
         assert (await agent.send("more")).status == "completed"
 
 
@@ -468,7 +468,7 @@ async def test_an_own_loop_cancelled_at_any_moment_ends_and_holds_up_nobody(run:
             with pytest.raises(asyncio.CancelledError):
                 await asking
 
-        accepted = sum(1 for message in await agent.transcript() if message["role"] == "user")
+        accepted = sum(1 for message in await agent.conversation.messages() if message["role"] == "user")
         assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
 
 
@@ -488,7 +488,7 @@ async def test_a_cancel_from_outside_counts_at_every_moment(run: Run) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await asking
 
-        accepted = sum(1 for message in await agent.transcript() if message["role"] == "user")
+        accepted = sum(1 for message in await agent.conversation.messages() if message["role"] == "user")
         assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
         assert len(model.asked) == model.cancelled
 
@@ -504,15 +504,15 @@ async def test_python_cancels_a_turn_that_waits_in_the_queue(run: Run) -> None:
         await until(lambda: len(model.asked) == 1)
         second = asyncio.create_task(agent.send("two"))
         await asyncio.sleep(0.02)
-        queued = next(turn for turn in (await agent.export())["turns"] if turn["status"] == "queued")
+        queued = next(turn for turn in (await agent.conversation.export())["turns"] if turn["status"] == "queued")
 
-        assert await agent.cancel_turn(queued["id"])
+        assert await agent.turns.cancel(queued["id"])
 
         assert (await second).status == "aborted"
         gate.set()
         assert (await first).text == "slow answer"
         assert (len(model.asked), model.cancelled) == (1, 0)
-        assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
+        assert [message["role"] for message in await agent.conversation.messages()] == ["user", "assistant"]
 
 
 @pytest.mark.parametrize("way", ["cancel", "answer", "say"])
@@ -555,8 +555,8 @@ async def test_a_turn_cancelled_after_it_was_cleared_away_leaves_nothing() -> No
         await say(client, "r1", "tell me")
         await streamed(client, "r1", "once")
 
-        await asyncio.gather(agent.clear(), agent.cancel_turn())
+        await asyncio.gather(agent.conversation.clear(), agent.turns.cancel())
         await done(client, "r1")
 
-        assert await agent.transcript() == []
+        assert await agent.conversation.messages() == []
         assert await agent.seen_by_model() == "[]"

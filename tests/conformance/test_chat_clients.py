@@ -68,7 +68,7 @@ async def test_an_answer_that_broke_off_is_told_once_more_when_its_stream_is_ove
 
         told = await told_after(client, "r1")
 
-        (_, stored) = await (await one.world.get_agent(cls, "t")).transcript()
+        (_, stored) = await (await one.world.get_agent(cls, "t")).conversation.messages()
         assert told["message"] == stored
         assert stored["parts"][-1] == {"type": "text", "text": "so far", "state": "done"}
 
@@ -86,7 +86,7 @@ async def test_the_replay_of_an_answer_that_broke_off_makes_the_message_that_is_
         end = await done(later, "r1")
 
         assert end["body"] == "and no further"
-        (_, stored) = await (await one.world.get_agent(cls, "t")).transcript()
+        (_, stored) = await (await one.world.get_agent(cls, "t")).conversation.messages()
         assert built(chunks(later, "r1", replay=True)) == stored
 
 

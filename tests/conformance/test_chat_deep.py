@@ -36,10 +36,10 @@ class DeepMiddle(Agent):
         return (await teller.send("tell me")).status
 
     async def approvals(self) -> list[Question]:
-        return await (await self.sub_agent(DeepTeller, "d")).approvals()
+        return await (await self.sub_agent(DeepTeller, "d")).questions.list()
 
     async def answer(self, id: str) -> bool:
-        return await (await self.sub_agent(DeepTeller, "d")).approve(id)
+        return await (await self.sub_agent(DeepTeller, "d")).questions.approve(id)
 
     async def tables(self) -> list[str]:
         return tables_of(self)
@@ -113,9 +113,9 @@ async def test_a_question_of_a_deep_chat_survives_a_crash_and_is_answered_by_any
             await approval(client, "c", approved=True)
             await client.until(lambda frame: type_of(frame) == RESPONSE and frame["done"])
         else:
-            answers = {"root": root.answer, "middle": middle.answer, "address": teller.approve}
+            answers = {"root": root.answer, "middle": middle.answer, "address": teller.questions.approve}
             assert await answers[where]("c")
 
-        (turn,) = (await teller.export())["turns"]
-        ended = await teller.turn(turn["id"])
+        (turn,) = (await teller.conversation.export())["turns"]
+        ended = await teller.turns.wait(turn["id"])
         assert (ended.status, ended.text) == ("completed", "now you know")

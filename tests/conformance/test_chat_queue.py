@@ -54,7 +54,7 @@ async def outcomes(client: Client) -> list[str]:
 
 async def texts(one: Served, cls: Any) -> list[str]:
     agent = await one.world.get_agent(cls, "t")
-    return [text_of(message) for message in await agent.transcript()]
+    return [text_of(message) for message in await agent.conversation.messages()]
 
 
 def asked(model: Any) -> list[list[str]]:
@@ -373,7 +373,7 @@ def test_whatever_happens_every_request_has_one_end_and_nothing_is_said_twice(po
             ends = [frame["id"] for frame in seen + dones(client) if not frame.get("replay")]
             assert len(ends) == len(set(ends))
             agent = await one.world.get_agent(cls, "t")
-            transcript = await agent.transcript()
+            transcript = await agent.conversation.messages()
             assert all(
                 text_of(message) in ("an answer", "an", "") for message in transcript if message["role"] != "user"
             )
@@ -409,7 +409,7 @@ async def waiting(one: Served, cls: Any) -> tuple[Any, Client]:
     await client.call("anything")  # what a client sends is taken in order: the agent knows of r2 now
     cls.gate.set()
     await done(client, "r1")
-    assert [approval.tool for approval in await agent.approvals()] == ["pay"]
+    assert [approval.tool for approval in await agent.questions.list()] == ["pay"]
     return agent, client
 
 
@@ -423,7 +423,7 @@ async def test_what_was_said_before_a_person_was_asked_waits_for_the_answer() ->
     async with talking(cls) as one:
         agent, client = await waiting(one, cls)
 
-        await agent.approve("p")
+        await agent.questions.approve("p")
 
         assert (await done(client, "r2"))["outcome"] == "completed"
         assert await agent.ends() == [("r1", "completed"), ("r2", "completed")]
@@ -437,8 +437,8 @@ async def test_what_is_said_instead_of_an_answer_lets_everything_go_on_that_wait
         await say(client, "r3", ONE, TWO, THREE)
 
         assert [(await done(client, id))["outcome"] for id in ("r2", "r3")] == ["completed", "completed"]
-        assert await agent.approvals() == []
-        assert [message["id"] for message in await agent.transcript() if message["role"] == "user"] == [
+        assert await agent.questions.list() == []
+        assert [message["id"] for message in await agent.conversation.messages() if message["role"] == "user"] == [
             "u1",
             "u2",
             "u3",
@@ -453,4 +453,4 @@ async def test_cancelling_a_turn_that_waits_for_a_person_lets_the_next_begin() -
         await cancel(client, "r1")
 
         assert (await done(client, "r2"))["outcome"] == "completed"
-        assert await agent.approvals() == []
+        assert await agent.questions.list() == []

@@ -105,7 +105,7 @@ async def test_killed_before_the_model_is_asked_the_question_is_asked_then() -> 
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert [text_of(message) for message in await agent.transcript()] == ["hi", "hello"]
+        assert [text_of(message) for message in await agent.conversation.messages()] == ["hi", "hello"]
         assert await agent.ends() == [("r1", "completed")]
 
 
@@ -133,7 +133,7 @@ async def test_killed_in_the_middle_of_an_answer_it_is_asked_for_again_under_the
         assert said(chunks(late, "r1")) == "once upon a time"
         assert (end["outcome"], end["messageIds"]) == ("completed", ["u1"])
         agent = await one.world.get_agent(cls, "t")
-        stored = (await agent.transcript())[-1]
+        stored = (await agent.conversation.messages())[-1]
         assert built(chunks(late, "r1")) == stored
         assert stored["id"] == id
         assert await agent.ends() == [("r1", "completed")]
@@ -155,7 +155,7 @@ async def test_a_tool_that_had_returned_is_not_called_again_and_one_that_had_not
 
         assert Counter(cls.log) == {"once": 1, "again": 2, "slow": 1}
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "o")["output"] == "done once"
         assert parts_of(answer, "a")["output"] == "done again"
         assert parts_of(answer, "s")["state"] == "output-error"
@@ -180,7 +180,7 @@ async def test_killed_in_the_second_step_the_first_is_not_repeated() -> None:
         assert cls.log == ["once"]
         assert len(model.asked) == 3
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert [part["type"] for part in answer["parts"]] == ["step-start", "tool-once", "step-start", "text"]
         assert text_of(answer) == "it is done"
 
@@ -205,7 +205,7 @@ async def test_an_own_loop_is_begun_again() -> None:
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "half and half"
+        assert text_of((await agent.conversation.messages())[-1]) == "half and half"
 
 
 @pytest.mark.promise("CF-184")
@@ -344,7 +344,7 @@ async def test_many_restarts_in_a_row_are_one_attempt_each_and_lose_nothing() ->
 
         agent = await one.world.get_agent(cls, "t")
         assert len(model.asked) <= 6
-        assert text_of((await agent.transcript())[-1]) == "once upon a time"
+        assert text_of((await agent.conversation.messages())[-1]) == "once upon a time"
 
 
 @pytest.mark.slow
@@ -362,7 +362,7 @@ async def test_an_ordered_restart_is_no_error_either() -> None:
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "once upon a time"
+        assert text_of((await agent.conversation.messages())[-1]) == "once upon a time"
         assert await agent.ends() == [("r1", "completed")]
 
 
@@ -408,12 +408,12 @@ async def test_killed_at_any_commit_a_turn_ends_once_with_all_of_its_text_and_ea
             await one.world.crash()
             late = await idle(one)
             agent = await one.world.get_agent(cls, "t")
-            transcript = await agent.transcript()
+            transcript = await agent.conversation.messages()
             if not transcript:
                 continue  # the request itself was not kept, and nobody was told that it was
             if await answer_beep(agent, late, transcript):
                 await idle(one)
-                transcript = await agent.transcript()
+                transcript = await agent.conversation.messages()
             assert [message["role"] for message in transcript] == ["user", "assistant"], nth
             assert text_of(transcript[1]) == whole, nth
             tools = [part["toolCallId"] for part in transcript[1]["parts"] if "toolCallId" in part]
@@ -512,13 +512,13 @@ async def test_a_crash_while_an_approval_is_asked_for_asks_for_it_again() -> Non
             await one.world.crash()
             client = await idle(one)
             agent = await one.world.get_agent(cls, "t")
-            if not await agent.transcript():
+            if not await agent.conversation.messages():
                 continue
-            assert [one.id for one in await agent.approvals()] == ["p"], nth
+            assert [one.id for one in await agent.questions.list()] == ["p"], nth
             await approval(client, "p", approved=True)
             await client.until(lambda frame: type_of(frame) == RESPONSE and frame["done"])
             assert cls.log == [1]
-            assert text_of((await agent.transcript())[-1]) == "paid it"
+            assert text_of((await agent.conversation.messages())[-1]) == "paid it"
 
 
 class Paying(Talking):
@@ -553,12 +553,12 @@ async def test_a_continuation_killed_just_before_it_waits_again_waits_and_asks_t
         late = await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert [one.id for one in await agent.approvals()] == ["q"]
+        assert [one.id for one in await agent.questions.list()] == ["q"]
         assert len(model.asked) == 2
         await approval(late, "q", approved=True)
         await done(late, "r1-2")
         assert cls.log == ["paid", "looked", "paid"]
-        assert text_of((await agent.transcript())[-1]) == "paid it"
+        assert text_of((await agent.conversation.messages())[-1]) == "paid it"
 
 
 @pytest.mark.parametrize("output", [{"n": 3}, "all paid"])
@@ -577,7 +577,7 @@ async def test_a_continuation_killed_just_before_its_end_ends_and_asks_the_model
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        (turn,) = (await agent.export())["turns"]
+        (turn,) = (await agent.conversation.export())["turns"]
         assert (turn["status"], turn["output"], len(model.asked)) == ("completed", output, 2)
 
 
@@ -595,7 +595,7 @@ async def test_an_own_loop_killed_just_before_the_end_of_its_continuation_does_n
         client = await one.join(TALKER)
         agent = await one.world.get_agent(cls, "t")
         await agent.send("hi")
-        going_on = asyncio.create_task(agent.continue_last_turn())
+        going_on = asyncio.create_task(agent.turns.continue_last())
         await client.until(lambda frame: '"finish"' in str(frame.get("body")) and frame.get("continuation"))
 
         await one.world.crash()
@@ -604,7 +604,7 @@ async def test_an_own_loop_killed_just_before_the_end_of_its_continuation_does_n
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "a word a word "
+        assert text_of((await agent.conversation.messages())[-1]) == "a word a word "
         assert (await agent.seen_by_model()).count("a word") == 2
 
 
@@ -648,6 +648,6 @@ async def test_a_tool_that_had_returned_is_not_called_again_after_the_second_cra
 
         assert cls.log.count("once") == 1
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "o")["state"] == "output-available"
         assert "interrupted" not in await agent.seen_by_model()

@@ -69,7 +69,7 @@ async def test_a_new_client_is_offered_the_stream_first_gets_nothing_before_it_a
         end = await done(late, "r1")
         assert end["replay"]
         agent = await one.world.get_agent(cls, "t")
-        assert late.of_type(MESSAGES)[-1]["messages"] == await agent.transcript()
+        assert late.of_type(MESSAGES)[-1]["messages"] == await agent.conversation.messages()
 
 
 @pytest.mark.promise("CF-165")
@@ -93,7 +93,7 @@ async def test_replay_and_what_follows_are_the_stream_without_a_gap_or_anything_
         assert said(chunks(late, "r1", replay=True)) == "one"
         assert said(chunks(late, "r1", replay=False)) == " two three"
         agent = await one.world.get_agent(cls, "t")
-        assert built(chunks(late, "r1")) == (await agent.transcript())[-1]
+        assert built(chunks(late, "r1")) == (await agent.conversation.messages())[-1]
         assert (end["outcome"], end["messageIds"]) == ("completed", ["u1"])
         assert len(dones(late, "r1")) == 1
 
@@ -304,7 +304,7 @@ async def test_a_stream_orphaned_by_a_restart_goes_on_and_replays_as_one() -> No
         await done(late, "r1")
 
         agent = await one.world.get_agent(cls, "t")
-        assert built(chunks(late, "r1")) == (await agent.transcript())[-1]
+        assert built(chunks(late, "r1")) == (await agent.conversation.messages())[-1]
         assert said(chunks(late, "r1")) == "one two three"
         assert not {*seqs(client, "r1")[2:]} & {*seqs(late, "r1")[2:]}
 
@@ -358,7 +358,7 @@ async def test_the_replay_of_a_continuation_says_that_it_is_one_also_after_a_res
         assert all(frame["continuation"] for frame in later.of_type(RESPONSE))
         assert chunks(later, "r1-1")[0] == {"type": "start"}
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert [part["type"] for part in answer["parts"]] == ["step-start", "tool-beep", "step-start", "text"]
 
 
@@ -415,7 +415,7 @@ def test_whenever_a_client_comes_replay_is_live_is_stored(words: list[str], join
             streams = await asyncio.gather(*[come(after) for after in joins])
             await done(client, "r1")
             agent = await one.world.get_agent(cls, "t")
-            stored = (await agent.transcript())[-1]
+            stored = (await agent.conversation.messages())[-1]
             assert built(chunks(client, "r1")) == stored
             for stream in streams:
                 assert stream is None or built(stream) == stored

@@ -103,7 +103,7 @@ async def test_silence_is_cut_off_and_the_answer_begun_again_for_everybody_under
             assert said(again) == "once upon a time"
             assert [frame["recovering"] for frame in client.of_type(RECOVERING)] == [True, False]
         agent = await one.world.get_agent(cls, "t")
-        assert [text_of(message) for message in await agent.transcript()] == ["tell", "once upon a time"]
+        assert [text_of(message) for message in await agent.conversation.messages()] == ["tell", "once upon a time"]
         assert await agent.ends() == [("r1", "completed")]
 
 
@@ -118,7 +118,7 @@ async def test_silence_before_the_first_word_counts_too() -> None:
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "at last"
+        assert text_of((await agent.conversation.messages())[-1]) == "at last"
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ async def test_what_was_finished_before_the_silence_stays_and_its_tools_are_not_
         agent = await one.world.get_agent(cls, "t")
         replayed = chunks(client, "r1", replay=True)
         assert [chunk["type"] for chunk in replayed].count("tool-output-available") == 1
-        message = (await agent.transcript())[-1]
+        message = (await agent.conversation.messages())[-1]
         assert text_of(message) == "it is made"
         assert [part["type"] for part in message["parts"]].count("tool-make") == 1
 
@@ -232,7 +232,7 @@ async def test_an_own_loop_that_falls_silent_is_begun_again_and_one_that_goes_on
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "all of it"
+        assert text_of((await agent.conversation.messages())[-1]) == "all of it"
 
 
 async def test_a_turn_can_be_cancelled_after_it_was_begun_again() -> None:
@@ -244,7 +244,7 @@ async def test_a_turn_can_be_cancelled_after_it_was_begun_again() -> None:
         await stall(one, model, 1)
 
         agent = await one.world.get_agent(cls, "t")
-        assert await agent.cancel_turn()
+        assert await agent.turns.cancel()
         await idle(one)
 
         assert await agent.ends() == [("r1", "aborted")]
@@ -267,4 +267,4 @@ async def test_who_listens_by_http_is_told_that_the_answer_is_begun_again() -> N
         assert heard.endswith("data: [DONE]\n\n")
         await idle(one)
         agent = await one.world.get_agent(cls, "t")
-        assert text_of((await agent.transcript())[-1]) == "once upon a time"
+        assert text_of((await agent.conversation.messages())[-1]) == "once upon a time"

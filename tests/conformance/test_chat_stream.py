@@ -95,7 +95,7 @@ async def test_what_is_streamed_is_what_is_kept_under_the_same_id() -> None:
         await done(client, "r1")
 
         agent = await one.world.get_agent(cls, "t")
-        stored = (await agent.transcript())[-1]
+        stored = (await agent.conversation.messages())[-1]
         assert built(chunks(client, "r1")) == stored
         assert client.of_type(MESSAGES)[-1]["messages"][-1] == stored
         assert seqs(client, "r1") == [*range(len(chunks(client, "r1")))]
@@ -182,7 +182,7 @@ async def test_a_failed_turn_keeps_what_was_said_and_ends_with_text_a_person_can
         assert end["messageIds"] == ["u1"]
         assert "replay" not in end
         agent = await one.world.get_agent(cls, "t")
-        assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
+        assert [message["role"] for message in await agent.conversation.messages()] == ["user", "assistant"]
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ async def test_the_transcript_can_be_fetched_whatever_the_handler_of_requests_do
         answer = await one.site.http(f"{TALKER}/get-messages")
 
         assert (empty.status, empty.json()) == (200, [])
-        assert (answer.status, answer.json()) == (200, await agent.transcript())
+        assert (answer.status, answer.json()) == (200, await agent.conversation.messages())
         assert answer.headers["content-type"].startswith("application/json")
 
 
@@ -231,7 +231,7 @@ async def test_a_client_without_a_socket_is_answered_as_an_event_stream() -> Non
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
         assert lines[-1] == "[DONE]"
         agent = await one.world.get_agent(cls, "t")
-        assert built(json.loads(line) for line in lines[:-1]) == (await agent.transcript())[-1]
+        assert built(json.loads(line) for line in lines[:-1]) == (await agent.conversation.messages())[-1]
 
 
 @pytest.mark.parametrize("body", [b"no json", b"[]", b'{"messages": "x"}', b'{"messages": [{}]}'])
@@ -254,7 +254,7 @@ async def test_an_event_stream_of_a_turn_that_is_skipped_ends() -> None:
         body = json.dumps({"messages": [user("two", "u2")]}).encode()
         skipped = asyncio.create_task(one.site.http(f"{TALKER}/chat", method="POST", body=body))
         async with asyncio.timeout(patience()):
-            while len(await agent.transcript()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
+            while len(await agent.conversation.messages()) < 2:  # noqa: ASYNC110 - a request on its way tells nobody
                 await asyncio.sleep(0.01)
 
         last = asyncio.create_task(agent.send("three"))
@@ -286,7 +286,7 @@ async def test_a_clear_empties_everything_tells_the_others_and_ends_what_waits()
         assert other.of_type(CLEAR) == [{"type": CLEAR}]
         assert client.of_type(CLEAR) == []
         agent = await one.world.get_agent(cls, "t")
-        assert await agent.transcript() == []
+        assert await agent.conversation.messages() == []
         assert await agent.seen_by_model() == "[]"
         assert model.cancelled == 1
         assert client.of_type(MESSAGES)[-1]["messages"] == []
@@ -301,7 +301,7 @@ async def test_after_a_clear_nobody_is_told_of_an_old_error() -> None:
         await done(client, "r1")
 
         agent = await one.world.get_agent(cls, "t")
-        await agent.clear()
+        await agent.conversation.clear()
         late = await one.join(TALKER)
 
         assert not late.of_type("cf_agent_stream_resuming")
@@ -349,7 +349,7 @@ async def test_messages_over_the_count_are_forgotten_the_oldest_first_and_client
         for number in range(5):
             await agent.send(f"m{number}")
 
-        texts = [text_of(message) for message in await agent.transcript()]
+        texts = [text_of(message) for message in await agent.conversation.messages()]
 
         assert texts == ["m3", "ok", "m4", "ok"]
         await client.until(lambda frame: [text_of(message) for message in frame.get("messages", ())] == texts)
@@ -371,7 +371,7 @@ async def test_a_message_too_big_for_its_row_is_kept_shortened() -> None:
 
         await agent.send("dump it")
 
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert len(json.dumps(answer)) < 2_000_000
         assert text_of(answer) == "that was long"
         (part,) = [part for part in answer["parts"] if part.get("toolCallId") == "c1"]
@@ -388,7 +388,7 @@ async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_l
     class Counting(Talking):
         async def count(self) -> None:
             counting.set()
-            await self.long_sql(COUNT, 1_000_000)
+            await self.read_sql(COUNT, 1_000_000)
             counted.set()
 
     async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
@@ -408,7 +408,7 @@ async def test_what_the_model_says_while_the_database_is_busy_elsewhere_is_not_l
 
         assert (await done(client, "r1"))["outcome"] == "completed"
         assert said(chunks(client, "r1")) == "one two"
-        assert text_of((await agent.transcript())[-1]) == "one two"
+        assert text_of((await agent.conversation.messages())[-1]) == "one two"
 
 
 @pytest.mark.slow
@@ -420,7 +420,7 @@ async def test_a_turn_goes_on_whatever_happens_in_it_while_the_database_is_busy_
     class Busy(Talking):
         async def count(self) -> None:
             counting.set()
-            await self.long_sql(COUNT, 1_000_000)
+            await self.read_sql(COUNT, 1_000_000)
             counted.set()
 
         @tool
@@ -459,7 +459,7 @@ async def test_a_turn_goes_on_whatever_happens_in_it_while_the_database_is_busy_
         await agent.count()
 
         assert (await done(client, "r1"))["outcome"] == ("error" if meanwhile == "it fails" else "completed")
-        assert text_of((await agent.transcript())[-1]) == "".join(words)
+        assert text_of((await agent.conversation.messages())[-1]) == "".join(words)
         if base is Busy:
-            (usage,) = (await agent.turn("r1")).usage.values()
+            (usage,) = (await agent.turns.wait("r1")).usage.values()
             assert usage["requests"] == (2 if meanwhile == "a tool returns" else 1)

@@ -80,8 +80,8 @@ async def test_each_word_is_told_once(model: Any, settings: dict[str, Any]) -> N
 
         agent = await one.world.get_agent(cls, "t")
         assert said(chunks(client, "r1")) == WORDS
-        assert text_of((await agent.transcript())[-1]) == WORDS
-        assert agent_said(await agent.export()) == WORDS
+        assert text_of((await agent.conversation.messages())[-1]) == WORDS
+        assert agent_said(await agent.conversation.export()) == WORDS
 
 
 def agent_said(export: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ async def test_an_answer_that_its_provider_paused_goes_on_behind_what_was_said()
         await done(client, "r1")
 
         agent = await one.world.get_agent(cls, "t")
-        (stored,) = (await agent.transcript())[1:]
+        (stored,) = (await agent.conversation.messages())[1:]
         assert built(chunks(client, "r1"))["parts"] == stored["parts"]
         assert [part["text"] for part in stored["parts"] if part["type"] == "text"] == [
             "it stops here ",
@@ -147,7 +147,7 @@ async def test_what_a_model_thinks_is_shown_and_is_not_what_it_puts_out() -> Non
 
         turn = await agent.send("why?")
 
-        parts = (await agent.transcript())[-1]["parts"]
+        parts = (await agent.conversation.messages())[-1]["parts"]
         assert (turn.text, turn.output) == ("so be it", "so be it")
         assert [part["text"] for part in parts if part["type"] == "reasoning"] == ["hm, well"]
 

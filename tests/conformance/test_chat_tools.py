@@ -100,7 +100,7 @@ async def test_tools_are_methods_and_functions_and_the_model_is_told_what_they_r
         turn = await agent.send("do it all")
 
         assert turn.text == "done"
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert [parts_of(answer, id)["output"] for id in ("a", "s", "m")] == [3, "HI", 12]
         assert cls.log == [(1, 2), threading.get_ident()]
         assert threads
@@ -134,7 +134,7 @@ async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(
         turn = await agent.send("break")
 
         assert (turn.status, turn.text) == ("completed", "sorry")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "b")["state"] == "output-error"
         assert parts_of(answer, "b")["errorText"].startswith("Internal error (reference ")
         assert "broken" in await agent.seen_by_model()
@@ -156,7 +156,7 @@ async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
         turn = await agent.send("say cheese")
 
         assert (turn.status, turn.text) == ("completed", "sorry")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert "picture ran, but what it returned does not fit into JSON" in parts_of(answer, "p")["errorText"]
         check_history(json.loads(await agent.seen_by_model()))
     assert [record for record in caplog.records if "the tool picture" in record.getMessage()]
@@ -211,7 +211,7 @@ async def test_a_client_runs_its_tool_and_the_turn_goes_on_in_the_same_message()
         }
         assert chunks(other, "r1-1")[0] == {"type": "start"}
         agent = await one.world.get_agent(cls, "t")
-        asked, answer = await agent.transcript()
+        asked, answer = await agent.conversation.messages()
         assert text_of(answer) == "it beeped"
         assert built(chunks(other, "r1-1"), updated["message"]) == answer
         assert built(chunks(client, "r1-1"), updated["message"]) == answer
@@ -258,7 +258,7 @@ async def test_parallel_tools_of_a_client_continue_the_turn_once_when_all_have_a
 
         assert len(model.asked) == 2
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert [parts_of(answer, id)["output"] for id in ("c1", "c2")] == ["beep!", "honk!"]
 
 
@@ -280,7 +280,7 @@ async def test_the_first_result_wins_and_later_ones_tell_nobody() -> None:
         await tool_result(other, "unknown", "fourth")
         agent = await one.world.get_agent(cls, "t")
 
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert parts_of(answer, "c1")["output"] == "first"
         assert len(client.of_type(UPDATED)) == 2
         assert len(model.asked) == 2
@@ -304,7 +304,7 @@ async def test_a_result_that_is_an_error_does_not_go_on_by_itself_and_the_model_
         await done(client, "r2")
         agent = await one.world.get_agent(cls, "t")
         assert "No speaker." in await agent.seen_by_model()
-        assert parts_of((await agent.transcript())[1], "c1")["errorText"] == "No speaker."
+        assert parts_of((await agent.conversation.messages())[1], "c1")["errorText"] == "No speaker."
 
 
 @pytest.mark.promise("CF-175")
@@ -332,7 +332,7 @@ async def test_a_result_may_come_while_other_tools_still_run() -> None:
         await client.until(lambda frame: type_of(frame) == RESPONSE and frame["id"] == "r1-1" and frame["done"])
 
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert (parts_of(answer, "c1")["output"], parts_of(answer, "w")["output"]) == ("beep!", "worked")
         assert text_of(answer) == "all done"
 
@@ -361,7 +361,7 @@ async def test_a_result_that_came_early_is_not_lost_in_a_crash() -> None:
         await idle(one)
 
         agent = await one.world.get_agent(cls, "t")
-        _, answer = await agent.transcript()
+        _, answer = await agent.conversation.messages()
         assert (parts_of(answer, "c1")["output"], text_of(answer)) == ("beep!", "all done")
 
 
@@ -430,13 +430,13 @@ async def test_a_user_who_says_something_else_instead_closes_the_call() -> None:
         }
         assert returned["c1"] == "beep!"
         assert "Nobody answered" in returned["c2"]
-        answer = (await agent.transcript())[1]
+        answer = (await agent.conversation.messages())[1]
         assert parts_of(answer, "c1")["state"] == "output-available"
         assert parts_of(answer, "c2")["state"] == "output-error"
         assert "Nobody answered" in parts_of(answer, "c2")["errorText"]
         await tool_result(client, "c2", "too late")
         await resume(client, "sync")
-        assert parts_of((await agent.transcript())[1], "c2")["state"] == "output-error"
+        assert parts_of((await agent.conversation.messages())[1], "c2")["state"] == "output-error"
 
 
 @pytest.mark.promise("CF-178")
@@ -453,7 +453,7 @@ async def test_a_continuation_can_call_tools_again() -> None:
         await done(client, "r1-2")
 
         agent = await one.world.get_agent(cls, "t")
-        assert len(await agent.transcript()) == 2
+        assert len(await agent.conversation.messages()) == 2
         assert said(chunks(client, "r1-2")) == "twice"
         await streamed(client, "r1-2", "twice")
         await until(lambda: len(model.asked) == 3)

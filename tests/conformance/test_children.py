@@ -69,10 +69,10 @@ class Shelf(Agent):
         return await asyncio.gather(*(child.add() for child in children))
 
     async def abort_tally(self, name: str) -> None:
-        self.abort_sub_agent(Tally, name, "stop")
+        self.children.abort(Tally, name, "stop")
 
     async def delete_tally(self, name: str) -> None:
-        await self.delete_sub_agent(Tally, name)
+        await self.children.delete(Tally, name)
 
     async def own(self) -> int:
         self.sql("INSERT INTO counts VALUES (1)")
@@ -86,21 +86,21 @@ class Shelf(Agent):
 
     async def has(self, type: str, name: str) -> bool:
         cls = {"Tally": Tally, "Diary": Diary, "Fragile": Fragile}[type]
-        by_class, by_id = self.has_sub_agent(cls, name), self.has_sub_agent(type, name)
+        by_class, by_id = self.children.has(cls, name), self.children.has(type, name)
         assert by_class == by_id
         return by_class
 
     async def listed(self, type: str | None = None, after: int = 0, limit: int = 1000) -> list[tuple[str, str]]:
-        return [(child.type, child.name) for child in self.list_sub_agents(type, after=after, limit=limit)]
+        return [(child.type, child.name) for child in self.children.list(type, after=after, limit=limit)]
 
     async def listed_by_class(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents(Tally)]
+        return [child.name for child in self.children.list(Tally)]
 
     async def page(self, after: int, limit: int) -> list[int]:
-        return [child.generation for child in self.list_sub_agents(after=after, limit=limit)]
+        return [child.generation for child in self.children.list(after=after, limit=limit)]
 
     async def made_at(self) -> list[float]:
-        return [child.created_at for child in self.list_sub_agents()]
+        return [child.created_at for child in self.children.list()]
 
     async def make(self, cls_name: str) -> None:
         await self.sub_agent(cast(Any, {"str": str, "App": App, "instance": 3, "Agent": Agent}[cls_name]), "x")
@@ -196,7 +196,7 @@ async def test_a_child_knows_its_name_and_path_from_its_very_first_moment(run: R
 
     class Early(Agent):
         async def on_start(self) -> None:
-            seen.append((self.name, self.self_path, self.parent_path, str(self.address)))
+            seen.append((self.name, self.address.steps, self.address.steps[:-1], str(self.address)))
 
     class EarlyRoot(Agent):
         async def make(self) -> None:
@@ -268,7 +268,7 @@ async def test_a_child_may_have_its_root_s_class_and_name(run: Run) -> None:
         assert await root.note_below("same", "below") == 1
 
         assert await root.notes() == []
-        assert await root.children() == ["same"]
+        assert await root.child_names() == ["same"]
 
 
 @pytest.mark.promise("CF-2")
@@ -453,7 +453,7 @@ async def test_names_that_differ_only_in_case_or_unicode_form_are_different_chil
         for name in names:
             assert await root.note_below(name, name) == 1
 
-        assert await root.children() == names
+        assert await root.child_names() == names
 
 
 @pytest.mark.promise("A-18", "CF-10")

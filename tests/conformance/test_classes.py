@@ -40,7 +40,7 @@ def test_a_framework_method_that_is_no_hook_cannot_be_overridden(name: str) -> N
         make("Mine", **{name: method})
 
 
-@pytest.mark.parametrize("name", ["name", "sql", "state", "address", "self_path", "_actor"])
+@pytest.mark.parametrize("name", ["name", "sql", "state", "address", "runs", "_actor"])
 def test_an_attribute_cannot_take_the_place_of_a_framework_s_name(name: str) -> None:
     with pytest.raises(UsageError, match=rf"Mine\.{name} would hide"):
         make("Mine", **{name: "mine"})
@@ -192,14 +192,14 @@ async def test_names_that_only_the_user_has_are_free(run: Run) -> None:
         async def stub(self) -> str:
             return "stubbed"
 
-        async def children(self) -> str:
+        async def child_names(self) -> str:
             return "mine"
 
     async with run(Free) as world:
         free = await world.get_agent(Free, "f")
 
         assert await free.database() == ([1], "mine", {"a": 1})
-        assert [await free.call(), await free.stub(), await free.children()] == ["called", "stubbed", "mine"]
+        assert [await free.call(), await free.stub(), await free.child_names()] == ["called", "stubbed", "mine"]
 
 
 async def test_a_chat_agent_written_in_a_function_may_name_its_neighbours_there(run: Run) -> None:

@@ -26,7 +26,7 @@ async def test_a_call_that_fails_too_often_becomes_a_dead_letter_of_its_agent(
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, depth)
         await owner.after(1, "scheduled", method="fail", retry=AT_ONCE)
-        await owner.enqueue("queued", method="fail", retry=AT_ONCE)
+        await owner.put("queued", method="fail", retry=AT_ONCE)
 
         await world.clock.advance(timedelta(seconds=1))
         await world.crash()
@@ -48,7 +48,7 @@ async def test_of_an_agent_whose_deletion_a_crash_interrupted_no_dead_letters_ar
 ) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
-        await owner.enqueue("queued", method="fail", retry=AT_ONCE)
+        await owner.put("queued", method="fail", retry=AT_ONCE)
         await world.settled()
         assert world.node.trees[address()].alarms.with_dead_letters() == [(address(2), 1)]
 
@@ -71,7 +71,7 @@ class Careless(Agent):
         raise ZeroDivisionError("one may not") if not by else AssertionError
 
     async def check(self) -> list[str]:
-        (letter,) = self.list_dead_letters()
+        (letter,) = self.dead_letters.list()
         assert letter.method == "divide"
         assert letter.arguments == {"number": 1, "by": 0}
         assert letter.code == "crashed"
@@ -114,7 +114,7 @@ async def test_a_replayed_call_that_fails_again_is_a_dead_letter_again(run: Run,
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
         await owner.after(1, "x", method="fail", retry=AT_ONCE)
-        await owner.enqueue("y", method="fail", lane="z")
+        await owner.put("y", method="fail", queue="z")
         await world.clock.advance(timedelta(seconds=1))
 
         for letter in await owner.dead_ids():
@@ -128,9 +128,9 @@ async def test_a_replayed_call_that_fails_again_is_a_dead_letter_again(run: Run,
 async def test_a_queued_call_is_replayed_behind_what_is_in_its_lane_now(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
-        await owner.enqueue("x", method="fail", lane="a")
+        await owner.put("x", method="fail", queue="a")
         await world.clock.advance(0)
-        await owner.enqueue("stuck", method="slowly", lane="a")
+        await owner.put("stuck", method="slowly", queue="a")
         await world.clock.advance(0)
         probe.log.append("x works")
 
@@ -200,17 +200,17 @@ class Changing(Agent):
         self.schedule(timedelta(seconds=1), self.act, "x")
 
     async def plan_again(self) -> None:
-        self.queue(self.act, "x")
+        self.enqueue(self.act, "x")
 
     async def act(self, text: str) -> None:
         self.deps.log.append(text)
 
     async def dead(self) -> list[tuple[str, str, int]]:
-        return [(letter.code, letter.error, letter.attempts) for letter in self.list_dead_letters()]
+        return [(letter.code, letter.error, letter.attempts) for letter in self.dead_letters.list()]
 
     async def replay(self) -> None:
-        for letter in self.list_dead_letters():
-            self.replay_dead_letter(letter.id)
+        for letter in self.dead_letters.list():
+            self.dead_letters.replay(letter.id)
 
 
 async def _other_argument(self: Changing, words: str) -> None:
@@ -294,8 +294,8 @@ async def test_a_call_that_ends_the_process_again_and_again_is_given_up(
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, depth)
         if queued:
-            await owner.enqueue("deadly", method="slowly")
-            await owner.enqueue("behind it")
+            await owner.put("deadly", method="slowly")
+            await owner.put("behind it")
         else:
             await owner.after(1, "deadly", method="slowly")
             await owner.after(1, "behind it")
@@ -344,7 +344,7 @@ class Deadly(Agent):
         await self.deps.go.wait()
 
     async def codes(self) -> list[str]:
-        return [letter.code for letter in self.list_dead_letters()]
+        return [letter.code for letter in self.dead_letters.list()]
 
 
 async def test_a_call_that_often_waits_for_its_next_attempt_while_the_process_ends_is_not_taken_for_a_deadly_one(

@@ -71,7 +71,7 @@ class Patient(Agent):
             await child.make(*rest)
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Patient, name)
+        return self.children.has(Patient, name)
 
     async def quick(self) -> str:
         self.deps.log.append("quick")

@@ -29,7 +29,7 @@ async def test_a_deleted_child_and_its_data_are_gone_and_the_next_of_that_name_i
         await root.cut("a")
 
         assert not await root.has("a")
-        assert await root.children() == []
+        assert await root.child_names() == []
         assert await root.note_below("a", "new") == 1
         (new,) = await root.generations()
         assert new > old
@@ -76,7 +76,7 @@ async def test_deleting_what_is_gone_or_never_was_succeeds_silently(run: Run) ->
         await root.cut("a")
         await root.cut("a")
 
-        assert await root.children() == []
+        assert await root.child_names() == []
 
 
 @pytest.mark.promise("A-33")
@@ -89,7 +89,7 @@ async def test_a_child_deleted_twice_at_once_is_counted_once(run: Run) -> None:
         await asyncio.gather(root.cut("a"), root.cut("a"), root.cut("a"))
         await root.grow("c")
 
-        assert await root.children() == ["b", "c"]
+        assert await root.child_names() == ["b", "c"]
         with pytest.raises(Exception, match="children"):
             await root.grow("d")
 
@@ -149,7 +149,7 @@ async def test_a_late_write_of_a_deleted_child_never_brings_its_file_back(run: R
             await (await self.sub_agent(Stubborn, "s")).write_when_cancelled()
 
         async def delete(self) -> None:
-            await self.delete_sub_agent(Stubborn, "s")
+            await self.children.delete(Stubborn, "s")
 
     async with run(Keeper, deps=probe) as world:
         keeper = await world.get_agent(Keeper, "k")
@@ -191,7 +191,7 @@ async def test_destroy_in_a_nested_child_takes_everything_below_it_and_nothing_e
 
         await until(lambda: databases(world) == 3)
         middle = await world.get_agent(Branch, "r", sub=below("a"))
-        assert await middle.children() == ["x"]
+        assert await middle.child_names() == ["x"]
         assert await middle.notes() == ["kept"]
         with pytest.raises(NotFound):
             await world.get_agent(Branch, "r", sub=below("a", "b", "c"))
@@ -209,7 +209,7 @@ async def test_destroy_in_a_root_removes_the_whole_tree_and_the_next_of_that_nam
 
         again = await world.get_agent(Branch, "r")
         assert await again.notes() == []
-        assert await again.children() == []
+        assert await again.child_names() == []
         assert await other.notes() == ["kept"]
         with pytest.raises(NotFound):
             await world.get_agent(Branch, "r", sub=below("a"))
@@ -230,7 +230,7 @@ async def test_a_child_that_destroys_itself_twice_is_counted_once(run: Run) -> N
             return await (await self.sub_agent(Twice, name)).end()
 
         async def names(self) -> list[str]:
-            return [child.name for child in self.list_sub_agents()]
+            return [child.name for child in self.children.list()]
 
     async with run(Counter, limits=Limits(children=2)) as world:
         counter = await world.get_agent(Counter, "c")
@@ -256,13 +256,13 @@ async def test_an_agent_may_be_deleted_at_its_own_request_or_in_its_own_start(ru
 
     class Merciful(Agent):
         async def delete(self, name: str) -> None:
-            await self.delete_sub_agent(Weary, name)
+            await self.children.delete(Weary, name)
 
         async def go(self, name: str) -> None:
             await (await self.sub_agent(Weary, name)).ask_to_be_deleted()
 
-        async def children(self) -> int:
-            return len(self.list_sub_agents())
+        async def child_names(self) -> int:
+            return len(self.children.list())
 
     async with run(Merciful) as world, asyncio.timeout(patience()):
         merciful = await world.get_agent(Merciful, "m")
@@ -271,7 +271,7 @@ async def test_an_agent_may_be_deleted_at_its_own_request_or_in_its_own_start(ru
             with pytest.raises(NotFound, match="was deleted"):
                 await merciful.go(name)
 
-        assert await merciful.children() == 0
+        assert await merciful.child_names() == 0
 
 
 async def test_a_child_made_again_while_the_destroyed_one_still_answers_is_a_new_one(run: Run, probe: Probe) -> None:
@@ -296,7 +296,7 @@ async def test_a_child_made_again_while_the_destroyed_one_still_answers_is_a_new
             return await (await self.sub_agent(Slow, "s")).notes()
 
         async def has(self) -> bool:
-            return self.has_sub_agent(Slow, "s")
+            return self.children.has(Slow, "s")
 
     async with run(Patron, deps=probe) as world:
         patron = await world.get_agent(Patron, "p")
@@ -331,7 +331,7 @@ async def test_a_parent_may_sleep_while_a_deletion_below_it_is_under_way(run: Ru
             await asyncio.sleep(0)
 
             assert await middle.notes() == ["kept"]
-            assert await middle.children() == []
+            assert await middle.child_names() == []
             await until(lambda world=world: databases(world) == 2)
 
 
@@ -357,7 +357,7 @@ async def deleted_or_whole(world: World) -> None:
         assert databases(world) == 6
         await root.cut("a")
     await until(lambda: databases(world) == 2)
-    assert await root.children() == ["keep"]
+    assert await root.child_names() == ["keep"]
     await root.grow("a", "b", "c")
     assert await (await world.get_agent(Branch, "r", sub=below("a", "b", "c"))).notes() == []
 
@@ -399,6 +399,6 @@ async def test_a_crash_at_any_point_of_a_root_s_destroy_leaves_all_or_nothing(ru
         root = await world.get_agent(Branch, "r")
         notes = await root.notes()
         assert notes == [] if ended else notes in ([], ["root"])
-        assert await root.children() == ([] if notes == [] else ["keep", "a"])
+        assert await root.child_names() == ([] if notes == [] else ["keep", "a"])
 
     await crash_everywhere(run, point, prepare=grown, act=destroy, check=all_or_nothing)

@@ -49,8 +49,8 @@ class Careless(Agent):
     async def make(self) -> None:
         await self.sub_agent(Wrong, "w")
 
-    async def children(self) -> int:
-        return len(self.list_sub_agents())
+    async def child_names(self) -> int:
+        return len(self.children.list())
 
 
 async def test_a_value_is_handed_to_every_agent_as_it_is(run: Run) -> None:
@@ -93,7 +93,7 @@ async def test_a_child_that_wants_other_deps_is_refused_when_it_starts(run: Run)
         with pytest.raises(UsageError, match="Wrong wants deps of type Probe"):
             await careless.make()
 
-        assert await careless.children() == 0
+        assert await careless.child_names() == 0
 
 
 async def test_an_app_without_deps_has_none(run: Run) -> None:

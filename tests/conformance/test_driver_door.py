@@ -48,7 +48,7 @@ class DoorBoss(ChatAgent):
         await self.run_agent(DoorDigger, "deep", run_id="dug")
 
     async def stop_digging(self) -> None:
-        self.abort_sub_agent(DoorDigger, "dug", "enough")
+        self.children.abort(DoorDigger, "dug", "enough")
 
 
 class Worker:
@@ -97,7 +97,7 @@ def status_at(worker: Worker, address: str, id: str) -> Callable[[], Awaitable[i
 async def test_only_whoever_has_the_token_is_answered() -> None:
     async with asking() as worker:
         boss = await worker.world.get_agent(DoorBoss, "b")
-        await boss.clear()
+        await boss.conversation.clear()
 
         assert (await worker.ask("look", "DoorBoss:b", "t", token="another")).status_code == 401
         assert (await worker.ask("look", "DoorBoss:b", "t")).json()["code"] == "not_found"
@@ -119,7 +119,7 @@ async def test_a_turn_that_waits_its_turn_is_not_asked_for_again_and_again() -> 
         boss = await worker.world.get_agent(DoorBoss, "b")
         turns = [asyncio.create_task(boss.send("hi")) for _ in range(2)]
         await asyncio.sleep(0)
-        first, second = [turn["id"] for turn in (await boss.export())["turns"]]
+        first, second = [turn["id"] for turn in (await boss.conversation.export())["turns"]]
 
         assert await worker.last("look", "DoorBoss:b", second) == {"status": "queued", "waits": True, "reason": None}
 
@@ -150,13 +150,13 @@ async def test_a_turn_can_be_stopped_that_was_a_run_once() -> None:
         boss = await worker.world.get_agent(DoorBoss, "b")
         answer = asyncio.create_task(boss.send("hi"))
         await asyncio.sleep(0)
-        (turn,) = [turn["id"] for turn in (await boss.export())["turns"]]
+        (turn,) = [turn["id"] for turn in (await boss.conversation.export())["turns"]]
         child, run = "DoorBoss:b/DoorHelper:agent-tool%3Ah", "agent-tool:h"
         assert (await worker.last("step", "DoorBoss:b", turn, step=1))["waits"]
         await until(status_at(worker, child, run), 200)
         assert (await worker.last("step", child, run, step=1))["status"] == "completed"
         helper = await worker.world.get_agent(DoorBoss, "b", sub=((DoorHelper, run),))
-        more = asyncio.create_task(helper.continue_last_turn())
+        more = asyncio.create_task(helper.turns.continue_last())
         await until(lambda: worker.last("look", child, run), {"status": "running", "waits": False, "reason": None})
 
         await worker.last("stop", child, run, reason="enough")
@@ -176,7 +176,7 @@ async def test_two_apps_cannot_share_a_driver() -> None:
 
         answer = asyncio.create_task(boss.send("hi"))
         await asyncio.sleep(0)
-        (turn,) = [turn["id"] for turn in (await boss.export())["turns"]]
+        (turn,) = [turn["id"] for turn in (await boss.conversation.export())["turns"]]
         assert (await worker.last("step", "DoorBoss:b", turn, step=1))["waits"]
         await worker.last("stop", "DoorBoss:b", turn)
         assert (await answer).status == "aborted"
@@ -187,7 +187,7 @@ async def test_an_agent_whose_turn_is_over_does_not_stay_awake_until_temporal_is
         boss = await worker.world.get_agent(DoorBoss, "b")
         answer = asyncio.create_task(boss.send("hi"))
         await asyncio.sleep(0)
-        assert await boss.cancel_turn()
+        assert await boss.turns.cancel()
         assert (await answer).status == "aborted"
         (tree,) = worker.world.node.trees.values()
 

@@ -94,12 +94,12 @@ async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_fo
         agent = await world.get_agent(HandTalker, "t")
         answer = asyncio.create_task(agent.send("hi"))
         pace = await driver.paced(1)
-        await agent.cancel_turn()
+        await agent.turns.cancel()
         await world.crash()
         answer.cancel()
         agent = await world.get_agent(HandTalker, "t")
 
-        turn = await asyncio.wait_for(agent.turn(pace.part.id), patience())
+        turn = await asyncio.wait_for(agent.turns.wait(pace.part.id), patience())
 
     assert turn.status == "aborted"
     assert driver.ended == [(pace.part.id, "aborted")]
@@ -111,7 +111,7 @@ class HandBusy(ChatAgent):
     model = ScriptedModel(text("hello"), each=True)
 
     async def on_turn_end(self, turn: Turn) -> None:
-        self.counting = asyncio.create_task(self.long_sql(COUNT))
+        self.counting = asyncio.create_task(self.read_sql(COUNT))
         while not self._actor.database.busy_elsewhere:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
 

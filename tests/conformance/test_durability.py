@@ -162,7 +162,7 @@ async def test_a_child_is_made_and_deleted_while_its_parent_is_written_to_all_th
             return await (await self.sub_agent(Tally, name)).mark(1)
 
         async def remove(self, name: str) -> None:
-            await self.delete_sub_agent(Tally, name)
+            await self.children.delete(Tally, name)
 
     def slow(self: CountingFiles, path: Path, descriptor: int) -> None:
         time.sleep(0.003)

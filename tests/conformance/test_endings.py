@@ -78,12 +78,12 @@ class Worker(Branch):
 
     async def compute(self) -> None:
         self.deps.log.append(f"{self.name} computes")
-        await self.long_sql(ENDLESS)
+        await self.read_sql(ENDLESS)
 
     async def compute_for(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.long_sql(ENDLESS)
+                await self.read_sql(ENDLESS)
 
     async def block(self) -> None:
         self.deps.log.append("blocks")
@@ -91,13 +91,13 @@ class Worker(Branch):
 
     async def sum(self) -> int:
         self.deps.log.append("sums")
-        return (await self.long_sql("SELECT 1 + 1")).scalar(int)
+        return (await self.read_sql("SELECT 1 + 1")).scalar(int)
 
     async def make(self, name: str) -> None:
         await self.sub_agent(Worker, name)
 
     async def remove(self, name: str) -> None:
-        await self.delete_sub_agent(Worker, name)
+        await self.children.delete(Worker, name)
 
     async def stop_computing(self, name: str) -> None:
         """Let a child run out of time in a statement, and abort it while it unwinds."""
@@ -107,7 +107,7 @@ class Worker(Branch):
                 await child.compute()
         except TimedOut:
             await asyncio.sleep(0)
-            self.abort_sub_agent(Worker, name)
+            self.children.abort(Worker, name)
 
 
 RELEASE = threading.Event()
@@ -340,7 +340,7 @@ class Forgetful(Agent):
     async def stop_middle(self) -> None:
         middle = await self.sub_agent(Forgetful, "middle")
         await middle.leave_tasks()
-        self.abort_sub_agent(Forgetful, "middle")
+        self.children.abort(Forgetful, "middle")
 
 
 TASKS: list[asyncio.Task[object]] = []
@@ -384,7 +384,7 @@ async def test_a_step_before_the_commit_that_fails_is_told_to_the_caller_and_swa
         await world.crash()
         middle = await world.get_agent(Branch, "r", sub=below("a"))
         assert await middle.notes() == ["kept", "after"]
-        assert await middle.children() == ["b"]
+        assert await middle.child_names() == ["b"]
 
 
 async def test_a_root_that_loses_a_commit_still_counts_its_descendants_right(run: Run) -> None:
@@ -401,7 +401,7 @@ async def test_a_root_that_loses_a_commit_still_counts_its_descendants_right(run
 
         agent = await world.get_agent(Branch, "r", sub=below("a"))
         assert only_tree(world).ledger.below_children() == 2
-        assert await agent.children() == ["b", "c"]
+        assert await agent.child_names() == ["b", "c"]
 
 
 # The end of an app

@@ -110,7 +110,7 @@ class Faulty(Agent):
         return "nothing"
 
     async def last_error(self) -> str | None:
-        return self.sub_agent_status(Faulty, "child").last_error
+        return self.children.status(Faulty, "child").last_error
 
     async def ping(self) -> str:
         return "pong"
@@ -336,7 +336,7 @@ class Logged(Agent):
             raise Refused("not today")
 
     async def later(self, error: str) -> None:
-        self.queue(self.fail, error)
+        self.enqueue(self.fail, error)
 
     async def as_fiber(self, error: str) -> None:
         self.start_fiber("f", self.fail, error)

@@ -126,7 +126,7 @@ async def test_those_above_can_be_reached_after_a_crash(run: Run) -> None:
 async def test_the_last_step_of_parent_path_is_the_direct_parent(run: Run) -> None:
     class Low(Agent):
         async def paths(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-            return self.parent_path, self.self_path
+            return self.address.steps[:-1], self.address.steps
 
     class High(Agent):
         async def make(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:

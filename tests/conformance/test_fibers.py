@@ -24,7 +24,7 @@ def waits(bench: Bench) -> Any:
     """Return work that stashes where it is and then waits for the test."""
 
     async def wait(me: Worker) -> str:
-        await me.stash("waiting")
+        await me.checkpoint("waiting")
         await bench.go.wait()
         return "done"
 
@@ -32,30 +32,30 @@ def waits(bench: Bench) -> Any:
 
 
 async def state(bench: Bench, agent: Worker, key: str) -> str | None:
-    fiber = await bench.within(agent, lambda me: me.get_fiber(key))
+    fiber = await bench.within(agent, lambda me: me.fibers.get(key))
     return None if fiber is None else fiber.status
 
 
 @pytest.mark.promise("A-59")
 async def test_a_fiber_has_a_row_in_its_own_agent_s_database_while_it_runs(run: Run, bench: Bench, depth: int) -> None:
     async def look(me: Worker) -> list[Any]:
-        return [[fiber.name, fiber.status] for fiber in me.list_fibers()]
+        return [[fiber.name, fiber.status] for fiber in me.fibers.list()]
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world, depth)
         bench.works["look"] = look
 
-        run_rows = await bench.within(here, lambda me: me.run_fiber("looking", look, me))
+        run_rows = await bench.within(here, lambda me: me.fibers.run("looking", look, me))
         started = await bench.within(here, lambda me: me.start_fiber("key", me.work, "look"))
-        started_rows = await bench.within(here, lambda me: me.fiber_result("key"))
+        started_rows = await bench.within(here, lambda me: me.fibers.result("key"))
 
         assert run_rows == [["looking", "running"]]
         assert started_rows == [["key", "running"]]
         assert (started.status, started.name, started.key) == ("running", "key", "key")
-        assert [fiber.status for fiber in await bench.within(here, lambda me: me.list_fibers())] == ["completed"]
+        assert [fiber.status for fiber in await bench.within(here, lambda me: me.fibers.list())] == ["completed"]
         if depth:
             above = await worker(world, depth - 1)
-            assert await bench.within(above, lambda me: me.list_fibers()) == []
+            assert await bench.within(above, lambda me: me.fibers.list()) == []
 
 
 async def test_a_fiber_s_row_is_kept_before_its_function_runs(run: Run, bench: Bench, depth: int) -> None:
@@ -75,9 +75,9 @@ async def test_a_fiber_s_row_is_kept_before_its_function_runs(run: Run, bench: B
 async def test_each_stash_goes_to_its_own_fiber(run: Run, bench: Bench) -> None:
     async def keep(me: Worker, number: int) -> Any:
         for turn in range(5):
-            await me.stash([number, turn])
+            await me.checkpoint([number, turn])
             await asyncio.sleep(0)
-        return me.fiber.stash
+        return me.fibers.current.checkpoint
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
@@ -86,9 +86,9 @@ async def test_each_stash_goes_to_its_own_fiber(run: Run, bench: Bench) -> None:
             await bench.within(here, lambda me, number=number: me.start_fiber(f"f{number}", me.work, str(number)))
 
         mine = await bench.within(
-            here, lambda me: asyncio.gather(*(me.run_fiber(f"f{n}", keep, me, n) for n in range(4)))
+            here, lambda me: asyncio.gather(*(me.fibers.run(f"f{n}", keep, me, n) for n in range(4)))
         )
-        started = [await bench.within(here, lambda me, n=n: me.fiber_result(f"f{n}")) for n in range(4, 8)]
+        started = [await bench.within(here, lambda me, n=n: me.fibers.result(f"f{n}")) for n in range(4, 8)]
 
         assert mine == [[n, 4] for n in range(4)]
         assert started == [[n, 4] for n in range(4, 8)]
@@ -96,17 +96,17 @@ async def test_each_stash_goes_to_its_own_fiber(run: Run, bench: Bench) -> None:
 
 async def test_a_fiber_inside_a_fiber_has_its_own_stash(run: Run, bench: Bench) -> None:
     async def inner(me: Worker) -> Any:
-        await me.stash("inner")
-        return me.fiber.stash
+        await me.checkpoint("inner")
+        return me.fibers.current.checkpoint
 
     async def outer(me: Worker) -> Any:
-        await me.stash("outer")
-        return await me.run_fiber("inner", inner, me), me.fiber.stash
+        await me.checkpoint("outer")
+        return await me.fibers.run("inner", inner, me), me.fibers.current.checkpoint
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
-        assert await bench.within(here, lambda me: me.run_fiber("outer", outer, me)) == ("inner", "outer")
+        assert await bench.within(here, lambda me: me.fibers.run("outer", outer, me)) == ("inner", "outer")
 
 
 async def test_what_belongs_into_a_fiber_is_refused_outside_of_one(run: Run, bench: Bench) -> None:
@@ -114,18 +114,18 @@ async def test_what_belongs_into_a_fiber_is_refused_outside_of_one(run: Run, ben
         here = await worker(world)
 
         with pytest.raises(UsageError, match="belongs into a fiber"):
-            await bench.within(here, lambda me: me.stash(1))
+            await bench.within(here, lambda me: me.checkpoint(1))
         with pytest.raises(UsageError, match="belongs into a fiber"):
-            await bench.within(here, lambda me: me.fiber)
+            await bench.within(here, lambda me: me.fibers.current)
 
 
 async def test_a_child_that_a_fiber_calls_is_not_in_the_fiber(run: Run, bench: Bench) -> None:
     async with run(Worker, deps=bench) as world:
         child = await worker(world, 1)
-        bench.acts["stash"] = lambda me: me.stash(1)
+        bench.acts["checkpoint"] = lambda me: me.checkpoint(1)
 
         with pytest.raises(UsageError, match="belongs into a fiber"):
-            await bench.within(await worker(world), lambda me: me.run_fiber("asking", child.act, "stash"))
+            await bench.within(await worker(world), lambda me: me.fibers.run("asking", child.act, "checkpoint"))
 
 
 async def test_run_fiber_returns_what_the_function_returns_and_leaves_no_row(run: Run, bench: Bench) -> None:
@@ -137,24 +137,24 @@ async def test_run_fiber_returns_what_the_function_returns_and_leaves_no_row(run
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
-        assert await bench.within(here, lambda me: me.run_fiber("giving", give, me)) is reading
-        assert await bench.within(here, lambda me: me.run_fiber("a lambda", lambda: me.note("x"))) == 1
-        assert await bench.within(here, lambda me: me.run_fiber("a method", me.note, "y")) == 2
-        assert await bench.within(here, lambda me: me.list_fibers()) == []
+        assert await bench.within(here, lambda me: me.fibers.run("giving", give, me)) is reading
+        assert await bench.within(here, lambda me: me.fibers.run("a lambda", lambda: me.note("x"))) == 1
+        assert await bench.within(here, lambda me: me.fibers.run("a method", me.note, "y")) == 2
+        assert await bench.within(here, lambda me: me.fibers.list()) == []
 
 
 async def test_run_fiber_raises_what_the_function_raises_and_leaves_no_row(run: Run, bench: Bench) -> None:
     async def fail(me: Worker) -> None:
-        await me.stash(1)
+        await me.checkpoint(1)
         raise LookupError("nowhere")
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
         with pytest.raises(LookupError, match="nowhere"):
-            await bench.within(here, lambda me: me.run_fiber("failing", fail, me))
+            await bench.within(here, lambda me: me.fibers.run("failing", fail, me))
 
-        assert await bench.within(here, lambda me: me.list_fibers()) == []
+        assert await bench.within(here, lambda me: me.fibers.list()) == []
         await world.crash()
         await world.settled()
         assert bench.recovered == []
@@ -170,7 +170,7 @@ async def test_run_fiber_ends_with_the_call_that_runs_it(run: Run, bench: Bench,
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world, depth)
-        call = asyncio.create_task(bench.within(here, lambda me: me.run_fiber("lingering", linger, me)))
+        call = asyncio.create_task(bench.within(here, lambda me: me.fibers.run("lingering", linger, me)))
         await bench.seen("lingering")
 
         call.cancel()
@@ -178,7 +178,7 @@ async def test_run_fiber_ends_with_the_call_that_runs_it(run: Run, bench: Bench,
             await call
 
         assert bench.log == ["lingering", "left"]
-        assert await bench.within(here, lambda me: me.list_fibers()) == []
+        assert await bench.within(here, lambda me: me.fibers.list()) == []
         await world.crash()
         await world.settled()
         assert bench.recovered == []
@@ -192,14 +192,14 @@ async def test_run_fiber_goes_on_when_its_fiber_is_cancelled_or_resolved(run: Ru
 
     async def act(me: Worker) -> str:
         try:
-            return f"returned {await me.run_fiber('waiting', wait, me)}"
+            return f"returned {await me.fibers.run('waiting', wait, me)}"
         except FiberFailed as error:
             await asyncio.sleep(0)
             return str(error)
 
     async def end(me: Worker) -> bool:
-        (fiber,) = me.list_fibers()
-        return me.cancel_fiber(fiber.id) if how == "cancel" else me.resolve_fiber(fiber.id, 7)
+        (fiber,) = me.fibers.list()
+        return me.fibers.cancel(fiber.id) if how == "cancel" else me.fibers.resolve(fiber.id, 7)
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
@@ -210,7 +210,7 @@ async def test_run_fiber_goes_on_when_its_fiber_is_cancelled_or_resolved(run: Ru
 
         async with asyncio.timeout(patience()):
             assert await call == {"cancel": "The fiber 'waiting' was cancelled.", "resolve": "returned 7"}[how]
-        assert await bench.within(here, lambda me: me.list_fibers()) == []
+        assert await bench.within(here, lambda me: me.fibers.list()) == []
 
 
 @pytest.mark.promise("CF-193")
@@ -222,7 +222,7 @@ async def test_a_fiber_is_started_once_under_its_key(run: Run, bench: Bench, dep
         await bench.seen("wait begins")
 
         again = await bench.within(here, lambda me: me.start_fiber("key", me.work, "something else"))
-        joined = [asyncio.create_task(bench.within(here, lambda me: me.fiber_result("key"))) for _ in range(3)]
+        joined = [asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key"))) for _ in range(3)]
         await asyncio.sleep(0)
         bench.go.set()
 
@@ -241,11 +241,11 @@ async def test_a_key_belongs_to_one_agent(run: Run, bench: Bench) -> None:
         for one in (parent, child):
             await bench.within(one, lambda me: me.start_fiber("key", me.work, "where"))
 
-        results = [await bench.within(one, lambda me: me.fiber_result("key")) for one in (parent, child)]
-        ids = [(await bench.within(one, lambda me: me.get_fiber("key"))).id for one in (parent, child)]
+        results = [await bench.within(one, lambda me: me.fibers.result("key")) for one in (parent, child)]
+        ids = [(await bench.within(one, lambda me: me.fibers.get("key"))).id for one in (parent, child)]
 
         assert results == ["root", "level 1"]
-        assert await bench.within(parent, lambda me: me.get_fiber(ids[1])) is None
+        assert await bench.within(parent, lambda me: me.fibers.get(ids[1])) is None
 
 
 async def test_a_result_has_the_type_the_method_declares(run: Run, bench: Bench) -> None:
@@ -253,9 +253,9 @@ async def test_a_result_has_the_type_the_method_declares(run: Run, bench: Bench)
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.read))
 
-        first = await bench.within(here, lambda me: me.fiber_result("key"))
+        first = await bench.within(here, lambda me: me.fibers.result("key"))
         await world.crash()
-        later = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
+        later = await bench.within(await worker(world), lambda me: me.fibers.result("key"))
 
         assert first == later == Reading(datetime(2026, 3, 29, 1, 30, tzinfo=UTC), (1, 2))
 
@@ -269,14 +269,14 @@ async def test_whoever_waits_for_a_fiber_that_failed_learns_why(run: Run, bench:
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "fail"))
-        waiting = asyncio.create_task(bench.within(here, lambda me: me.fiber_result("key")))
+        waiting = asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key")))
         await bench.seen("fail begins")
         bench.go.set()
 
         with pytest.raises(FiberFailed, match="LookupError: nowhere"):
             await waiting
 
-        fiber = await bench.within(here, lambda me: me.get_fiber("key"))
+        fiber = await bench.within(here, lambda me: me.fibers.get("key"))
         assert (fiber.status, fiber.error, fiber.ended_at) == ("failed", "LookupError: nowhere", world.clock.time())
 
 
@@ -285,12 +285,12 @@ async def test_a_fiber_nobody_started_has_no_result(run: Run, bench: Bench) -> N
         here = await worker(world)
 
         with pytest.raises(FiberFailed, match="has no fiber 'key'"):
-            await bench.within(here, lambda me: me.fiber_result("key"))
-        assert await bench.within(here, lambda me: me.get_fiber("key")) is None
-        assert await bench.within(here, lambda me: me.list_fibers()) == []
-        assert not await bench.within(here, lambda me: me.cancel_fiber("key"))
-        assert not await bench.within(here, lambda me: me.resolve_fiber("key"))
-        assert await bench.within(here, lambda me: me.delete_fibers()) == 0
+            await bench.within(here, lambda me: me.fibers.result("key"))
+        assert await bench.within(here, lambda me: me.fibers.get("key")) is None
+        assert await bench.within(here, lambda me: me.fibers.list()) == []
+        assert not await bench.within(here, lambda me: me.fibers.cancel("key"))
+        assert not await bench.within(here, lambda me: me.fibers.resolve("key"))
+        assert await bench.within(here, lambda me: me.fibers.delete()) == 0
 
 
 @pytest.mark.parametrize("bad", ["", None, 7])
@@ -323,15 +323,15 @@ async def test_a_running_fiber_is_cancelled_for_good(run: Run, bench: Bench, dep
         here = await worker(world, depth)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "linger"))
         await bench.seen("linger begins")
-        waiting = asyncio.create_task(bench.within(here, lambda me: me.fiber_result("key")))
+        waiting = asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key")))
         await asyncio.sleep(0)
 
-        assert await bench.within(here, lambda me: me.cancel_fiber("key"))
+        assert await bench.within(here, lambda me: me.fibers.cancel("key"))
 
         with pytest.raises(FiberFailed, match="cancelled"):
             await waiting
         await bench.seen("left")
-        assert not await bench.within(here, lambda me: me.cancel_fiber("key"))
+        assert not await bench.within(here, lambda me: me.fibers.cancel("key"))
         await world.crash()
         await world.clock.advance(DAY)
         assert bench.recovered == []
@@ -345,10 +345,10 @@ async def test_a_sleeping_fiber_is_cancelled_without_being_woken(run: Run, bench
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "sleep"))
         await world.settled()
         assert await state(bench, here, "key") == "sleeping"
-        waiting = asyncio.create_task(bench.within(here, lambda me: me.fiber_result("key")))
+        waiting = asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key")))
         await asyncio.sleep(0)
 
-        assert await bench.within(here, lambda me: me.cancel_fiber("key"))
+        assert await bench.within(here, lambda me: me.fibers.cancel("key"))
 
         with pytest.raises(FiberFailed, match="cancelled"):
             await waiting
@@ -359,7 +359,7 @@ async def test_a_sleeping_fiber_is_cancelled_without_being_woken(run: Run, bench
 async def test_a_fiber_cancelled_before_it_begins_never_runs(run: Run, bench: Bench) -> None:
     async def both(me: Worker) -> None:
         me.start_fiber("key", me.work, "nothing")
-        assert me.cancel_fiber("key")
+        assert me.fibers.cancel("key")
 
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
@@ -367,20 +367,20 @@ async def test_a_fiber_cancelled_before_it_begins_never_runs(run: Run, bench: Be
         await bench.within(here, both)
         async with asyncio.timeout(patience()):
             with pytest.raises(FiberFailed, match="cancelled"):
-                await bench.within(here, lambda me: me.fiber_result("key"))
+                await bench.within(here, lambda me: me.fibers.result("key"))
 
         await world.settled()
         assert bench.log == []
         world.sleep()
         assert not world.node.trees
-        assert await bench.within(here, lambda me: me.delete_fibers("key")) == 1
+        assert await bench.within(here, lambda me: me.fibers.delete("key")) == 1
 
 
 async def test_whoever_waits_for_a_fiber_that_is_cancelled_before_it_begins_is_told(run: Run, bench: Bench) -> None:
     async def both(me: Worker) -> tuple[Any, ...]:
         me.start_fiber("key", me.work, "nothing")
-        waiting = asyncio.ensure_future(me.fiber_result("key"))
-        asyncio.get_running_loop().call_soon(me.cancel_fiber, "key")
+        waiting = asyncio.ensure_future(me.fibers.result("key"))
+        asyncio.get_running_loop().call_soon(me.fibers.cancel, "key")
         return await asyncio.gather(waiting, return_exceptions=True)
 
     async with run(Worker, deps=bench) as world:
@@ -397,7 +397,7 @@ async def test_a_fiber_that_cancels_itself_is_cancelled_whatever_it_does_next(
     async with run(Worker, deps=bench, data=tmp_path) as world:
 
         async def cancel(me: Worker) -> None:
-            assert me.cancel_fiber("key")
+            assert me.fibers.cancel("key")
             await me.step("after", me.note, "after")
             if then == "raise":
                 raise LookupError
@@ -431,7 +431,7 @@ async def test_a_fiber_that_swallows_its_cancellation_is_cancelled_all_the_same(
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "stay"))
         await bench.seen("stay begins")
 
-        await bench.within(here, lambda me: me.cancel_fiber("key"))
+        await bench.within(here, lambda me: me.fibers.cancel("key"))
         await bench.seen("stay ends")
 
         assert await state(bench, here, "key") == "cancelled"
@@ -449,7 +449,7 @@ async def test_a_fiber_whose_own_work_is_cancelled_inside_it_fails(run: Run, ben
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "trip"))
 
         with pytest.raises(FiberFailed, match="Something inside the method was cancelled"):
-            await bench.within(here, lambda me: me.fiber_result("key"))
+            await bench.within(here, lambda me: me.fibers.result("key"))
 
 
 @pytest.mark.promise("CF-193")
@@ -458,19 +458,19 @@ async def test_a_fiber_is_resolved_from_outside(run: Run, bench: Bench, depth: i
     async with run(Worker, deps=bench) as world:
         here = await worker(world, depth)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "wait"))
-        waiting = asyncio.create_task(bench.within(here, lambda me: me.fiber_result("key")))
+        waiting = asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key")))
         await bench.seen("wait begins")
 
-        assert await bench.within(here, lambda me: me.resolve_fiber("key", {"answer": 42}))
+        assert await bench.within(here, lambda me: me.fibers.resolve("key", {"answer": 42}))
 
         assert await waiting == {"answer": 42}
-        assert not await bench.within(here, lambda me: me.resolve_fiber("key", 0))
+        assert not await bench.within(here, lambda me: me.fibers.resolve("key", 0))
         assert bench.log == ["wait begins"]
 
 
 async def test_a_fiber_that_resolves_itself_has_that_result(run: Run, bench: Bench) -> None:
     async def resolve(me: Worker) -> str:
-        assert me.resolve_fiber(me.fiber.id, "mine")
+        assert me.fibers.resolve(me.fibers.current.id, "mine")
         return "not this"
 
     bench.works["resolve"] = resolve
@@ -478,9 +478,9 @@ async def test_a_fiber_that_resolves_itself_has_that_result(run: Run, bench: Ben
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "resolve"))
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "mine"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "mine"
         await bench.seen("resolve ends")
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "mine"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "mine"
 
 
 @pytest.mark.promise("CF-193")
@@ -497,7 +497,7 @@ async def test_fibers_are_listed_by_status_and_forgotten_when_over(run: Run, ben
 
         async def listed(me: Worker) -> Any:
             every = ("completed", "failed", "running", "cancelled")
-            return {status: [fiber.key for fiber in me.list_fibers(status)] for status in every}
+            return {status: [fiber.key for fiber in me.fibers.list(status)] for status in every}
 
         assert await bench.within(here, listed) == {
             "completed": ["note"],
@@ -505,11 +505,11 @@ async def test_fibers_are_listed_by_status_and_forgotten_when_over(run: Run, ben
             "running": ["wait"],
             "cancelled": [],
         }
-        assert [fiber.key for fiber in await bench.within(here, lambda me: me.list_fibers(limit=2))] == ["note", "fail"]
-        assert await bench.within(here, lambda me: me.delete_fibers("wait")) == 0
-        assert await bench.within(here, lambda me: me.delete_fibers(status="failed")) == 1
-        assert await bench.within(here, lambda me: me.delete_fibers()) == 1
-        assert [fiber.key for fiber in await bench.within(here, lambda me: me.list_fibers())] == ["wait"]
+        assert [fiber.key for fiber in await bench.within(here, lambda me: me.fibers.list(limit=2))] == ["note", "fail"]
+        assert await bench.within(here, lambda me: me.fibers.delete("wait")) == 0
+        assert await bench.within(here, lambda me: me.fibers.delete(status="failed")) == 1
+        assert await bench.within(here, lambda me: me.fibers.delete()) == 1
+        assert [fiber.key for fiber in await bench.within(here, lambda me: me.fibers.list())] == ["wait"]
 
 
 async def test_a_key_can_be_used_anew_once_its_fiber_is_forgotten(run: Run, bench: Bench) -> None:
@@ -518,9 +518,9 @@ async def test_a_key_can_be_used_anew_once_its_fiber_is_forgotten(run: Run, benc
         here = await worker(world)
         for times in (1, 2):
             await bench.within(here, lambda me: me.start_fiber("key", me.work, "note"))
-            assert await bench.within(here, lambda me: me.fiber_result("key")) == times
+            assert await bench.within(here, lambda me: me.fibers.result("key")) == times
 
-            assert await bench.within(here, lambda me: me.delete_fibers("key")) == 1
+            assert await bench.within(here, lambda me: me.fibers.delete("key")) == 1
 
 
 async def test_a_fiber_whose_start_is_undone_never_runs(run: Run, bench: Bench) -> None:
@@ -535,7 +535,7 @@ async def test_a_fiber_whose_start_is_undone_never_runs(run: Run, bench: Bench) 
         here = await worker(world)
 
         await bench.within(here, undo)
-        await bench.within(here, lambda me: me.fiber_result("kept"))
+        await bench.within(here, lambda me: me.fibers.result("kept"))
         await world.settled()
 
         assert bench.log == ["kept begins", "kept ends"]
@@ -554,7 +554,7 @@ async def test_an_agent_with_a_running_fiber_does_not_sleep(run: Run, bench: Ben
         world.sleep()
         bench.go.set()
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "done"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "done"
         assert bench.recovered == []
 
 
@@ -565,7 +565,7 @@ async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_an
     async def count(me: Worker) -> int:
         bench.log.append("counting")
         sql = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
-        return (await me.long_sql(sql, 3_000_000)).scalar(int)
+        return (await me.read_sql(sql, 3_000_000)).scalar(int)
 
     async with run(Worker, deps=bench) as world:
         root, child = await worker(world), await worker(world, 1)
@@ -574,10 +574,10 @@ async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_an
         await bench.seen("counting")
         await asyncio.sleep(0.02)
 
-        with pytest.raises(SapwoodError, match="busy with long_sql"):
+        with pytest.raises(SapwoodError, match="busy with read_sql"):
             await bench.within(child, lambda me: me.start_fiber("key", me.work, "x"))
-        with pytest.raises(SapwoodError, match="busy with long_sql"):
-            await bench.within(child, lambda me: me.run_fiber("key", me.work, "x"))
+        with pytest.raises(SapwoodError, match="busy with read_sql"):
+            await bench.within(child, lambda me: me.fibers.run("key", me.work, "x"))
 
         assert await child.note("still alive") == 2
         assert await counting == 3_000_000
@@ -602,7 +602,7 @@ def deployed(kind: str) -> type[Agent]:
         @agent(type="FiberTicket")
         class Gone(Agent):
             async def status(self) -> tuple[str, str | None]:
-                fiber = self.get_fiber("key")
+                fiber = self.fibers.get("key")
                 assert fiber is not None
                 return fiber.status, fiber.error
 
@@ -614,7 +614,7 @@ def deployed(kind: str) -> type[Agent]:
             raise AssertionError("It does not fit.")
 
         async def status(self) -> tuple[str, str | None]:
-            fiber = self.get_fiber("key")
+            fiber = self.fibers.get("key")
             assert fiber is not None
             return fiber.status, fiber.error
 
@@ -655,14 +655,14 @@ async def test_a_fiber_that_failed_is_resumed_and_does_no_completed_step_again(r
         bench.works["ship"] = pay_and_ship
         await bench.within(here, lambda me: me.start_fiber("order", me.work, "ship"))
         with pytest.raises(FiberFailed, match="no lorry"):
-            await bench.within(here, lambda me: me.fiber_result("order"))
+            await bench.within(here, lambda me: me.fibers.result("order"))
         await world.crash()
         bench.go.set()
         here = await worker(world, 1)
 
-        resumed = await bench.within(here, lambda me: me.resume_fiber("order"))
+        resumed = await bench.within(here, lambda me: me.fibers.resume("order"))
 
         assert resumed
-        assert await bench.within(here, lambda me: me.fiber_result("order")) == "shipped"
+        assert await bench.within(here, lambda me: me.fibers.result("order")) == "shipped"
         assert paid == [1]
-        assert not await bench.within(here, lambda me: me.resume_fiber("order"))
+        assert not await bench.within(here, lambda me: me.fibers.resume("order"))

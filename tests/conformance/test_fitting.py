@@ -51,9 +51,9 @@ class Post(Agent):
         self.schedule(After(FAR), self.deliver, "ann", pieces=2)
         self.schedule(Every(FAR), self.sort)
         self.schedule(Cron("0 3 * * *", "Europe/Berlin"), self.sort)
-        self.queue(self.stamp)
+        self.enqueue(self.stamp)
         self.start_fiber("tour", self.tour, "north")
-        await self.durable()
+        await self.flush()
 
     async def deliver(self, to: str, pieces: int) -> None:
         pass
@@ -66,7 +66,7 @@ class Post(Agent):
 
     async def tour(self, where: str) -> None:
         await self.step("map", self._draw)
-        await self.stash({"at": where})
+        await self.checkpoint({"at": where})
         await self.sleep_until(datetime(2100, 1, 1, tzinfo=UTC))
 
     def _fail(self, letter: str) -> None:
@@ -316,10 +316,10 @@ def test_a_time_zone_that_this_machine_does_not_know_is_named(copy: Path) -> Non
 @pytest.mark.parametrize(
     ("sql", "what"),
     [
-        ("UPDATE sapwood_calls SET arguments = x'c1' WHERE lane IS NOT NULL", "queued call"),
+        ("UPDATE sapwood_calls SET arguments = x'c1' WHERE queue IS NOT NULL", "queued call"),
         ("UPDATE sapwood_calls SET wish = '{' WHERE wish LIKE '%every%'", "scheduled call"),
-        ("UPDATE sapwood_calls SET retry = '[]' WHERE lane IS NOT NULL", "queued call"),
-        ("UPDATE sapwood_fibers SET stash = x'c1'", "fiber"),
+        ("UPDATE sapwood_calls SET retry = '[]' WHERE queue IS NOT NULL", "queued call"),
+        ("UPDATE sapwood_fibers SET checkpoint = x'c1'", "fiber"),
         ("UPDATE sapwood_steps SET result = x'c1' WHERE name = 'map'", "step"),
         ("UPDATE sapwood_state SET value = '{'", "state"),
         ("UPDATE sapwood_migrations SET number = 99 WHERE owner = 'fibers'", "database"),

@@ -77,7 +77,7 @@ class GateLeaf(Agent[int]):
             await child.make(*below)
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(GateLeaf, name) or self.has_sub_agent(GateOpen, name)
+        return self.children.has(GateLeaf, name) or self.children.has(GateOpen, name)
 
     @expose
     async def who(self) -> str:
@@ -588,7 +588,7 @@ class GateFlood(Agent):
 
     @expose
     async def clients(self) -> int:
-        return len(self.connections())
+        return len(self.connections.list())
 
 
 async def test_who_does_not_read_is_told_1013_and_let_go(plan: Plan) -> None:

@@ -80,10 +80,10 @@ async def test_a_block_holds_the_tree_as_long_as_it_runs_and_blocks_nest(run: Ru
     async with run(Worker, deps=bench) as world:
 
         async def nested(me: Worker) -> None:
-            async with me.keep_alive_while():
+            with me.keep_alive():
                 with me.keep_alive():
                     seen.append(len(world.node.tree(me.address).kept_awake))
-                async with me.keep_alive_while():
+                with me.keep_alive():
                     seen.append(len(world.node.tree(me.address).kept_awake))
                 seen.append(len(world.node.tree(me.address).kept_awake))
             seen.append(len(world.node.tree(me.address).kept_awake))
@@ -95,13 +95,9 @@ async def test_a_block_holds_the_tree_as_long_as_it_runs_and_blocks_nest(run: Ru
 
 
 @pytest.mark.promise("CF-51")
-@pytest.mark.parametrize("how", ["with", "async with"])
-async def test_a_block_that_raises_lets_go(run: Run, bench: Bench, depth: int, how: str) -> None:
+async def test_a_block_that_raises_lets_go(run: Run, bench: Bench, depth: int) -> None:
     async def fail(me: Worker) -> None:
-        if how == "with":
-            with me.keep_alive():
-                raise LookupError("in the block")
-        async with me.keep_alive_while():
+        with me.keep_alive():
             raise LookupError("in the block")
 
     async with run(Worker, deps=bench) as world:
@@ -115,7 +111,7 @@ async def test_a_block_that_raises_lets_go(run: Run, bench: Bench, depth: int, h
 
 async def test_a_block_that_is_cancelled_lets_go(run: Run, bench: Bench) -> None:
     async def wait(me: Worker) -> None:
-        async with me.keep_alive_while():
+        with me.keep_alive():
             bench.log.append("waiting")
             await bench.go.wait()
 
@@ -134,10 +130,10 @@ async def test_a_block_that_is_cancelled_lets_go(run: Run, bench: Bench) -> None
 async def test_what_an_agent_held_goes_with_it(run: Run, bench: Bench, end: str) -> None:
     async def finish(me: Worker) -> None:
         if end == "abort":
-            me.abort_sub_agent(Worker, "level 1", "over")
+            me.children.abort(Worker, "level 1", "over")
             await me.sub_agent(Worker, "level 1")
         else:
-            await me.delete_sub_agent(Worker, "level 1")
+            await me.children.delete(Worker, "level 1")
 
     async with run(Worker, deps=bench) as world:
         root, below = await worker(world), await worker(world, 2)

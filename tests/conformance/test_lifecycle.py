@@ -208,7 +208,7 @@ async def test_an_idle_agent_sleeps_and_its_stub_wakes_it_with_its_data(run: Run
         world.sleep()
 
         assert await leaf.notes() == ["kept"]
-        assert await root.children() == ["a"]
+        assert await root.child_names() == ["a"]
 
 
 async def test_an_agent_with_a_call_under_way_does_not_sleep_nor_do_those_above_it(run: Run, probe: Probe) -> None:
@@ -273,10 +273,10 @@ class Ghost(Agent[dict[str, int]]):
         await (await self.sub_agent(Ghost, "inner")).appear()
 
     async def abort(self) -> None:
-        self.abort_sub_agent(Ghost, "inner", "over")
+        self.children.abort(Ghost, "inner", "over")
 
     async def delete(self) -> None:
-        await self.delete_sub_agent(Ghost, "inner")
+        await self.children.delete(Ghost, "inner")
 
 
 USES: dict[str, Callable[[Any], Any]] = {
@@ -284,20 +284,20 @@ USES: dict[str, Callable[[Any], Any]] = {
     "transaction": lambda ghost: ghost.transaction(),
     "state": lambda ghost: ghost.state,
     "set_state": lambda ghost: ghost.set_state({"n": 2}),
-    "has_sub_agent": lambda ghost: ghost.has_sub_agent(Branch, "child"),
-    "list_sub_agents": lambda ghost: ghost.list_sub_agents(),
-    "sub_agent_status": lambda ghost: ghost.sub_agent_status(Branch, "child"),
-    "abort_sub_agent": lambda ghost: ghost.abort_sub_agent(Branch, "child"),
+    "has_sub_agent": lambda ghost: ghost.children.has(Branch, "child"),
+    "list_sub_agents": lambda ghost: ghost.children.list(),
+    "sub_agent_status": lambda ghost: ghost.children.status(Branch, "child"),
+    "abort_sub_agent": lambda ghost: ghost.children.abort(Branch, "child"),
     "sub_agent": lambda ghost: ghost.sub_agent(Branch, "other"),
-    "delete_sub_agent": lambda ghost: ghost.delete_sub_agent(Branch, "child"),
-    "subtree": lambda ghost: ghost.subtree(),
+    "delete_sub_agent": lambda ghost: ghost.children.delete(Branch, "child"),
+    "subtree": lambda ghost: ghost.children.subtree(),
     "parent_agent": lambda ghost: ghost.parent_agent(Ghost),
     "ancestor": lambda ghost: ghost.ancestor(Ghost),
     "root_agent": lambda ghost: ghost.root_agent(Ghost),
     "get_agent": lambda ghost: ghost.get_agent(Ghost, "g"),
     "destroy": lambda ghost: ghost.destroy(),
-    "durable": lambda ghost: ghost.durable(),
-    "long_sql": lambda ghost: ghost.long_sql("SELECT 1"),
+    "durable": lambda ghost: ghost.flush(),
+    "read_sql": lambda ghost: ghost.read_sql("SELECT 1"),
 }
 
 
@@ -349,7 +349,7 @@ async def test_a_stub_held_by_a_life_that_is_over_cannot_be_used_from_there(run:
             await (await self.sub_agent(Zombie, "z")).linger()
 
         async def abort(self) -> None:
-            self.abort_sub_agent(Zombie, "z", "over")
+            self.children.abort(Zombie, "z", "over")
 
         async def make(self) -> None:
             await self.sub_agent(Zombie, "z")

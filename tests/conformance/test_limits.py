@@ -27,7 +27,7 @@ async def test_a_tree_may_have_exactly_as_many_levels_as_allowed(run: Run) -> No
         assert over.value.code == "over_limit"
         assert [name for _, name in over.value.path] == ["r", "a", "b", "c"]
         deepest = await world.get_agent(Branch, "r", sub=below("a", "b", "c"))
-        assert await deepest.children() == []
+        assert await deepest.child_names() == []
 
 
 @pytest.mark.promise("B-4")
@@ -41,7 +41,7 @@ async def test_an_agent_may_have_exactly_as_many_children_as_allowed(run: Run) -
             await root.grow("c")
 
         assert over.value.limit == "children"
-        assert await root.children() == ["a", "b"]
+        assert await root.child_names() == ["a", "b"]
         await root.grow("a")
         await root.grow("b", "x")
 
@@ -57,7 +57,7 @@ async def test_a_tree_may_have_exactly_as_many_descendants_as_allowed(run: Run) 
             with pytest.raises(OverLimit, match=r"Limits\(descendants=4\)") as over:
                 await root.grow(*names)
             assert over.value.limit == "descendants"
-        assert await root.children() == ["a", "d"]
+        assert await root.child_names() == ["a", "d"]
 
 
 @pytest.mark.promise("B-4")
@@ -70,7 +70,7 @@ async def test_zero_means_no_sub_agent_at_all(run: Run, limit: str) -> None:
             await root.grow("a")
 
         assert over.value.limit == limit
-        assert await root.children() == []
+        assert await root.child_names() == []
         assert await root.note("still works") == 1
 
 
@@ -87,7 +87,7 @@ async def test_what_is_deleted_or_destroyed_is_free_again(run: Run, limit: str) 
             await root.cut(f"a{n}")
             await (await world.get_agent(Branch, "r", sub=below(f"b{n}"))).end()
 
-        assert await root.children() == []
+        assert await root.child_names() == []
 
 
 async def test_a_deleted_branch_frees_all_it_held(run: Run) -> None:
@@ -99,7 +99,7 @@ async def test_a_deleted_branch_frees_all_it_held(run: Run) -> None:
 
         await root.cut("a")
 
-        assert await root.children() == ["x"]
+        assert await root.child_names() == ["x"]
         await root.grow("x", "1", "2", "3", "4")
         with pytest.raises(OverLimit):
             await root.grow("y")
@@ -112,7 +112,7 @@ async def test_children_asked_for_at_once_are_held_to_the_limit_together(run: Ru
         outcomes = await asyncio.gather(*(root.grow(f"c{n}") for n in range(10)), return_exceptions=True)
 
         assert sum(isinstance(outcome, OverLimit) for outcome in outcomes) == 7
-        assert len(await root.children()) == 3
+        assert len(await root.child_names()) == 3
 
 
 class Tight(Branch):
@@ -181,16 +181,16 @@ class Filler(Agent):
         self.sql("DELETE FROM blobs")
 
     async def delete(self, name: str) -> None:
-        await self.delete_sub_agent(Filler, name)
+        await self.children.delete(Filler, name)
 
     async def end(self) -> None:
         await self.destroy()
 
     async def bytes(self) -> int:
-        return (await self.subtree()).database_bytes
+        return (await self.children.subtree()).database_bytes
 
     async def bytes_of(self, name: str) -> int:
-        return self.sub_agent_status(Filler, name).database_bytes or 0
+        return self.children.status(Filler, name).database_bytes or 0
 
 
 @pytest.mark.promise("B-4")
@@ -237,7 +237,7 @@ async def test_each_agent_has_its_own_limit_also_after_others_looked_at_it(run: 
             await self.sub_agent(Small, "s")
 
         async def look(self) -> int:
-            return (await self.subtree()).database_bytes
+            return (await self.children.subtree()).database_bytes
 
     async with run(Parent) as world:
         parent = await world.get_agent(Parent, "p")
@@ -363,7 +363,7 @@ async def exactly_full(world: World) -> None:
 async def count(world: World, *names: str) -> int:
     """Count the descendants of an agent one by one."""
     agent = await world.get_agent(Branch, "r", sub=below(*names))
-    children = await agent.children()
+    children = await agent.child_names()
     return len(children) + sum([await count(world, *names, child) for child in children])
 
 

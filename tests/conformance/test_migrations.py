@@ -47,7 +47,7 @@ class Notes(Agent[int]):
             return self.sql("SELECT count(*) FROM notes").scalar(int)
 
     async def long_first(self) -> int:
-        return (await self.long_sql("SELECT count(*) FROM notes")).scalar(int)
+        return (await self.read_sql("SELECT count(*) FROM notes")).scalar(int)
 
     async def version(self) -> int:
         return self.sql("SELECT count(*) FROM pragma_table_info('notes')").scalar(int)

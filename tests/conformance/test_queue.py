@@ -1,4 +1,4 @@
-"""The queue: calls of the agent itself, as soon as those before them are done; durable, in order, lane by lane."""
+"""The queue: calls of the agent itself, as soon as those before them are done; durable, in order, queue by queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner
 from tests.conformance.worlds import Probe, Run, happens
 from tests.machine import patience
 
-from sapwood import Agent, App, Lane, Retry, Settings, Unavailable, UsageError
+from sapwood import Agent, App, Retry, Settings, Unavailable, UsageError
 from sapwood.errors import InvalidArguments
 
 pytestmark = pytest.mark.storage
@@ -28,7 +28,7 @@ async def test_queued_calls_happen_one_after_the_other_in_the_agent_that_queued_
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, depth)
         for number in range(5):
-            await owner.enqueue(str(number))
+            await owner.put(str(number))
 
         await world.clock.advance(0)
 
@@ -42,7 +42,7 @@ async def test_what_is_queued_is_done_also_if_the_process_died_meanwhile(run: Ru
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, depth)
         for number in range(3):
-            await owner.enqueue(str(number), method="slowly")
+            await owner.put(str(number), method="slowly")
         await world.clock.advance(0)
         await world.crash()
         probe.go.set()
@@ -58,8 +58,8 @@ async def test_what_is_queued_is_done_also_if_the_process_died_meanwhile(run: Ru
 async def test_a_call_waits_until_the_one_before_it_is_over(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
-        await owner.enqueue("first", method="slowly")
-        await owner.enqueue("second")
+        await owner.put("first", method="slowly")
+        await owner.put("second")
 
         await world.clock.advance(timedelta(hours=1))
         assert await owner.notes() == []
@@ -74,10 +74,10 @@ async def test_a_call_waits_until_the_one_before_it_is_over(run: Run, probe: Pro
 async def test_a_lane_waits_for_nothing_in_another(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
-        await owner.enqueue("stuck", lane="a", method="slowly")
-        await owner.enqueue("behind it", lane="a")
-        await owner.enqueue("in b", lane="b")
-        await owner.enqueue("in none")
+        await owner.put("stuck", queue="a", method="slowly")
+        await owner.put("behind it", queue="a")
+        await owner.put("in b", queue="b")
+        await owner.put("in none")
 
         await world.clock.advance(0)
 
@@ -93,9 +93,9 @@ async def test_a_failing_call_is_tried_again_in_its_place_and_given_up_so_that_t
     retry = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
-        await owner.enqueue("bad", method="fail", retry=retry)
-        await owner.enqueue("good")
-        await owner.enqueue("elsewhere", lane="x")
+        await owner.put("bad", method="fail", retry=retry)
+        await owner.put("good")
+        await owner.put("elsewhere", queue="x")
 
         await world.clock.advance(0)
         assert await owner.notes() == ["elsewhere"]
@@ -112,9 +112,9 @@ async def test_a_call_that_was_taken_out_is_not_made_and_those_behind_it_move_up
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
         waits = Retry(attempts=2, base=timedelta(hours=1), most=timedelta(hours=1))
-        head = await owner.enqueue("head", method="fail", retry=waits)
-        middle = await owner.enqueue("middle")
-        await owner.enqueue("last")
+        head = await owner.put("head", method="fail", retry=waits)
+        middle = await owner.put("middle")
+        await owner.put("last")
         await world.clock.advance(0)
         assert await owner.notes() == []
 
@@ -131,12 +131,12 @@ async def test_a_call_that_was_taken_out_is_not_made_and_those_behind_it_move_up
 async def test_taking_out_the_call_that_runs_lets_it_end_before_the_next_begins(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
-        first = await owner.enqueue("first", method="slowly")
-        await owner.enqueue("second")
+        first = await owner.put("first", method="slowly")
+        await owner.put("second")
         await world.clock.advance(0)
 
         assert await owner.take_out(first)
-        await owner.enqueue("third")
+        await owner.put("third")
         await world.clock.advance(timedelta(seconds=1))
         assert await owner.notes() == []
         probe.go.set()
@@ -149,8 +149,8 @@ async def test_taking_out_the_call_that_runs_lets_it_end_before_the_next_begins(
 async def test_a_lane_goes_on_if_the_process_dies_after_its_running_call_was_taken_out(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
-        first = await owner.enqueue("first", method="slowly")
-        await owner.enqueue("second")
+        first = await owner.put("first", method="slowly")
+        await owner.put("second")
         await world.clock.advance(0)
         await owner.take_out(first)
         await world.crash()
@@ -163,11 +163,11 @@ async def test_a_lane_goes_on_if_the_process_dies_after_its_running_call_was_tak
 async def test_nobody_takes_calls_out_of_the_queue_of_another(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         child, root = await planner(world, 1), await planner(world)
-        await child.enqueue("running", method="slowly")
-        queued = await child.enqueue("mine")
+        await child.put("running", method="slowly")
+        queued = await child.put("mine")
         scheduled = await child.after(100, "scheduled")
-        await root.enqueue("running", method="slowly")
-        await root.enqueue("other")
+        await root.put("running", method="slowly")
+        await root.put("other")
 
         assert not await root.take_out(queued)
         assert not await child.take_out(scheduled)
@@ -185,7 +185,7 @@ async def test_a_method_without_awaits_happens_exactly_once_however_often_the_pr
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
         for number in range(10):
-            await owner.enqueue(str(number))
+            await owner.put(str(number))
         for nth in range(1, 8):
             world.crash_at("committed", nth)
             with contextlib.suppress(Unavailable):
@@ -216,33 +216,33 @@ class Line(Agent):
 
     async def fill(self, count: int) -> None:
         for number in range(count):
-            self.queue(self.say, number)
+            self.enqueue(self.say, number)
 
     async def say(self, number: int) -> None:
         self.deps.log.append(str(number))
 
     async def left(self) -> int:
-        return len(self.list_queue())
+        return len(self.queues.list())
 
     async def refill(self, number: int) -> None:
         """Queue what comes after, from within the queue."""
         self.deps.log.append(str(number))
         if number < 5:
-            self.queue(self.refill, number + 1)
+            self.enqueue(self.refill, number + 1)
             await asyncio.sleep(0)
 
     async def wrong(self, which: str) -> None:
         match which:
             case "retry":
-                self.queue(Lane(retry=3), self.say, 1)  # pyright: ignore[reportArgumentType]
+                self.queues.default.with_retry(3).add(self.say, 1)  # pyright: ignore[reportArgumentType]
             case "attempts":
-                self.queue(Lane(retry=Retry(attempts=0)), self.say, 1)
+                self.queues.default.with_retry(Retry(attempts=0)).add(self.say, 1)
             case "key":
-                self.queue(Lane(7), self.say, 1)  # pyright: ignore[reportArgumentType]
+                self.queues[7].add(self.say, 1)  # pyright: ignore[reportArgumentType]
             case "arguments":
-                self.queue(self.say)  # pyright: ignore[reportCallIssue]
+                self.enqueue(self.say)  # pyright: ignore[reportCallIssue]
             case "method":
-                self.queue(print, "x")
+                self.enqueue(print, "x")
             case _:
                 raise AssertionError(which)
 
@@ -262,9 +262,9 @@ async def test_a_queued_call_may_queue_its_successor(run: Run, probe: Probe) -> 
 @pytest.mark.parametrize(
     ("which", "error", "message"),
     [
-        ("retry", UsageError, r"retry=3: it takes Retry\("),
+        ("retry", UsageError, r"with_retry\(\) takes a Retry, got 3"),
         ("attempts", UsageError, "called once at least"),
-        ("key", UsageError, "a key is a text"),
+        ("key", UsageError, "The name of a queue must be a string, got 7"),
         ("arguments", InvalidArguments, "say.*missing a required argument"),
         ("method", UsageError, r"queue\(\) takes a method of the agent itself"),
     ],
@@ -285,8 +285,8 @@ async def test_what_could_not_be_queued_is_refused_at_once(
 async def test_how_often_to_try_is_stored_with_the_call(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
-        await owner.enqueue("first", method="slowly")
-        await owner.enqueue("bad", method="fail", retry=AT_ONCE)
+        await owner.put("first", method="slowly")
+        await owner.put("bad", method="fail", retry=AT_ONCE)
         await world.crash()
         probe.go.set()
 
@@ -300,6 +300,6 @@ async def test_in_real_time_the_queue_is_done_at_once(tmp_path: Any, probe: Prob
     async with App(agents=[Planner], deps=probe, settings=settings) as app, asyncio.timeout(patience()):
         owner = await app.get_agent(Planner, "root")
         for number in range(5):
-            await owner.enqueue(str(number))
+            await owner.put(str(number))
         await happens(lambda: "root: 4" in probe.log)
         assert await owner.notes() == ["0", "1", "2", "3", "4"]

@@ -27,12 +27,12 @@ def counts(bench: Bench) -> Callable[[Worker], Awaitable[str]]:
     """Return work that goes on counting from where it was, and waits for the test at two."""
 
     async def count(me: Worker) -> str:
-        for number in range(me.fiber.stash or 0, 4):
+        for number in range(me.fibers.current.checkpoint or 0, 4):
             if number == 2:
                 bench.log.append("at two")
                 await bench.go.wait()
             bench.log.append(str(number))
-            await me.stash(number + 1)
+            await me.checkpoint(number + 1)
         return "counted"
 
     return count
@@ -53,7 +53,7 @@ async def waiting(world: World, bench: Bench, depth: int = 0, *, key: str = "key
 
 
 async def fiber_of(world: World, bench: Bench, depth: int = 0, key: str = "key") -> Fiber:
-    return await bench.within(await worker(world, depth), lambda me: me.get_fiber(key))
+    return await bench.within(await worker(world, depth), lambda me: me.fibers.get(key))
 
 
 @pytest.mark.promise("A-59", "A-95", "CF-53")
@@ -67,20 +67,20 @@ async def test_an_interrupted_fiber_goes_on_in_its_own_agent_with_its_stash(
         await (world.crash() if end == "crash" else world.restart())
         await until(lambda: bench.log.count("at two") == 2)
         bench.go.set()
-        result = await bench.within(await worker(world, depth), lambda me: me.fiber_result("key"))
+        result = await bench.within(await worker(world, depth), lambda me: me.fibers.result("key"))
 
         assert result == "counted"
         assert numbers(bench) == "0123"
         ((address, fiber),) = bench.recovered
         assert address.count("/") == depth
-        assert (fiber.stash, fiber.status, fiber.recoveries, fiber.key) == (2, "running", 1, "key")
+        assert (fiber.checkpoint, fiber.status, fiber.recoveries, fiber.key) == (2, "running", 1, "key")
 
 
 async def test_a_method_in_run_fiber_goes_on_without_its_caller(run: Run, bench: Bench, depth: int) -> None:
     bench.works["count"] = counts(bench)
     async with run(Worker, deps=bench) as world:
         here = await worker(world, depth)
-        call = asyncio.create_task(bench.within(here, lambda me: me.run_fiber("counting", me.work, "count")))
+        call = asyncio.create_task(bench.within(here, lambda me: me.fibers.run("counting", me.work, "count")))
         await bench.seen("at two")
 
         await world.crash()
@@ -89,7 +89,7 @@ async def test_a_method_in_run_fiber_goes_on_without_its_caller(run: Run, bench:
         await world.settled()
 
         assert numbers(bench) == "0123"
-        assert await bench.within(await worker(world, depth), lambda me: me.list_fibers()) == []
+        assert await bench.within(await worker(world, depth), lambda me: me.fibers.list()) == []
         await asyncio.gather(call, return_exceptions=True)
 
 
@@ -98,10 +98,10 @@ async def test_a_function_that_is_no_method_is_the_hook_s_to_take_up(run: Run, b
     async def hook(me: Worker, fiber: Fiber) -> None:
         if fiber.key is None:
             me.start_fiber(f"rest of {fiber.name}", me.work, "rest")
-            bench.log.append(f"hook found {fiber.stash}")
+            bench.log.append(f"hook found {fiber.checkpoint}")
 
     async def closure(me: Worker) -> None:
-        await me.stash("half")
+        await me.checkpoint("half")
         bench.log.append("half done")
         await bench.go.wait()
 
@@ -109,14 +109,14 @@ async def test_a_function_that_is_no_method_is_the_hook_s_to_take_up(run: Run, b
     bench.works["rest"] = lambda me: "rested"
     async with run(Worker, deps=bench) as world:
         here = await worker(world, depth)
-        call = asyncio.create_task(bench.within(here, lambda me: me.run_fiber("job", lambda: closure(me))))
+        call = asyncio.create_task(bench.within(here, lambda me: me.fibers.run("job", lambda: closure(me))))
         await bench.seen("half done")
 
         await world.crash()
         await bench.seen("rest ends")
         await world.settled()
 
-        fibers = await bench.within(await worker(world, depth), lambda me: me.list_fibers())
+        fibers = await bench.within(await worker(world, depth), lambda me: me.fibers.list())
         assert [(fiber.key, fiber.result) for fiber in fibers] == [("rest of job", "rested")]
         assert bench.log.count("hook found half") == 1
         await asyncio.gather(call, return_exceptions=True)
@@ -177,14 +177,14 @@ async def test_nobody_else_is_woken_for_a_recovery(run: Run, bench: Bench) -> No
 @pytest.mark.promise("CF-54")
 async def test_a_hook_may_resolve_the_fiber(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
-        assert me.resolve_fiber(fiber.id, "by the hook")
+        assert me.fibers.resolve(fiber.id, "by the hook")
 
     bench.hook = hook
     async with run(Worker, deps=bench) as world:
         await waiting(world, bench, depth)
 
         await world.crash()
-        result = await bench.within(await worker(world, depth), lambda me: me.fiber_result("key"))
+        result = await bench.within(await worker(world, depth), lambda me: me.fibers.result("key"))
 
         assert result == "by the hook"
         await world.clock.advance(DAY)
@@ -195,7 +195,7 @@ async def test_a_hook_may_resolve_the_fiber(run: Run, bench: Bench, depth: int) 
 @pytest.mark.promise("CF-54")
 async def test_a_hook_may_cancel_the_fiber(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
-        assert me.cancel_fiber(fiber.id)
+        assert me.fibers.cancel(fiber.id)
 
     bench.hook = hook
     async with run(Worker, deps=bench) as world:
@@ -203,7 +203,7 @@ async def test_a_hook_may_cancel_the_fiber(run: Run, bench: Bench, depth: int) -
 
         await world.crash()
         with pytest.raises(FiberFailed, match="cancelled"):
-            await bench.within(await worker(world, depth), lambda me: me.fiber_result("key"))
+            await bench.within(await worker(world, depth), lambda me: me.fibers.result("key"))
 
         await world.clock.advance(DAY)
         assert bench.log.count("count begins") == 1
@@ -213,8 +213,8 @@ async def test_a_hook_may_cancel_the_fiber(run: Run, bench: Bench, depth: int) -
 @pytest.mark.promise("CF-54")
 async def test_a_hook_may_schedule_what_is_left_in_its_own_agent(run: Run, bench: Bench, depth: int) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
-        me.schedule(SECOND, me.note, f"from {fiber.stash}")
-        me.cancel_fiber(fiber.id)
+        me.schedule(SECOND, me.note, f"from {fiber.checkpoint}")
+        me.fibers.cancel(fiber.id)
 
     bench.hook = hook
     async with run(Worker, deps=bench) as world:
@@ -320,14 +320,14 @@ async def test_the_steps_of_a_hook_are_not_those_of_the_fiber(run: Run, bench: B
         await world.crash()
         bench.go.set()
         async with asyncio.timeout(patience()):
-            result = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
+            result = await bench.within(await worker(world), lambda me: me.fibers.result("key"))
 
         assert result == "the fiber's"
 
 
 async def test_a_hook_that_stashes_and_raises_makes_no_progress(run: Run, bench: Bench) -> None:
     async def hook(me: Worker, fiber: Fiber) -> None:
-        await me.stash("by the hook")
+        await me.checkpoint("by the hook")
         raise LookupError
 
     bench.hook = hook
@@ -338,7 +338,7 @@ async def test_a_hook_that_stashes_and_raises_makes_no_progress(run: Run, bench:
         await world.clock.advance(10 * SECOND)
 
         assert [fiber.recoveries for _, fiber in bench.recovered[:4]] == [1, 2, 3, 4]
-        assert [fiber.stash for _, fiber in bench.recovered[:2]] == [2, "by the hook"]
+        assert [fiber.checkpoint for _, fiber in bench.recovered[:2]] == [2, "by the hook"]
 
 
 @pytest.mark.slow
@@ -378,15 +378,15 @@ async def test_a_fiber_of_which_the_process_dies_is_given_up_after_five_deaths(r
         assert "the process ended 5 times" in (fiber.error or "")
 
 
-@pytest.mark.parametrize("progress", ["stash", "step"])
+@pytest.mark.parametrize("progress", ["checkpoint", "step"])
 @pytest.mark.parametrize("depth", [0, 3])
 async def test_a_fiber_that_gets_further_is_recovered_as_if_for_the_first_time(
     run: Run, bench: Bench, depth: int, progress: str
 ) -> None:
     async def act(me: Worker) -> None:
         turn = bench.log.count("act begins")
-        if progress == "stash":
-            await me.stash(turn)
+        if progress == "checkpoint":
+            await me.checkpoint(turn)
         else:
             await me.step(f"turn {turn}", lambda: turn)
         bench.log.append("further")
@@ -498,7 +498,7 @@ async def test_an_aborted_agent_s_fiber_goes_on_when_the_agent_is_asked_for_agai
         await waiting(world, bench, 2)
         root = await worker(world)
 
-        await bench.within(root, lambda me: me.abort_sub_agent(Worker, "level 1", "over"))
+        await bench.within(root, lambda me: me.children.abort(Worker, "level 1", "over"))
         await world.clock.advance(200 * SECOND)
         assert bench.recovered == []
         await worker(world, 2)
@@ -513,10 +513,10 @@ async def test_an_aborted_agent_in_run_fiber_is_recovered_too(run: Run, bench: B
     bench.works["count"] = counts(bench)
     async with run(Worker, deps=bench) as world:
         root, child = await worker(world), await worker(world, 1)
-        call = asyncio.create_task(bench.within(child, lambda me: me.run_fiber("counting", me.work, "count")))
+        call = asyncio.create_task(bench.within(child, lambda me: me.fibers.run("counting", me.work, "count")))
         await bench.seen("at two")
 
-        await bench.within(root, lambda me: me.abort_sub_agent(Worker, "level 1", "over"))
+        await bench.within(root, lambda me: me.children.abort(Worker, "level 1", "over"))
         if fails_in_between:
             await world.clock.advance(30 * SECOND)
         await worker(world, 1)
@@ -559,9 +559,9 @@ async def test_no_recovery_is_routed_to_a_deleted_agent(run: Run, bench: Bench) 
         await waiting(world, bench, 2)
         root = await worker(world)
 
-        await gone(world, bench, lambda: bench.within(root, lambda me: me.delete_sub_agent(Worker, "level 1")))
+        await gone(world, bench, lambda: bench.within(root, lambda me: me.children.delete(Worker, "level 1")))
 
-        assert await bench.within(await worker(world, 2), lambda me: me.list_fibers()) == []
+        assert await bench.within(await worker(world, 2), lambda me: me.fibers.list()) == []
 
 
 @pytest.mark.promise("A-99", "CF-23", "CF-55")
@@ -576,7 +576,7 @@ async def test_no_recovery_is_routed_to_an_agent_deleted_before_it_could_be_reco
         await world.settled()
         asked = len(bench.recovered)
 
-        await bench.within(await worker(world), lambda me: me.delete_sub_agent(Worker, "level 1"))
+        await bench.within(await worker(world), lambda me: me.children.delete(Worker, "level 1"))
         await world.clock.advance(DAY)
         await world.crash()
         await world.clock.advance(DAY)
@@ -597,7 +597,7 @@ async def test_a_child_that_destroys_itself_leaves_no_recovery_and_no_schedule(r
         await gone(world, bench, end)
 
         assert "never begins" not in bench.log
-        assert not await bench.within(await worker(world), lambda me: me.has_sub_agent(Worker, "level 1"))
+        assert not await bench.within(await worker(world), lambda me: me.children.has(Worker, "level 1"))
 
 
 @pytest.mark.promise("A-99")
@@ -646,7 +646,7 @@ async def test_the_tree_s_index_knows_of_a_fiber_exactly_while_there_is_one(run:
         held = world.node.alarms.stored(address)
 
         bench.go.set()
-        await bench.within(here, lambda me: me.fiber_result("key"))
+        await bench.within(here, lambda me: me.fibers.result("key"))
         await world.settled()
 
         assert held == (world.clock.now(), 0)
@@ -664,7 +664,7 @@ async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats
     async def act(me: Worker) -> None:
         await me.step("one", lambda: bench.log.append("one"))
         bench.log.append("one is kept")
-        await me.stash(1)
+        await me.checkpoint(1)
         await me.step("two", lambda: None)
         await me.note("done")
 
@@ -682,7 +682,7 @@ async def test_a_crash_at_any_commit_of_a_fiber_s_life_loses_nothing_and_repeats
                 await bench.within(child, lambda me: me.start_fiber("key", me.work, "act"))
                 started = True
             with contextlib.suppress(SapwoodError):
-                await bench.within(child, lambda me: me.fiber_result("key"))
+                await bench.within(child, lambda me: me.fibers.result("key"))
             await world.settled()
             passed = world.points.passed["committed"] >= before + nth
 
@@ -706,7 +706,7 @@ async def test_an_agent_knows_who_it_is_when_an_alarm_wakes_it_after_a_restart(
     run: Run, bench: Bench, depth: int
 ) -> None:
     async def tell(me: Worker) -> None:
-        bench.log.append(f"{me.name} | {me.address} | {len(me.self_path)} | {len(me.parent_path)}")
+        bench.log.append(f"{me.name} | {me.address} | {len(me.address.steps)} | {len(me.address.steps[:-1])}")
         await bench.go.wait()
 
     bench.works["tell"] = tell
@@ -735,7 +735,7 @@ class Board(Agent[dict[str, int]]):
     async def play(self) -> None:
         self.set_state({"moves": 7})
         self.schedule(DAY, self.tick)
-        self.queue(self.tick)
+        self.enqueue(self.tick)
         self.start_fiber("game", self.game)
 
     async def tick(self) -> None:
@@ -747,7 +747,7 @@ class Board(Agent[dict[str, int]]):
         await self.deps.go.wait()
 
     async def kept(self) -> tuple[dict[str, int], int, int, int]:
-        return self.state, len(self.list_schedules()), len(self.list_queue()), len(self.list_fibers("running"))
+        return self.state, len(self.schedules.list()), len(self.queues.list()), len(self.fibers.list("running"))
 
 
 @pytest.mark.promise("CF-195")
@@ -784,7 +784,7 @@ async def test_waiting_for_a_fiber_of_another_life_gets_its_result(run: Run, ben
 
         await world.crash()
         result: asyncio.Task[Any] = asyncio.create_task(
-            bench.within(await worker(world, 1), lambda me: me.fiber_result("key"))
+            bench.within(await worker(world, 1), lambda me: me.fibers.result("key"))
         )
         await until(lambda: bench.log.count("at two") == 2)
         bench.go.set()

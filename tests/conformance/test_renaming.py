@@ -44,16 +44,16 @@ class Office(Agent):
         return await (await self.sub_agent(Books, name)).enter(text)
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Books, name)
+        return self.children.has(Books, name)
 
     async def listed(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents(Books)]
+        return [child.name for child in self.children.list(Books)]
 
     async def state_of(self, name: str) -> str:
-        return self.sub_agent_status(Books, name).state
+        return self.children.status(Books, name).state
 
     async def delete(self, name: str) -> None:
-        await self.delete_sub_agent(Books, name)
+        await self.children.delete(Books, name)
 
 
 @pytest.mark.promise("B-10")

@@ -603,7 +603,7 @@ async def test_of_two_classes_with_one_segment_the_child_s_own_is_meant() -> Non
 
         @expose
         async def kind_of_x(self) -> bool:
-            return self.has_sub_agent(one, "x")
+            return self.children.has(one, "x")
 
     async with door(RouteParent) as site:
         parent = await site.world.get_agent(RouteParent, "p")

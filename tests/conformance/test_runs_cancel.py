@@ -61,7 +61,7 @@ async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: s
         check_sequence(frames(client, "agent-tool:c1"))
         await client.until(lambda _: dones(client, "r1"))
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        assert [text_of(message) for message in await child.transcript()] == ["x", "a"]
+        assert [text_of(message) for message in await child.conversation.messages()] == ["x", "a"]
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
 
@@ -109,7 +109,7 @@ async def test_a_run_cancelled_before_it_starts_never_starts_and_says_so() -> No
         async def hurry(self) -> str:
             giving = asyncio.create_task(self.run_agent(Digger, "dig", run_id="r1"))
             await asyncio.sleep(0)
-            assert self.cancel_run("r1", "changed my mind")
+            assert self.runs.cancel("r1", "changed my mind")
             return (await giving).status
 
     async with working(type("Boss", (Hasty,), {})) as (one, agent, bench):
@@ -171,7 +171,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
         @tool
         async def late(self) -> str:
             """Come late."""
-            await self.cancel_turn()
+            await self.turns.cancel()
             try:
                 await self.run_agent(Digger, "dig")
             except Exception as error:
@@ -185,7 +185,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
 
         assert turn.status == "aborted"
         assert bench.log == ["Refused"]
-        assert await agent.runs() == []
+        assert await agent.all_runs() == []
 
 
 @pytest.mark.promise("A-262")
@@ -304,7 +304,7 @@ class MiddleAgent(Agent):
         return run.output if run.ok else run.failure()
 
     async def one(self, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
 
 @pytest.mark.promise("A-192")
@@ -331,7 +331,7 @@ class Reports:
     level = 0
 
     async def one(self: Any, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
     async def on_run_finish(self: Any, run: Run) -> None:
         self.deps.log.append(f"run {self.level + 1}: {run.reason}")
@@ -415,7 +415,7 @@ async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: s
         await say(client, "r1", "go")
         await at_work(bench, kind, theirs)
 
-        assert await agent.cancel_turn(reason=REASON)
+        assert await agent.turns.cancel(reason=REASON)
 
         end = await told_end(client, RUN)
         assert end["event"] == {"kind": "aborted", "runId": RUN, "reason": REASON}
@@ -426,7 +426,7 @@ async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: s
         for level in range(depth + 1 if kind == "helpers" else 1):
             await bench.seen(f"turn {level}: {REASON}")
         assert not [line for line in bench.log if line.endswith(("interrupted", "cancelled", "None"))]
-        assert ((await agent.turn("r1")).status, (await agent.turn("r1")).reason) == ("aborted", REASON)
+        assert ((await agent.turns.wait("r1")).status, (await agent.turns.wait("r1")).reason) == ("aborted", REASON)
 
 
 @pytest.mark.promise("A-194", "A-198")
@@ -446,7 +446,7 @@ async def test_the_reason_is_stored_with_the_tombstone_and_reaches_every_run_aft
         await one.world.settled()
 
         one.world.crash_at("committed", 1)
-        await asyncio.gather(agent.cancel_turn(reason=REASON), return_exceptions=True)
+        await asyncio.gather(agent.turns.cancel(reason=REASON), return_exceptions=True)
         await one.world.crash()
         await again(one, cls)
 
@@ -481,7 +481,7 @@ async def test_the_reason_reaches_runs_that_wait_for_a_person(depth: int) -> Non
         await asked(agent)
         await one.world.settled()
 
-        assert await agent.cancel_turn("r1", reason=REASON)
+        assert await agent.turns.cancel("r1", reason=REASON)
 
         runs = await runs_of(one, cls, depth)
         assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
@@ -490,7 +490,7 @@ async def test_the_reason_reaches_runs_that_wait_for_a_person(depth: int) -> Non
 async def asked(agent: Any) -> None:
     """Return when a question waits for a person, here or below."""
     async with asyncio.timeout(patience()):
-        while not await agent.pending_approvals():  # noqa: ASYNC110 - seen from outside
+        while not await agent.questions.list():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
 
@@ -545,7 +545,7 @@ async def test_a_stop_is_pushed_and_no_time_passes_before_every_model_is_cut_off
         await until(lambda: len(leaf.model.asked) == 1)
         began = asyncio.get_running_loop().time()
 
-        await agent.cancel_turn()
+        await agent.turns.cancel()
         await until(lambda: leaf.model.cancelled == 1)
 
         assert asyncio.get_running_loop().time() - began < 0.05  # a poll would have let that pass
@@ -603,7 +603,7 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
         await one.world.settled()
 
         one.world.crash_at("committed", 1)
-        await asyncio.gather(agent.cancel_turn("r1"), return_exceptions=True)
+        await asyncio.gather(agent.turns.cancel("r1"), return_exceptions=True)
         await one.world.crash()
         agent = await again(one, cls)
         run = await over(agent, "agent-tool:c1")
@@ -692,7 +692,7 @@ async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them(
         async def on_run(self, input: Any) -> Any:
             self.deps.log.append("begun crunch")
             try:
-                await self.long_sql(COUNT, 1_000_000_000)
+                await self.read_sql(COUNT, 1_000_000_000)
             except asyncio.CancelledError:
                 self.deps.log.append("cut crunch")
                 raise
@@ -706,7 +706,7 @@ async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them(
         await bench.seen("begun crunch")
         await bench.seen("begun wait")
 
-        assert await agent.cancel_turn()
+        assert await agent.turns.cancel()
 
         assert (await sending).status == "aborted"
         await bench.seen("cut")
@@ -729,7 +729,7 @@ async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_long_sql(
 
         async def count(self) -> None:
             counting.set()
-            await self.long_sql(COUNT, 1_000_000)
+            await self.read_sql(COUNT, 1_000_000)
 
     class Countess(Agent):
         async def give(self) -> Run:

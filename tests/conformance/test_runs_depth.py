@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.errands import Bench, Giving, again, boss, caller, helper, over, running, status, working
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, Detached, agent_tool, tool
+from sapwood import Agent, ChatAgent, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
 pytestmark = pytest.mark.storage
@@ -144,15 +144,14 @@ async def turn_over(agent: Any) -> None:
 
 class Sending(Giving, Agent):
     async def send_off(self, silence: float = SILENCE) -> None:
-        detached = Detached(silence=timedelta(seconds=silence))
-        await self.run_agent(self.worker, "go", run_id="r1", detached=detached)
+        await self.start_run(self.worker, "go", run_id="r1", idle_timeout=timedelta(seconds=silence))
 
-    async def questions(self) -> list[str]:
-        return [question.id for question in await self.pending_approvals()]
+    async def open_questions(self) -> list[str]:
+        return [question.id for question in await self.questions.list()]
 
     async def approve_all(self) -> None:
-        for question in await self.pending_approvals():
-            await self.answer_approval(question, approved=True)
+        for question in await self.questions.list():
+            await self.questions.approve(question)
 
 
 class Reporting(Middle):
@@ -237,7 +236,7 @@ class Leaving(Middle):
     """Starts the run below, does not wait for it, and hangs."""
 
     async def on_run(self, input: Any) -> Any:
-        await self.run_agent(self.worker, input, run_id="below", detached=Detached())
+        await self.start_run(self.worker, input, run_id="below")
         await asyncio.get_running_loop().create_future()
 
 
@@ -264,7 +263,7 @@ class Awaiting(Middle):
     """Starts the run below, and waits for it later."""
 
     async def on_run(self, input: Any) -> Any:
-        await self.run_agent(self.worker, input, run_id="below", detached=Detached(silence=None))
+        await self.start_run(self.worker, input, run_id="below", idle_timeout=None)
         return await super().on_run(input)
 
 
@@ -323,7 +322,7 @@ class Seller(ChatAgent):
 async def asked(agent: Any) -> None:
     """Wait until a run below waits for a person."""
     async with asyncio.timeout(patience()):
-        while not await agent.questions():  # noqa: ASYNC110 - seen from outside
+        while not await agent.open_questions():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
 

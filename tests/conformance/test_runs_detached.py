@@ -31,7 +31,7 @@ from tests.conformance.errands import (
 from tests.conformance.served import Served
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, DeadLetter, Detached, Limits, Run, agent_tool, deadline, tool
+from sapwood import Agent, ChatAgent, DeadLetter, Limits, Run, agent_tool, deadline, tool
 from sapwood.errors import InvalidArguments, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.testing import ScriptedModel, call, text
@@ -47,12 +47,14 @@ class Sending(Giving):
     async def send_off(
         self: Any, input: Any, run_id: str | None = None, budget: float | None = 24 * HOUR, silence: float | None = HOUR
     ) -> Run:
-        detached = Detached(
+        return await self.start_run(
+            self.worker,
+            input,
+            run_id=run_id,
             on_finish=self.heard,
-            budget=None if budget is None else timedelta(seconds=budget),
-            silence=None if silence is None else timedelta(seconds=silence),
+            max_duration=None if budget is None else timedelta(seconds=budget),
+            idle_timeout=None if silence is None else timedelta(seconds=silence),
         )
-        return await self.run_agent(self.worker, input, run_id=run_id, detached=detached)
 
     async def heard(self: Any, run: Run) -> None:
         self.sql("INSERT INTO news VALUES (?, ?)", run.id, run.status)
@@ -62,7 +64,7 @@ class Sending(Giving):
         self.deps.log.append(f"heard {run.id} {run.status} {run.reason or run.error or run.output}")
 
     async def result_of(self: Any, run: Run | str, seconds: float | None = None) -> Run:
-        found = self.get_run(run) if isinstance(run, str) else run
+        found = self.runs.get(run) if isinstance(run, str) else run
         if seconds is None:
             return await found.result()
         with deadline(seconds):
@@ -72,28 +74,28 @@ class Sending(Giving):
         self.start_fiber("work", self.work)
 
     async def work(self: Any) -> None:
-        run = await self.run_agent(self.worker, "wait", run_id="r1", detached=Detached())
+        run = await self.start_run(self.worker, "wait", run_id="r1")
         self.deps.log.append("waits")
         self.deps.log.append(f"got {(await run.result()).output}")
 
     async def stop_work(self: Any) -> bool:
-        return self.cancel_fiber("work")
+        return self.fibers.cancel("work")
 
     async def news(self: Any) -> list[tuple[str, str]]:
         return [(str(row["run"]), str(row["status"])) for row in self.sql("SELECT * FROM news ORDER BY rowid")]
 
     async def dead(self: Any) -> list[DeadLetter]:
-        return self.list_dead_letters()
+        return self.dead_letters.list()
 
     async def replay(self: Any, id: str) -> bool:
-        return self.replay_dead_letter(id)
+        return self.dead_letters.replay(id)
 
 
 class SendingBoss(Sending, Agent):
     async def asked_below(self) -> list[str]:
         """Return what the helpers wait for."""
-        helpers = [await self.sub_agent(self.worker, child.name) for child in self.list_sub_agents()]
-        return [one.tool for helper in helpers for one in await helper.approvals()]  # pyright: ignore[reportAttributeAccessIssue]
+        helpers = [await self.sub_agent(self.worker, child.name) for child in self.children.list()]
+        return [one.tool for helper in helpers for one in await helper.questions.list()]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class SellingHelper(ChatAgent):
@@ -477,7 +479,7 @@ class TopOfSenders(Agent):
     async def take_long(self) -> None:
         self.deps.log.append("takes long")
         count = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT count(*) FROM n"
-        await self.long_sql(count, 600_000)
+        await self.read_sql(count, 600_000)
         self.deps.log.append("took long")
 
 
@@ -505,24 +507,25 @@ async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
         async def none(self) -> None: ...
 
         async def wrongly(self, how: str) -> None:
-            wishes: dict[str, Detached] = {
-                "text": Detached(on_finish="heard"),  # pyright: ignore[reportArgumentType]
-                "function": Detached(on_finish=print),
-                "other": Detached(on_finish=self.other),  # pyright: ignore[reportArgumentType]
-                "none": Detached(on_finish=self.none),  # pyright: ignore[reportArgumentType]
-                "notify": Detached(notify=True),
-                "flag": True,  # pyright: ignore[reportAssignmentType]
+            options: dict[str, dict[str, Any]] = {
+                "text": {"on_finish": "heard"},
+                "function": {"on_finish": print},
+                "other": {"on_finish": self.other},
+                "none": {"on_finish": self.none},
+                "notify": {"notify": True},
+                "max_duration": {"max_duration": 3},
+                "idle_timeout": {"idle_timeout": timedelta(0)},
             }
-            await self.run_agent(Digger, "x", detached=wishes[how])
+            await self.start_run(Digger, "x", **options[how])
 
     async with working(type("Boss", (WrongSender,), {})) as (_, agent, bench):
-        for how in ("text", "function", "notify", "flag"):
+        for how in ("text", "function", "notify", "max_duration", "idle_timeout"):
             with pytest.raises(UsageError):
                 await agent.wrongly(how)
         for how in ("other", "none"):
             with pytest.raises(InvalidArguments):
                 await agent.wrongly(how)
-        assert await agent.runs() == []
+        assert await agent.all_runs() == []
         assert bench.log == []
 
 
@@ -611,7 +614,7 @@ async def test_cleared_runs_call_nobody_back() -> None:
 
         assert await agent.clear_them() == 1
 
-        assert await agent.children() == []
+        assert await agent.child_names() == []
         await news(agent)
 
 
@@ -623,7 +626,7 @@ async def test_a_detached_run_of_a_fiber_is_the_same_run_when_the_fiber_is_begun
             self.start_fiber("once", self.work)
 
         async def work(self) -> str:
-            run = await self.run_agent(Digger, "wait", detached=Detached(on_finish=self.heard))
+            run = await self.start_run(Digger, "wait", on_finish=self.heard)
             self.deps.log.append(f"sent {run.id}")
             await self.deps.go.wait()
             return run.id
@@ -635,7 +638,7 @@ async def test_a_detached_run_of_a_fiber_is_the_same_run_when_the_fiber_is_begun
                 await asyncio.sleep(0.002)
         await one.world.crash()
         agent = await again(one, cls)
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         await bench.seen(f"sent {run.id}", 2)
         bench.go.set()
 
@@ -648,12 +651,12 @@ class Delegate(Sending, Talking):
     @tool(idempotent=True)
     async def delegate(self, what: str) -> str:
         """Have a helper do something in the background."""
-        run = await self.run_agent(self.worker, what, detached=Detached(on_finish=self.heard, notify=True))
+        run = await self.start_run(self.worker, what, on_finish=self.heard, notify=True)
         return f"{run.id} is {run.status}"
 
     async def send_one(self, what: str, run_id: str, budget: float = HOUR) -> str:
-        wish = Detached(notify=True, budget=timedelta(seconds=budget))
-        return (await self.run_agent(self.worker, what, run_id=run_id, detached=wish)).status
+        duration = timedelta(seconds=budget)
+        return (await self.start_run(self.worker, what, run_id=run_id, notify=True, max_duration=duration)).status
 
     @tool(requires_approval=True)
     async def sell(self) -> str:
@@ -673,7 +676,7 @@ NOTICE = "[The background run r1 of Digger was completed: "
 
 async def told_of(agent: Any) -> list[tuple[str, str]]:
     """Return who said what in the conversation, without notices' details; check that it is a sound one."""
-    transcript = await agent.transcript()
+    transcript = await agent.conversation.messages()
     check_transcript(transcript)
     check_history(json.loads(await agent.seen_by_model()))
     return [(message["role"], text_of(message)) for message in transcript]
@@ -707,7 +710,7 @@ async def test_a_tool_sends_a_helper_off_and_the_conversation_goes_on_with_its_e
         assert await agent.news() == [(RUN, "completed")]
         assert await agent.ends() == [(turn.id, "completed"), (f"notify-{RUN}-completed", "completed")]
         assert frames(client, RUN)[0]["parentToolCallId"] == "c1"
-        notices = [message for message in await agent.transcript() if "metadata" in message]
+        notices = [message for message in await agent.conversation.messages() if "metadata" in message]
         assert [message["metadata"] for message in notices] == [{"source": "run", "run": RUN}]
         del cls, bench
 
@@ -758,9 +761,9 @@ async def test_news_do_not_end_a_turn_that_waits_for_a_person() -> None:
         await over(agent, "r1")
         client = await one.join(DELEGATE)
         assert (await resume(client))["type"] == NONE
-        assert [one.id for one in await agent.approvals()] == ["k1"]
+        assert [one.id for one in await agent.questions.list()] == ["k1"]
 
-        await agent.approve("k1")
+        await agent.questions.approve("k1")
         await one_more_turn(agent, 2)
 
         said = await told_of(agent)
@@ -780,7 +783,7 @@ async def test_what_is_said_instead_of_an_answer_is_heard_although_news_are_wait
         turn = await agent.send("never mind")
 
         assert (turn.status, turn.text) == ("completed", "as you like")
-        assert await agent.approvals() == []
+        assert await agent.questions.list() == []
         assert len(await told_of(agent)) == 6
 
 
@@ -830,7 +833,7 @@ async def test_a_cancelled_turn_does_not_stop_what_it_has_sent_off() -> None:
         sending = asyncio.create_task(agent.send("go"))
         await bench.seen("begun wait")
         await asked_so_often(ours, 2)
-        await agent.cancel_turn()
+        await agent.turns.cancel()
         assert (await sending).status == "aborted"
         assert (await agent.one(RUN)).status == "running"
         bench.go.set()
@@ -853,7 +856,7 @@ async def test_a_tool_that_is_called_again_after_a_crash_has_sent_one_helper_off
 
         await one_more_turn(agent, 2)
 
-        assert [run.id for run in await agent.runs()] == [RUN]
+        assert [run.id for run in await agent.all_runs()] == [RUN]
         assert await agent.news() == [(RUN, "completed")]
 
 
@@ -862,11 +865,11 @@ async def test_a_cleared_conversation_hears_nothing_of_what_it_had_sent_off() ->
     async with working(delegate(ours)) as (_, agent, bench):
         await agent.send_one("wait", "r1")
 
-        await agent.clear()
+        await agent.conversation.clear()
         bench.go.set()
 
-        assert await agent.runs() == []
-        assert await agent.transcript() == []
+        assert await agent.all_runs() == []
+        assert await agent.conversation.messages() == []
 
 
 async def test_a_helper_may_send_off_helpers_of_its_own_and_is_told_after_its_run_is_over() -> None:
@@ -891,7 +894,7 @@ async def test_a_helper_may_send_off_helpers_of_its_own_and_is_told_after_its_ru
 
 def asking_of(cls: type[Any]) -> Any:
     async def ask(self: Any, name: str) -> list[str]:
-        return [text_of(message) for message in await (await self.sub_agent(cls, name)).transcript()]
+        return [text_of(message) for message in await (await self.sub_agent(cls, name)).conversation.messages()]
 
     return ask
 

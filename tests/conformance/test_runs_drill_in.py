@@ -50,7 +50,7 @@ async def test_a_helper_can_be_opened_and_asked_more_with_the_question_in_mind()
         await done(inside, "r2")
 
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        texts = [text_of(message) for message in await child.transcript()]
+        texts = [text_of(message) for message in await child.conversation.messages()]
         assert texts == ["the question", "the answer", "tell me more", "and more"]
         assert "the question" in str(theirs.asked[1])
 
@@ -106,7 +106,7 @@ async def test_a_run_whose_turn_is_continued_later_stays_what_it_was() -> None:
         run, seen = await agent.one("agent-tool:c1"), len(frames(client))
 
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        turn = await child.continue_last_turn()
+        turn = await child.turns.continue_last()
 
         assert turn.text == "the answer and more"
         assert await agent.one("agent-tool:c1") == run
@@ -125,11 +125,14 @@ async def test_a_run_whose_answer_is_asked_for_again_later_stays_what_it_was() -
 
         inside = await one.join(INSIDE)
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        question = (await child.transcript())[0]
+        question = (await child.conversation.messages())[0]
         await say(inside, "r2", question, trigger="regenerate-message")
         await done(inside, "r2")
 
-        assert [text_of(message) for message in await child.transcript()] == ["the question", "another answer"]
+        assert [text_of(message) for message in await child.conversation.messages()] == [
+            "the question",
+            "another answer",
+        ]
         assert await agent.one("agent-tool:c1") == run
         await joined_later(one, CALLER, client, "agent-tool:c1")
 
@@ -150,7 +153,7 @@ async def test_what_is_said_to_a_helper_during_its_run_waits_for_its_turn() -> N
 
         assert (await over(agent, "agent-tool:c1")).output == "the answer"
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        assert text_of((await child.transcript())[-1]) == "to the other question"
+        assert text_of((await child.conversation.messages())[-1]) == "to the other question"
 
 
 async def test_a_helper_that_is_cleared_from_inside_leaves_a_run_that_is_still_known() -> None:
@@ -176,7 +179,7 @@ async def test_only_runs_that_were_given_can_be_opened_and_only_under_their_own_
         assert await refused(one, f"{CALLER}/sub/helper/agent-tool%3Aguessed") == (404, 4404)
         assert await refused(one, f"{CALLER}/sub/other-helper/agent-tool%3Ac1") == (404, 4404)
         assert await one.site.refused(f"{CALLER}/sub/no-such-class/agent-tool%3Ac1") == 4404
-        assert await agent.children() == ["agent-tool:c1"]
+        assert await agent.child_names() == ["agent-tool:c1"]
         await one.join(INSIDE)
 
 
@@ -189,7 +192,7 @@ async def test_a_run_that_was_cleared_cannot_be_opened_any_more_and_those_inside
 
         assert (await inside.ended())[0] == 1001
         assert await refused(one, INSIDE) == (404, 4404)
-        assert await agent.children() == []
+        assert await agent.child_names() == []
 
 
 @pytest.mark.promise("A-240")
@@ -207,7 +210,7 @@ async def test_whoever_clears_a_conversation_clears_its_runs_in_every_tab() -> N
         late = await one.join(CALLER)
         await late.call("nothing")
         assert frames(late) == []
-        assert (await agent.runs(), await agent.children(), await agent.transcript()) == ([], [], [])
+        assert (await agent.all_runs(), await agent.child_names(), await agent.conversation.messages()) == ([], [], [])
         assert await refused(one, INSIDE) == (404, 4404)
 
 
@@ -235,7 +238,7 @@ async def test_a_helper_has_no_way_to_its_callers_conversation() -> None:
 
     class Curious(ChatAgent):
         async def respond(self, turn: Any) -> Any:
-            yield str(len(self.messages()))
+            yield str(len(self.conversation.history()))
 
     ours = ScriptedModel(text("a secret"), call("helper", id="c1", message="x"), text("done"))
     async with working(caller(ours, helper(None, base=Curious))) as (_, agent, _):

@@ -13,7 +13,7 @@ from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, Detached, Event, agent_tool
+from sapwood import Agent, ChatAgent, Event, agent_tool
 from sapwood.errors import InvalidArguments
 from sapwood.runs import events as events_module
 from sapwood.testing import ScriptedModel, World, call, text
@@ -64,16 +64,16 @@ class WatchedRoot(Agent):
 
     async def begin(self, id: str, *words: str, nested: bool = False) -> None:
         cls = WatchedBranch if nested else WatchedLeaf
-        await self.run_agent(cls, {"words": list(words)}, run_id=id, detached=Detached())
+        await self.start_run(cls, {"words": list(words)}, run_id=id)
 
     async def over(self, id: str) -> str:
         return (await self.run_agent(WatchedLeaf, run_id=id)).status
 
     async def stop(self, id: str) -> bool:
-        return self.cancel_run(id)
+        return self.runs.cancel(id)
 
     async def clear(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
     async def have(self, id: str) -> None:
         await (await self.sub_agent(WatchedRoot, id)).begin(f"of-{id}", "hello")
@@ -514,7 +514,7 @@ async def test_a_turn_that_is_cancelled_ends_visibly_for_those_who_watch(run: Ru
         reader = Reader(chat.subscribe())
         turn = asyncio.create_task(chat.send("go"))
         await reader.until(lambda event: event.kind == "chunk" and event.body.get("delta") == "b")
-        await chat.cancel_turn()
+        await chat.turns.cancel()
         await turn
 
         end = await reader.until(is_end)

@@ -95,7 +95,7 @@ async def test_a_run_is_done_by_a_sub_agent_of_its_own_and_comes_back_as_a_value
         assert run.started_at is not None
         assert run.ended_at is not None
         assert bench.log == ["begun {'dig': 3}"]
-        assert await agent.children() == ["r1"]
+        assert await agent.child_names() == ["r1"]
         assert await agent.hooks() == [("start", "r1", "starting"), ("finish", "r1", "completed")]
 
 
@@ -156,7 +156,7 @@ async def test_an_input_that_no_json_can_say_is_refused_before_anything_is_store
             await self.run_agent(Digger, object())
 
         async def count(self) -> int:
-            return len(self.list_runs())
+            return len(self.runs.list())
 
     async with working(type("Boss", (OddBoss,), {})) as (_, agent, _):
         with pytest.raises(InvalidArguments, match="JSON"):
@@ -353,7 +353,7 @@ async def test_a_sub_agent_that_cannot_start_fails_its_run_and_is_not_left_behin
 
         assert run.status == "error"
         assert "cannot start" in (run.error or "")
-        assert await agent.children() == []
+        assert await agent.child_names() == []
 
 
 async def test_a_sub_agent_that_does_not_get_to_its_feet_can_be_cancelled_and_timed_out() -> None:
@@ -418,7 +418,7 @@ async def test_a_deleted_sub_agent_fails_its_run_and_is_not_made_again() -> None
 
         assert run.status == "error"
         assert "deleted" in (run.error or "")
-        assert await agent.children() == []
+        assert await agent.child_names() == []
         assert bench.log == ["begun"]
         end = await told_end(client, "r1")
         assert end["sequence"] == len(frames(client, "r1")) - 1
@@ -500,7 +500,7 @@ async def test_a_schedule_that_repeats_gives_new_runs_each_time_and_the_same_whe
         await one.world.crash()
         bench.go.set()
         agent = await again(one, cls)
-        runs = [(await over(agent, run.id)).status for run in await agent.runs()]
+        runs = [(await over(agent, run.id)).status for run in await agent.all_runs()]
 
         assert runs == ["completed"] * 4
         assert bench.log.count("begun dig") == 2

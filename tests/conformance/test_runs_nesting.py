@@ -36,8 +36,8 @@ LOWEST = f"{MIDDLE}/sub/lowest-level/agent-tool%3Al1"
 class Level(ChatAgent):
     """One in the middle, that shows its runs."""
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 def levels(lowest: Any, **middle: Any) -> tuple[Any, Any, Any]:
@@ -60,9 +60,9 @@ async def test_a_chain_of_three_levels_completes_and_each_level_keeps_its_own_ru
         middle = await one.world.get_agent(top, "c", sub=[(mid, "agent-tool:m1")])
         lowest = await one.world.get_agent(top, "c", sub=((mid, "agent-tool:m1"), (low, "agent-tool:l1")))
         assert turn.text == "top done"
-        assert [(run.id, run.output) for run in await agent.runs()] == [("agent-tool:m1", "middle done")]
-        assert [(run.id, run.output) for run in await middle.runs()] == [("agent-tool:l1", "lowest done")]
-        assert await lowest.runs() == []
+        assert [(run.id, run.output) for run in await agent.all_runs()] == [("agent-tool:m1", "middle done")]
+        assert [(run.id, run.output) for run in await middle.all_runs()] == [("agent-tool:l1", "lowest done")]
+        assert await lowest.all_runs() == []
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ async def test_each_level_has_its_own_cap() -> None:
 
         middle = await one.world.get_agent(top, "c", sub=[(mid, "agent-tool:m1")])
         assert turn.text == "top done"
-        assert [run.status for run in await agent.runs()] == ["completed"]
-        assert [run.status for run in await middle.runs()] == ["error"]
+        assert [run.status for run in await agent.all_runs()] == ["completed"]
+        assert [run.status for run in await middle.all_runs()] == ["error"]
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ async def test_the_same_helper_may_be_used_at_several_levels_at_once() -> None:
         turn = await agent.send("go")
 
         assert turn.text == "top done"
-        assert {run.id: run.output for run in await agent.runs()} == {
+        assert {run.id: run.output for run in await agent.all_runs()} == {
             "agent-tool:m1": "middle done",
             "agent-tool:l1": "done",
         }

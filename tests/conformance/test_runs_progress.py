@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.conformance.served import Client, served, type_of
 
-from sapwood import Agent, App, ChatAgent, Detached, Run, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
 from sapwood.runs.served import Served
 from sapwood.testing import ScriptedModel, call, text
 
@@ -56,13 +56,13 @@ class ProgressRoot(Agent):
         return (await self.run_agent(ProgressLeaf, list(input), run_id=id)).status
 
     async def begin(self, id: str, *input: Any) -> None:
-        await self.run_agent(ProgressLeaf, list(input), run_id=id, detached=Detached())
+        await self.start_run(ProgressLeaf, list(input), run_id=id)
 
     async def found(self, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
     async def listed(self) -> list[Run]:
-        return self.list_runs()
+        return self.runs.list()
 
 
 def bodies(client: Client, run: str, kind: str) -> list[Any]:
@@ -235,7 +235,7 @@ class ProgressChat(ChatAgent[str]):
     tools = (agent_tool(ProgressHelper, name="helper"),)
 
     async def found(self, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
 
 async def test_a_chat_that_does_a_run_reports_from_its_tools() -> None:

@@ -90,7 +90,7 @@ async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_aga
         assert (run.status, run.output) == ("completed", "it is there")
         assert bench.log == ["looked"]
         await status_of_turn(agent, "completed")
-        assert len(await agent.runs()) == 1
+        assert len(await agent.all_runs()) == 1
         assert len(ours.asked) == 2
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if line.startswith("Caller:c goes on with the turn ")]
@@ -164,7 +164,9 @@ async def test_of_agents_with_one_name_in_one_tree_each_caller_has_its_own() -> 
         for side, answer in ((east, "the sun rises"), (west, "the sun sets")):
             agent = await world.get_agent(Compass, "c", sub=[(side, "s")])
             await status_of_turn(agent, "completed")
-            (part,) = [part for part in (await agent.transcript())[-1]["parts"] if part["type"] == "tool-look_up"]
+            (part,) = [
+                part for part in (await agent.conversation.messages())[-1]["parts"] if part["type"] == "tool-look_up"
+            ]
             assert part.get("output") == answer
 
 
@@ -206,7 +208,7 @@ async def parts_after_a_crash(cls: type, *, when: dict[str, tuple[str, bool]], t
         agent = await crashed(one, cls, sending)
         then.set()
         await status_of_turn(agent, "completed")
-        return {part.get("toolCallId"): part for part in (await agent.transcript())[-1]["parts"]}
+        return {part.get("toolCallId"): part for part in (await agent.conversation.messages())[-1]["parts"]}
 
 
 async def test_a_crash_just_after_a_helper_was_asked_takes_nothing_from_the_message() -> None:
@@ -334,7 +336,7 @@ async def test_killed_at_any_commit_a_plain_run_ends_as_if_nothing_had_happened(
             run = await over(agent, "r1")
             assert (run.status, run.output) == ("completed", "dug")
             assert bench.log.count("dug") in (1, 2)  # a step that had not been kept is done again
-            assert [run.status for run in await agent.runs()] == ["completed"]
+            assert [run.status for run in await agent.all_runs()] == ["completed"]
 
 
 async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
@@ -363,17 +365,17 @@ async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_no
             passed = one.world.points.passed["committed"] >= before + nth
             seen = frames(client)
             agent = await crashed(one, cls)
-            if not await agent.transcript():
+            if not await agent.conversation.messages():
                 continue  # nothing of it was kept, and nobody was told that it was
             await status_of_turn(agent, "completed")
 
-            runs = await agent.runs()
+            runs = await agent.all_runs()
             assert {run.id: run.output for run in runs} == {
                 "agent-tool:c1": "it is there",
                 "agent-tool:c2": "it is there",
             }
             check_history(json.loads(await agent.seen_by_model()))
-            check_transcript(await agent.transcript())
+            check_transcript(await agent.conversation.messages())
             late = await one.join(CALLER)
             for run in runs:
                 await told_end(late, run.id)
@@ -723,16 +725,16 @@ async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level
         await bench.seen("begun wait")
         await agent.stop("stopped", "enough")
         await giving
-        runs, hooks = await agent.runs(), await agent.hooks()
-        children = await agent.children()
+        runs, hooks = await agent.all_runs(), await agent.hooks()
+        children = await agent.child_names()
 
         for _ in range(3):
             agent = await crashed(one, cls)
             await one.world.settled()
 
-        assert await agent.runs() == runs
+        assert await agent.all_runs() == runs
         assert await agent.hooks() == hooks
-        assert await agent.children() == children
+        assert await agent.child_names() == children
 
 
 @pytest.mark.promise("CF-119")
@@ -782,7 +784,7 @@ async def test_code_in_a_tool_finds_its_runs_again_after_a_crash(level: str) -> 
         bench.go.set()
         await status_of_turn(agent, "completed")
 
-        assert [(run.id, run.status) for run in await agent.runs()] == [
+        assert [(run.id, run.status) for run in await agent.all_runs()] == [
             ("agent-tool:c1:0", "completed"),
             ("agent-tool:c1:1", "completed"),
         ]
@@ -989,7 +991,7 @@ async def test_what_a_helper_closes_after_its_run_was_stopped_is_not_told_after_
         await told_end(live, "agent-tool:c1")
         Late.hold.set()
         child = await one.world.get_agent(cls, "c", sub=((Late, "agent-tool:c1"),))
-        turn = await child.turn("agent-tool:c1")
+        turn = await child.turns.wait("agent-tool:c1")
         await one.world.settled()
 
         assert (run.status, turn.status) == ("aborted", "aborted")

@@ -77,7 +77,7 @@ async def test_a_row_says_all_that_is_to_be_known_of_a_run() -> None:
     async with working(cls) as (_, agent, _):
         await agent.send("go")
 
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert (run.id, run.tool_call, run.order) == ("agent-tool:c1", "c1", 0)
         assert (run.agent.type, run.agent.name) == ("Helper", "agent-tool:c1")
         assert (run.status, run.input, run.output, run.summary) == (
@@ -97,8 +97,8 @@ async def test_runs_are_listed_in_the_order_they_were_given_and_by_status() -> N
         for at, input in enumerate(["one", "fail", "two"]):
             await agent.give(input, run_id=f"r{at}")
 
-        assert [run.id for run in await agent.runs()] == ["r0", "r1", "r2"]
-        assert [run.id for run in await agent.runs("error")] == ["r1"]
+        assert [run.id for run in await agent.all_runs()] == ["r0", "r1", "r2"]
+        assert [run.id for run in await agent.all_runs("error")] == ["r1"]
         assert await agent.one("unknown") is None
 
 
@@ -120,7 +120,7 @@ async def test_has_run_knows_runs_by_class_and_id() -> None:
 
     class Asking(boss()):
         async def known(self, id: str) -> tuple[bool, bool]:
-            return self.has_run(Digger, id), self.has_run(OtherDigger, id)
+            return self.runs.has(Digger, id), self.runs.has(OtherDigger, id)
 
     async with working(type("Boss", (Asking,), {})) as (_, agent, _):
         await agent.give("dig", run_id="r1")
@@ -132,7 +132,7 @@ async def test_has_run_knows_runs_by_class_and_id() -> None:
 async def test_a_run_without_an_id_is_given_one_and_a_fiber_gives_the_same_again_after_a_crash(level: str) -> None:
     class Planning(boss()):
         async def plan(self) -> None:
-            await self.run_fiber("plan", self.work)
+            await self.fibers.run("plan", self.work)
 
         async def work(self) -> None:
             await self.run_agent(Digger, "first")
@@ -149,9 +149,9 @@ async def test_a_run_without_an_id_is_given_one_and_a_fiber_gives_the_same_again
         bench.go.set()
         await bench.seen("planned")
 
-        assert [run.status for run in await (await again(one, cls)).runs()] == ["completed", "completed"]
+        assert [run.status for run in await (await again(one, cls)).all_runs()] == ["completed", "completed"]
         assert bench.log.count("begun first") == 1
-        assert len({run.id for run in await (await again(one, cls)).runs()}) == 2
+        assert len({run.id for run in await (await again(one, cls)).all_runs()}) == 2
 
 
 @pytest.mark.promise("CF-119")
@@ -169,7 +169,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
         assert (refused.status, refused.retryable) == ("error", False)
         assert "max_runs = 2" in (refused.error or "")
         assert allowed.ok
-        assert await agent.children() == ["r1", "r2", "r4"]
+        assert await agent.child_names() == ["r1", "r2", "r4"]
         await told_end(client, "r3")
         assert kinds(client, "r3") == ["started", "error"]
         assert [frame["sequence"] for frame in frames(client, "r3")] == [0, 1]
@@ -228,11 +228,11 @@ async def test_clearing_forgets_the_runs_and_deletes_those_who_did_them(level: s
 
         assert await agent.clear_them() == 4
 
-        assert await agent.runs() == []
-        assert await agent.children() == []
+        assert await agent.all_runs() == []
+        assert await agent.child_names() == []
         assert await agent.clear_them() == 0
         await one.world.crash()
-        assert await (await again(one, cls)).runs() == []
+        assert await (await again(one, cls)).all_runs() == []
         late = await one.join(BOSS)
         assert (await late.call("wake"))["result"] == "awake"
         assert frames(late) == []
@@ -246,15 +246,15 @@ async def test_clearing_by_status_leaves_the_others() -> None:
 
         assert await agent.clear_them("error") == 1
 
-        assert [run.id for run in await agent.runs()] == ["ok"]
-        assert await agent.children() == ["ok"]
+        assert [run.id for run in await agent.all_runs()] == ["ok"]
+        assert await agent.child_names() == ["ok"]
 
 
 @pytest.mark.promise("A-229")
 async def test_clearing_by_age_leaves_what_is_younger() -> None:
     class Old(boss()):
         async def clear_old(self, seconds: float) -> int:
-            return await self.clear_runs(older_than=timedelta(seconds=seconds))
+            return await self.runs.clear(older_than=timedelta(seconds=seconds))
 
     async with working(type("Boss", (Old,), {})) as (one, agent, _):
         await agent.give("dig", run_id="old")
@@ -263,7 +263,7 @@ async def test_clearing_by_age_leaves_what_is_younger() -> None:
 
         assert await agent.clear_old(50) == 1
 
-        assert [run.id for run in await agent.runs()] == ["young"]
+        assert [run.id for run in await agent.all_runs()] == ["young"]
 
 
 async def test_clearing_stops_what_goes_on_and_whoever_waits_for_it_is_told(
@@ -278,8 +278,8 @@ async def test_clearing_stops_what_goes_on_and_whoever_waits_for_it_is_told(
         with pytest.raises(Exception, match="cleared away"):
             await giving
         await bench.seen("cut")
-        assert await agent.runs() == []
-        assert await agent.children() == []
+        assert await agent.all_runs() == []
+        assert await agent.child_names() == []
         await one.world.settled()
         # A machine that is busy otherwise may have the watchdog say so.
         told = [one for one in caplog.records if one.levelname in ("ERROR", "WARNING")]
@@ -298,7 +298,7 @@ async def test_an_id_that_was_cleared_can_be_used_again() -> None:
 async def test_an_id_that_was_cleared_while_it_went_on_can_be_used_again_at_once() -> None:
     class Clearing(boss()):
         async def clear_and_give(self) -> Run:
-            clearing = asyncio.create_task(self.clear_runs())
+            clearing = asyncio.create_task(self.runs.clear())
             await asyncio.sleep(0)
             run = await self.run_agent(Digger, "dig", run_id="r1")
             await clearing
@@ -312,7 +312,7 @@ async def test_an_id_that_was_cleared_while_it_went_on_can_be_used_again_at_once
 
         assert run.output == {"did": "dig"}
         assert (await asyncio.gather(giving, return_exceptions=True))[0] is not None
-        assert [run.status for run in await agent.runs()] == ["completed"]
+        assert [run.status for run in await agent.all_runs()] == ["completed"]
 
 
 @pytest.mark.promise("A-111")
@@ -320,13 +320,13 @@ async def test_clearing_a_conversation_clears_its_runs_with_it() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), text("thanks"))
     async with working(caller(model, helper(ScriptedModel(text("here"))))) as (one, agent, _):
         await agent.send("go")
-        assert await agent.children() == ["agent-tool:c1"]
+        assert await agent.child_names() == ["agent-tool:c1"]
 
-        await agent.clear()
+        await agent.conversation.clear()
         await one.world.settled()
 
-        assert (await agent.runs(), await agent.transcript()) == ([], [])
-        assert await agent.children() == []
+        assert (await agent.all_runs(), await agent.conversation.messages()) == ([], [])
+        assert await agent.child_names() == []
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ async def test_a_crash_while_clearing_leaves_no_sub_agent_behind(level: str) -> 
             agent = await again(one, cls)
             await agent.clear_them()
 
-            assert (await agent.runs(), await agent.children()) == ([], [])
+            assert (await agent.all_runs(), await agent.child_names()) == ([], [])
 
 
 @pytest.mark.promise("A-116", "B-25")
@@ -373,7 +373,7 @@ async def test_stored_runs_survive_the_renaming_of_their_class(level: str) -> No
         await told_end(late, "open")
         assert [text_of(late, id) for id in ("done", "open")] == ["hello", "hellohello"]
         assert await agent.clear_them() == 2
-        assert await agent.children() == []
+        assert await agent.child_names() == []
 
 
 @pytest.mark.promise("A-112", "A-113", "B-25")
@@ -399,7 +399,7 @@ async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog
         await told_end(late, "open")
         assert [text_of(late, id) for id in ("done", "open")] == ["hello", "hello"]
         assert await agent.clear_them() == 2
-        assert await agent.runs() == []
+        assert await agent.all_runs() == []
         caplog.clear()
 
 

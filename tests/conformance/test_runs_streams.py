@@ -15,7 +15,7 @@ from tests.conformance.served import Served, served
 from tests.conformance.serving import Site
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Detached, agent_tool
+from sapwood import Agent, App, ChatAgent, agent_tool
 from sapwood.runs.events import Feed
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.timings import DEFAULTS, Timings
@@ -51,7 +51,7 @@ class StreamRoot(Agent):
         return (await self.run_agent(StreamLeaf, list(words), run_id=id)).status
 
     async def begin(self, id: str, *words: str) -> None:
-        await self.run_agent(StreamLeaf, list(words), run_id=id, detached=Detached())
+        await self.start_run(StreamLeaf, list(words), run_id=id)
 
     async def listeners(self) -> int:
         return len(self._actor.of(Feed).ears)
@@ -444,7 +444,7 @@ async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_an
         chat = await one.world.get_agent(StreamTwo, "r")
         await chat.send("go")
 
-        told = (await chat.export())["helix"]
+        told = (await chat.conversation.export())["helix"]
         assistant = [message for message in told["messages"] if "toolCalls" in message]
         assert [message["toolCalls"][0] for message in assistant] == [
             {"id": "c1", "name": "subagent__StreamHelper", "arguments": {"message": "help me"}},

@@ -52,7 +52,7 @@ async def returned(agent: Any) -> dict[str, Any]:
     """Return what the model was told of each tool call, after a check of the whole conversation."""
     history = json.loads(await agent.seen_by_model())
     check_history(history)
-    check_transcript(await agent.transcript())
+    check_transcript(await agent.conversation.messages())
     parts = [part for message in history for part in message["parts"]]
     return {part["tool_call_id"]: part["content"] for part in parts if part["part_kind"] == "tool-return"}
 
@@ -77,10 +77,13 @@ async def test_a_model_uses_an_agent_with_a_model_a_conversation_and_tools_of_it
         assert turn.text == "page 7, then"
         assert await returned(agent) == {"c1": "it says so on page 7"}
         child = await one.world.get_agent(cls, "c", sub=[(cls.worker, "agent-tool:c1")])
-        assert [text_of(message) for message in await child.transcript()] == ["look it up", "it says so on page 7"]
+        assert [text_of(message) for message in await child.conversation.messages()] == [
+            "look it up",
+            "it says so on page 7",
+        ]
         assert "look it up" in str(theirs.asked[0])
         assert "page 7 of agent-tool:c1" in str(theirs.asked[1])
-        part = parts_of((await agent.transcript())[-1], "c1")
+        part = parts_of((await agent.conversation.messages())[-1], "c1")
         assert (part["type"], part["state"], part["output"]) == (
             "tool-helper",
             "output-available",
@@ -135,7 +138,7 @@ async def test_input_and_output_are_checked_and_structured() -> None:
 
         assert await returned(agent) == {"c1": {"title": "Bread", "pages": 12}}
         assert json.loads(text_of_last_user(theirs)) == {"about": "bread", "depth": 1}
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert run.input == {"about": "bread", "depth": 1}
         assert run.output == {"title": "Bread", "pages": 12}
 
@@ -173,7 +176,7 @@ FUNCTIONS = [plain, asynchronous, with_context, asynchronous_with_context, metho
 class Ended(Giving, Talking):
     async def last(self) -> Turn:
         """Return the last turn, once it is over."""
-        return await self.turn((await self.export())["turns"][-1]["id"])
+        return await self.turns.wait((await self.conversation.export())["turns"][-1]["id"])
 
 
 class Completing(ChatAgent):
@@ -266,7 +269,7 @@ async def test_an_output_function_runs_once_wherever_the_process_dies() -> None:
             passed = one.world.points.passed["committed"] >= before + nth
             await one.world.crash()
             agent = await again(one, cls)
-            if not await agent.transcript():
+            if not await agent.conversation.messages():
                 continue  # what was said was not stored
             turn = await agent.last()
 
@@ -289,7 +292,7 @@ async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> N
 
         assert turn.status == "completed"
         assert "do not fit" in str((await returned(agent))["c1"])
-        assert await agent.runs() == []
+        assert await agent.all_runs() == []
 
 
 @pytest.mark.promise("CF-98")
@@ -313,7 +316,7 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
         turn = await agent.send("go")
 
         assert turn.text == "a pity"
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert run.status == "error"
         told = failure((await returned(agent))["c1"])
         assert told == {"ok": False, "status": "error", "error": run.error, "retryable": False}
@@ -322,7 +325,7 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
         shown = for_clients(run.error)
         assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": shown}
         assert all('"type":"error"' not in str(frame["event"].get("body")) for frame in frames(client))
-        part = parts_of((await agent.transcript())[-1], "c1")
+        part = parts_of((await agent.conversation.messages())[-1], "c1")
         assert (part["state"], part["errorText"]) == ("output-error", shown)
 
 
@@ -384,12 +387,12 @@ async def test_a_helper_that_says_nothing_is_a_failed_tool_call_that_names_its_c
             "error": NO_ANSWER,
             "retryable": False,
         }
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert (run.status, run.error, run.reason) == ("error", NO_ANSWER, None)
         assert await agent.hooks() == [("start", "agent-tool:c1", "starting"), ("finish", "agent-tool:c1", "error")]
         end = await told_end(client, "agent-tool:c1")
         assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": NO_ANSWER}
-        part = parts_of((await agent.transcript())[-1], "c1")
+        part = parts_of((await agent.conversation.messages())[-1], "c1")
         assert (part["state"], part["errorText"]) == ("output-error", NO_ANSWER)
         if theirs.model is not None:
             assert len(theirs.model.asked) <= 2 + theirs.max_retries
@@ -424,7 +427,7 @@ async def test_a_helper_that_says_nothing_fails_one_level_deeper_and_in_every_st
         assert await returned(agent) == {"c1": "nothing came of it"}
         assert sorted(told, key=str) == [("complete", None), ("error", NO_ANSWER), ("fail", NO_ANSWER)]
         inner = await one.world.get_agent(cls, "c", sub=[(middle, "agent-tool:c1")])
-        (ref,) = (await inner.export())["helix"]["subSessionRefs"]
+        (ref,) = (await inner.conversation.export())["helix"]["subSessionRefs"]
         assert (ref["status"], ref["error"]) == ("failed", NO_ANSWER)
         ends = [event.body for event in await heard if event.kind == "error"]
         assert [end["error"] for end in ends] == [NO_ANSWER]
@@ -450,7 +453,7 @@ async def test_a_falsy_value_of_an_output_type_is_an_answer(output_type: Any, va
     async with working(caller(ours, helper(theirs, output_type=ToolOutput(output_type)))) as (_, agent, _):
         await agent.send("go")
 
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert (run.status, run.output) == ("completed", value)
 
 
@@ -512,7 +515,7 @@ async def test_agents_work_beside_tools_of_the_turn_itself() -> None:
         @tool
         async def wait_for_helper(self) -> str:
             """Wait."""
-            while (run := self.get_run("agent-tool:c1")) is None or not run.is_over:  # noqa: ASYNC110 - it tells nobody
+            while (run := self.runs.get("agent-tool:c1")) is None or not run.is_over:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.001)
             return "waited"
 
@@ -561,7 +564,7 @@ async def test_one_tool_call_may_run_several_agents_told_apart_and_in_a_fixed_or
         first, second, third = (await returned(agent))["c1"]
         assert (first, third) == ({"did": "a"}, {"did": "b"})
         assert (second["ok"], second["status"]) == (False, "error")
-        runs = await agent.runs()
+        runs = await agent.all_runs()
         assert [(run.id, run.tool_call, run.order) for run in runs] == [
             ("agent-tool:c1:0", "c1", 0),
             ("agent-tool:c1:1", "c1", 1),
@@ -597,7 +600,7 @@ async def test_a_provider_that_uses_a_tool_call_id_again_gets_another_run() -> N
         await agent.send("go")
         await agent.send("again")
 
-        first, second = await agent.runs()
+        first, second = await agent.all_runs()
         assert first.id == "agent-tool:c1"
         assert second.id.startswith("agent-tool:c1@")
         assert (first.input, second.input) == ("first", "second")
@@ -615,7 +618,7 @@ async def test_an_agent_that_code_runs_in_a_turn_is_unbound_where_no_tool_call_a
         turn = await agent.send("go")
 
         assert json.loads(turn.text) == {"did": "dig"}
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         await told_end(client, run.id)
         assert all("parentToolCallId" not in frame for frame in frames(client))
 
@@ -644,8 +647,8 @@ async def test_what_is_one_text_with_a_name_is_said_as_that_text() -> None:
         await agent.send("go")
 
         child = await one.world.get_agent(cls, "c", sub=[(finder, "agent-tool:c1")])
-        assert [text_of(message) for message in await child.transcript()] == ["wood", "it floats"]
-        assert [run.input for run in await agent.runs()] == [{"query": "wood"}]
+        assert [text_of(message) for message in await child.conversation.messages()] == ["wood", "it floats"]
+        assert [run.input for run in await agent.all_runs()] == [{"query": "wood"}]
 
 
 async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
@@ -724,12 +727,12 @@ async def test_a_person_a_helper_waits_for_may_take_any_time_and_what_it_said_is
         await one.world.clock.advance(100_000)
         assert (await agent.one("agent-tool:c1")).status == "running"
 
-        while not await child.approve("l1"):  # noqa: ASYNC110 - the turn stores it right after it tells it
+        while not await child.questions.approve("l1"):  # noqa: ASYNC110 - the turn stores it right after it tells it
             await asyncio.sleep(0.001)
         await sending
 
         assert "it flies" in (await returned(agent))["c1"]
-        assert (await child.transcript())[-1]["parts"] == [
+        assert (await child.conversation.messages())[-1]["parts"] == [
             {"type": "step-start"},
             {"type": "text", "text": "ready", "state": "done"},
             {

@@ -55,7 +55,7 @@ async def begun(bench: Bench, world: World, way: str, what: str) -> None:
     ways: dict[str, Any] = {
         "fiber": lambda me: me.start_fiber(what, me.work, what),
         "schedule": lambda me: me.schedule(After(timedelta(0), key=what), me.work, what),
-        "queue": lambda me: me.queue(me.work, what),
+        "queue": lambda me: me.enqueue(me.work, what),
     }
     await bench.within(await worker(world), ways[way])
 
@@ -100,7 +100,7 @@ async def killed(run: Run, bench: Bench, nth: int) -> AsyncGenerator[tuple[World
         reached = world.points.passed["committed"] >= before + nth
         await world.crash()
         await world.clock.advance(2 * SECOND)
-        if await bench.within(await worker(world), lambda me: me.get_fiber("code")) is None:
+        if await bench.within(await worker(world), lambda me: me.fibers.get("code")) is None:
             await begun(bench, world, "fiber", "code")  # it had not been kept, and nobody was told that it was
         await bench.seen("code ends")
         yield world, reached
@@ -199,7 +199,7 @@ async def test_a_server_that_is_stopped_in_between_makes_no_difference(run: Run,
         await world.clock.advance(2 * SECOND)
         agent = await worker(world)
 
-        assert await bench.within(agent, lambda me: me.fiber_result("code")) == "=> 'done'"
+        assert await bench.within(agent, lambda me: me.fibers.result("code")) == "=> 'done'"
         assert bench.log.count("slow begins") == 2
 
 
@@ -288,7 +288,7 @@ async def test_other_code_in_the_same_place_is_refused_after_a_crash(run: Run, b
         agent = await worker(world)
 
         with pytest.raises(FiberFailed, match="Other code ran here before"):
-            await bench.within(agent, lambda me: me.fiber_result("code"))
+            await bench.within(agent, lambda me: me.fibers.result("code"))
 
 
 @ONE_LEVEL
@@ -319,7 +319,7 @@ async def test_a_snapshot_is_not_forged_by_the_agent_and_a_damaged_one_is_said_t
         agent = await worker(world)
 
         with pytest.raises(FiberFailed, match="cannot be read"):
-            await bench.within(agent, lambda me: me.fiber_result("code"))
+            await bench.within(agent, lambda me: me.fibers.result("code"))
 
 
 def overwrite(data: Path, with_: bytes) -> None:

@@ -215,8 +215,8 @@ class Secretary(Agent):
     async def plan(self) -> str:
         wish = Every(timedelta(minutes=1), key="calls", retry=Retry(attempts=7))
         planned = self.schedule(wish, self.call, "Ann", times=2)
-        assert planned == self.get_schedule(planned.id) == self.get_schedule("calls")
-        assert [planned] == self.list_schedules()
+        assert planned == self.schedules.get(planned.id) == self.schedules.get("calls")
+        assert [planned] == self.schedules.list()
         assert planned.method == "call"
         assert planned.arguments == {"name": "Ann", "times": 2}
         assert planned.when == wish
@@ -363,7 +363,7 @@ class Chain(Agent):
         self.deps.log.append("again")
 
     async def cancel_itself(self, key: str) -> None:
-        self.deps.log.append(f"cancelled: {self.cancel_schedule(key)}, {self.cancel_schedule(key)}")
+        self.deps.log.append(f"cancelled: {self.schedules.cancel(key)}, {self.schedules.cancel(key)}")
         if key == "slow":
             await asyncio.sleep(0)
         self.deps.log.append(f"{key} ends")
@@ -374,7 +374,7 @@ class Chain(Agent):
         self.schedule(timedelta(seconds=2), self.link, 5)
 
     async def keys(self) -> list[str | None]:
-        return [schedule.when.key for schedule in self.list_schedules()]
+        return [schedule.when.key for schedule in self.schedules.list()]
 
 
 async def test_a_call_may_schedule_its_successor_under_its_own_key(run: Run, probe: Probe) -> None:
@@ -454,11 +454,11 @@ class Slow(Agent):
         self.deps.log.append(f"{text} ends")
 
     async def cancel_all(self) -> None:
-        for schedule in self.list_schedules():
-            assert self.cancel_schedule(schedule.id)
+        for schedule in self.schedules.list():
+            assert self.schedules.cancel(schedule.id)
 
     async def left(self) -> tuple[int, int]:
-        return len(self.list_schedules()), len(self.list_dead_letters())
+        return len(self.schedules.list()), len(self.dead_letters.list())
 
 
 @pytest.mark.promise("CF-189")
@@ -604,7 +604,7 @@ class Post(Agent):
                 raise AssertionError(which)
 
     async def planned(self) -> int:
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
 
 async def test_arguments_are_copied_when_the_call_is_wished_and_arrive_as_what_they_are(run: Run, probe: Probe) -> None:
@@ -667,7 +667,7 @@ class Careful(Agent):
         try:
             with self.transaction():
                 self.schedule(timedelta(seconds=1), self.say, "undone")
-                self.queue(self.say, "undone too")
+                self.enqueue(self.say, "undone too")
                 raise ValueError
         except ValueError:
             self.schedule(timedelta(seconds=2), self.say, "kept")
@@ -687,14 +687,14 @@ class Careful(Agent):
 
     async def wish_and_fail(self) -> None:
         self.schedule(timedelta(seconds=1), self.say, "wished by one that failed")
-        self.queue(self.say, "queued by one that failed")
+        self.enqueue(self.say, "queued by one that failed")
         raise ValueError
 
     async def say(self, text: str) -> None:
         self.deps.log.append(text)
 
     async def planned(self) -> int:
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
 
 async def test_a_schedule_made_in_a_transaction_is_undone_with_it(run: Run, probe: Probe) -> None:
@@ -760,7 +760,7 @@ class Many(Agent):
         self.deps.log.append(str(number))
 
     async def left(self) -> int:
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
 
 class Gardener(Agent):
@@ -778,7 +778,7 @@ class Gardener(Agent):
     async def do(self, what: str) -> None:
         match what:
             case "cut":
-                await self.delete_sub_agent(Gardener, "child")
+                await self.children.delete(Gardener, "child")
             case "end":
                 await self.destroy()
             case _:
@@ -788,8 +788,8 @@ class Gardener(Agent):
     async def say(self, text: str) -> None:
         self.deps.log.append(text)
 
-    async def children(self) -> int:
-        return len(self.list_sub_agents())
+    async def child_names(self) -> int:
+        return len(self.children.list())
 
 
 @pytest.mark.promise("A-93")
@@ -805,7 +805,7 @@ async def test_a_scheduled_call_may_delete_a_child_whose_schedules_then_never_ha
         assert probe.log.count("child live") <= 1
         assert "child lives on" not in probe.log
         assert "root lives on" in probe.log
-        assert await root.children() == 0
+        assert await root.child_names() == 0
 
 
 @pytest.mark.promise("CF-24")
@@ -824,7 +824,7 @@ async def test_a_scheduled_call_may_destroy_its_agent_and_nothing_of_it_happens_
         name = "child" if child else "root"
         assert probe.log == [f"{name} did end"]
         root = await world.get_agent(Gardener, "root")
-        assert await root.children() == 0
+        assert await root.child_names() == 0
         assert world.node.alarms.stored(Address.root_of("Gardener", "root")) is None
 
 
@@ -857,8 +857,8 @@ class Counter(Agent[int]):
     async def count(self) -> int:
         return self.state
 
-    async def fibers(self) -> list[str]:
-        return [fiber.status for fiber in self.list_fibers()]
+    async def all_fibers(self) -> list[str]:
+        return [fiber.status for fiber in self.fibers.list()]
 
 
 @pytest.mark.promise("CF-195")
@@ -872,7 +872,7 @@ async def test_after_a_forced_eviction_state_schedules_and_fibers_are_there_agai
 
         counter = await world.get_agent(Counter, "c")
         assert await counter.count() == 1 + 10 + 10 + 100
-        assert await counter.fibers() == ["completed"]
+        assert await counter.all_fibers() == ["completed"]
 
 
 async def test_the_state_that_a_failing_call_set_is_undone_with_the_rest(run: Run, probe: Probe) -> None:
@@ -1011,7 +1011,7 @@ class Rostered(Agent):
         self.schedule(timedelta(1), self.summary())  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     async def misqueued(self) -> None:
-        self.queue("bob", self.summary)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        self.enqueue("bob", self.summary)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def test_a_call_that_is_owed_is_owed_still_when_its_key_gets_another_method(run: Run) -> None:
@@ -1032,5 +1032,5 @@ async def test_a_method_that_was_called_and_a_text_are_refused_with_what_to_writ
 
         with pytest.raises(UsageError, match="without parentheses"):
             await agent.misused()
-        with pytest.raises(UsageError, match=r"Lane\('bob'\)"):
+        with pytest.raises(UsageError, match=r"queues\['bob'\]"):
             await agent.misqueued()

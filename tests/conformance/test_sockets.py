@@ -85,7 +85,7 @@ class Board(Agent[Score]):
         self.broadcast(text)
 
     async def clients(self) -> int:
-        return len(self.connections())
+        return len(self.connections.list())
 
 
 class Hall(Agent[Score]):
@@ -97,7 +97,7 @@ class Hall(Agent[Score]):
         await self.sub_agent(Board, name)
 
     async def close_board(self, name: str) -> None:
-        await self.delete_sub_agent(Board, name)
+        await self.children.delete(Board, name)
 
     async def add_to(self, name: str, points: int) -> int:
         return await (await self.sub_agent(Board, name)).add(points)
@@ -108,7 +108,7 @@ class Hall(Agent[Score]):
     @expose
     async def make(self, name: str) -> bool:
         await self.sub_agent(Board, name)
-        return self.has_sub_agent(Board, name)
+        return self.children.has(Board, name)
 
     @expose
     async def add(self, points: int) -> int:
@@ -363,7 +363,7 @@ async def test_a_readonly_connection_can_call_but_not_change_the_state_until_tol
 
         @expose
         async def trust(self) -> None:
-            for connection in self.connections():
+            for connection in self.connections.list():
                 connection.readonly = False
 
         @expose
@@ -482,9 +482,9 @@ async def test_a_connection_keeps_id_tags_state_and_path_while_its_agent_sleeps(
 
         async def on_message(self, connection: Connection, message: str | bytes) -> None:
             objects.append(connection)
-            (same,) = self.connections(tag="vip")
+            (same,) = self.connections.list(tag="vip")
             assert same is connection
-            assert self.connections(tag="other") == []
+            assert self.connections.list(tag="other") == []
             connection.send([connection.id, list(connection.tags), connection.state, connection.path])
 
     async with served(App(agents=[Sleeper])) as one:
@@ -516,10 +516,10 @@ async def test_deleting_a_child_closes_the_sockets_of_its_subtree_and_nobody_com
             await (await self.sub_agent(Middle, "m")).leaf()
 
         async def fell(self) -> None:
-            await self.delete_sub_agent(Middle, "m")
+            await self.children.delete(Middle, "m")
 
         async def has(self) -> bool:
-            return self.has_sub_agent(Middle, "m")
+            return self.children.has(Middle, "m")
 
     async with served(App(agents=[Top])) as one:
         top = await one.world.get_agent(Top, "t")
@@ -678,7 +678,7 @@ async def test_aborting_an_agent_leaves_its_sockets_open_and_tells_callers() -> 
             await self.sub_agent(Board, "b")
 
         async def stop(self) -> None:
-            self.abort_sub_agent(Board, "b", "maintenance")
+            self.children.abort(Board, "b", "maintenance")
 
     async with served(App(agents=[Parent])) as one:
         parent = await one.world.get_agent(Parent, "p")

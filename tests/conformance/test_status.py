@@ -10,8 +10,7 @@ import pytest
 from tests.conformance.served import served
 from tests.conformance.worlds import Branch, Probe, Run, until
 
-from sapwood import After, Agent, App, Detached, NotFound
-from sapwood.agent import SubAgentStatus, Subtree
+from sapwood import After, Agent, App, NotFound, SubAgentStatus, Subtree
 from sapwood.kernel.tree import Tree
 
 pytestmark = pytest.mark.core("workers")
@@ -50,13 +49,13 @@ class Watcher(Agent):
         await (await self.sub_agent(Child, name)).work()
 
     async def status(self, name: str) -> SubAgentStatus:
-        return self.sub_agent_status(Child, name)
+        return self.children.status(Child, name)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Child, name, "stop")
+        self.children.abort(Child, name, "stop")
 
     async def whole(self) -> Subtree:
-        return await self.subtree()
+        return await self.children.subtree()
 
 
 @pytest.mark.promise("A-254", "B-5")
@@ -190,25 +189,25 @@ class Worker(Agent):
 
     async def fill(self) -> None:
         for _ in range(3):
-            self.queue(self.wait)
+            self.enqueue(self.wait)
         await self.remind(2)
         await self.remind(1)
         self.start_fiber("long", self.wait)
-        await self.run_agent(Waiter, detached=Detached())
+        await self.start_run(Waiter)
 
     async def compute(self) -> None:
         self.sql("CREATE TABLE IF NOT EXISTS t (a)")
         self.deps.log.append("computes")
-        await self.long_sql(ENDLESS)
+        await self.read_sql(ENDLESS)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Worker, name)
+        self.children.abort(Worker, name)
 
     async def status(self, name: str) -> SubAgentStatus:
-        return self.sub_agent_status(Worker, name)
+        return self.children.status(Worker, name)
 
     async def whole(self) -> Subtree:
-        return await self.subtree()
+        return await self.children.subtree()
 
 
 class Waiter(Agent):

@@ -27,7 +27,7 @@ Begin = Callable[[Worker, str], object]
 WAYS: dict[str, Begin] = {
     "fiber": lambda me, what: me.start_fiber(what, me.work, what),
     "schedule": lambda me, what: me.schedule(After(timedelta(0), key=what), me.work, what),
-    "queue": lambda me, what: me.queue(me.work, what),
+    "queue": lambda me, what: me.enqueue(me.work, what),
 }
 """The ways to begin work that survives a crash."""
 
@@ -126,7 +126,7 @@ async def test_a_repeating_schedule_takes_its_steps_anew_every_time(run: Run, be
 
 
 async def test_a_step_in_run_fiber_is_remembered_while_the_fiber_lives(run: Run, bench: Bench) -> None:
-    bench.works["both"] = lambda me: me.run_fiber("inner", me.work, "inner")
+    bench.works["both"] = lambda me: me.fibers.run("inner", me.work, "inner")
 
     async def inner(me: Worker) -> None:
         await me.step("first", counted(bench, "first"))
@@ -169,7 +169,7 @@ async def test_a_name_is_used_once_in_its_work(run: Run, bench: Bench) -> None:
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "twice"))
 
         with pytest.raises(FiberFailed, match="The step 'same' comes twice"):
-            await bench.within(here, lambda me: me.fiber_result("key"))
+            await bench.within(here, lambda me: me.fibers.result("key"))
         assert bench.log == ["twice begins", "one"]
 
 
@@ -199,7 +199,7 @@ async def test_a_step_is_tried_as_often_as_it_says(run: Run, bench: Bench) -> No
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "flaky"))
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "there"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "there"
         assert bench.log.count("try") == 3
 
 
@@ -221,7 +221,7 @@ async def test_a_step_that_fails_to_the_end_fails_its_work_and_is_not_remembered
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "act"))
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "caught gone"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "caught gone"
         assert bench.log.count("try") == 2
 
 
@@ -240,7 +240,7 @@ async def test_an_attempt_that_takes_too_long_is_ended_and_tried_again(run: Run,
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "slow"))
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "in time"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "in time"
         assert bench.log.count("try") == 2
 
 
@@ -256,7 +256,7 @@ async def test_what_a_step_returns_is_limited(run: Run, bench: Bench) -> None:
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "act"))
 
-        assert await bench.within(here, lambda me: me.fiber_result("key")) == "fits"
+        assert await bench.within(here, lambda me: me.fibers.result("key")) == "fits"
 
 
 def invoice() -> Invoice:
@@ -337,7 +337,7 @@ async def test_steps_may_run_side_by_side(run: Run, bench: Bench) -> None:
 
         await world.crash()
         bench.go.set()
-        result = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
+        result = await bench.within(await worker(world), lambda me: me.fibers.result("key"))
 
         assert result == list(range(10))
         assert sorted(entry for entry in bench.log if entry.startswith("n")) == [f"n{n}" for n in range(10)]
@@ -359,7 +359,7 @@ async def test_a_step_may_be_a_call_to_a_child(run: Run, bench: Bench) -> None:
 
         await world.crash()
         bench.go.set()
-        result = await bench.within(await worker(world), lambda me: me.fiber_result("key"))
+        result = await bench.within(await worker(world), lambda me: me.fibers.result("key"))
 
         assert result == 1
         assert await (await worker(world, 1)).notes() == ["once"]
@@ -374,7 +374,7 @@ async def test_a_child_that_work_calls_has_no_steps_of_that_work(run: Run, bench
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "act"))
 
         with pytest.raises(FiberFailed, match="belongs into a fiber"):
-            await bench.within(here, lambda me: me.fiber_result("key"))
+            await bench.within(here, lambda me: me.fibers.result("key"))
 
 
 async def begun(world: World, bench: Bench, depth: int, length: timedelta) -> Worker:
@@ -410,7 +410,7 @@ async def test_a_sleep_ends_at_the_time_that_was_given_first(
         assert "after" not in bench.log
         await world.clock.advance(SECOND)
 
-        result = await bench.within(await worker(world, depth), lambda me: me.fiber_result("key"))
+        result = await bench.within(await worker(world, depth), lambda me: me.fibers.result("key"))
         assert datetime.fromisoformat(result) == end
         assert (bench.log.count("before"), bench.log.count("after")) == (1, 1)
 
@@ -418,7 +418,7 @@ async def test_a_sleep_ends_at_the_time_that_was_given_first(
 async def test_a_fiber_that_sleeps_long_keeps_nobody_awake(run: Run, bench: Bench, depth: int) -> None:
     async with run(Worker, deps=bench) as world:
         here = await begun(world, bench, depth, DAY)
-        fiber = await bench.within(here, lambda me: me.get_fiber("key"))
+        fiber = await bench.within(here, lambda me: me.fibers.get("key"))
         await world.settled()
 
         world.sleep()
@@ -435,7 +435,7 @@ async def test_a_fiber_that_sleeps_briefly_stays_in_memory(run: Run, bench: Benc
         here = await begun(world, bench, 0, 30 * SECOND)
 
         world.sleep()
-        fiber = await bench.within(here, lambda me: me.get_fiber("key"))
+        fiber = await bench.within(here, lambda me: me.fibers.get("key"))
         await world.clock.advance(30 * SECOND)
 
         assert fiber.status == "running"
@@ -486,7 +486,7 @@ async def test_a_time_without_a_zone_is_refused(run: Run, bench: Bench) -> None:
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "sleep"))
 
         with pytest.raises(FiberFailed, match="time zone"):
-            await bench.within(here, lambda me: me.fiber_result("key"))
+            await bench.within(here, lambda me: me.fibers.result("key"))
 
 
 async def test_a_scheduled_method_may_sleep(run: Run, bench: Bench) -> None:

@@ -122,10 +122,10 @@ class Spring(Agent):
             yield text
 
     async def stop_source(self) -> None:
-        self.abort_sub_agent(Spring, "source", "dry")
+        self.children.abort(Spring, "source", "dry")
 
     async def delete_source(self) -> None:
-        await self.delete_sub_agent(Spring, "source")
+        await self.children.delete(Spring, "source")
 
     async def interleaved(self) -> list[int]:
         """Read two streams of two children in turns."""
@@ -138,7 +138,7 @@ class Spring(Agent):
         return both
 
     async def last_error(self) -> str | None:
-        return self.sub_agent_status(Spring, "source").last_error
+        return self.children.status(Spring, "source").last_error
 
     async def ping(self) -> str:
         return "pong"

@@ -45,7 +45,7 @@ class QuizDeep(Talking):
         return f"the secret of {what}"
 
     async def seen_by_model(self) -> str:
-        return json.dumps((await self.export())["model_messages"])
+        return json.dumps((await self.conversation.export())["model_messages"])
 
     async def leave(self) -> None:
         await self.destroy()
@@ -83,7 +83,7 @@ class Quizzed(ChatAgent):
         self._actor.of(Accepting).ask([message], id="r1")
 
     async def how(self) -> str:
-        (turn,) = (await self.export())["turns"]
+        (turn,) = (await self.conversation.export())["turns"]
         return turn["status"]
 
 
@@ -101,21 +101,21 @@ class QuizTop(Quizzed):
     model = ScriptedModel(call("quiz_first", id="c1", message="go"), text("all done"), each=True)
     tools = (agent_tool(QuizFirst, client_tools=True),)
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
     async def on_run_finish(self, run: Run) -> None:
         QuizTop.finished.append(run.status)
 
     async def stop(self, run: str) -> bool:
-        return self.cancel_run(run)
+        return self.runs.cancel(run)
 
     async def abort(self) -> None:
-        self.abort_sub_agent(QuizFirst, RUN, "enough")
+        self.children.abort(QuizFirst, RUN, "enough")
         await self.sub_agent(QuizFirst, RUN)
 
     async def delete(self) -> None:
-        await self.delete_sub_agent(QuizFirst, RUN)
+        await self.children.delete(QuizFirst, RUN)
 
 
 CHAIN: tuple[tuple[type[Any], str], ...] = ((QuizFirst, RUN), (QuizSecond, RUN), (QuizThird, RUN), (QuizDeep, RUN))
@@ -179,7 +179,7 @@ async def ended(one: Served, id: str = "r1") -> Any:
     async with asyncio.timeout(patience()):
         while True:
             try:
-                return await (await top(one)).turn(id)
+                return await (await top(one)).turns.wait(id)
             except Unavailable:
                 await asyncio.sleep(0.005)
 
@@ -192,7 +192,7 @@ async def check_ended(one: Served, *, approved: bool) -> None:
     assert ("the secret of it" in await deep.seen_by_model()) is approved
     assert QuizDeep.told == (["it"] if approved else [])
     assert QuizTop.finished == ["completed"]
-    assert await (await top(one)).pending_approvals() == []
+    assert await (await top(one)).questions.list() == []
     await asleep(one.world)
 
 
@@ -208,8 +208,8 @@ async def test_nobody_is_awake_while_a_question_far_down_waits_and_no_time_count
             # Once somebody may look in vain: the index of alarms may say too early what the crash left of it.
             assert one.world.node.trees == {} or day == 0
 
-        assert [(run.status, run.reason) for run in await (await top(one)).runs()] == [("running", None)]
-        assert [one.path for one in await (await top(one)).pending_approvals()] == [PATH]
+        assert [(run.status, run.reason) for run in await (await top(one)).all_runs()] == [("running", None)]
+        assert [one.path for one in await (await top(one)).questions.list()] == [PATH]
         assert len(one.world.node.trees[Address.root_of("QuizTop", "t")].actors) == 1  # nobody below was woken for that
 
 
@@ -225,7 +225,7 @@ async def test_a_question_is_shown_to_the_clients_of_every_agent_above_also_to_t
             assert late.of_type(QUESTIONS) == [frame]
             assert depth or live.of_type(QUESTIONS) == [frame]
             agent = await below(one, depth)
-            assert await agent.pending_approvals() == [Question("k", "reveal", {"what": "it"}, PATH[depth:])]
+            assert await agent.questions.list() == [Question("k", "reveal", {"what": "it"}, PATH[depth:])]
             listed = (await one.site.http(f"{url(depth)}/questions")).json()
             assert listed == {"questions": [{"path": wired(depth), **question}]}
         own = (await one.site.http(f"{url(4)}/questions")).json()
@@ -264,12 +264,12 @@ async def test_it_is_answered_anywhere_above_and_the_whole_chain_goes_on(where: 
             assert (posting.status, posting.json()) == (200, {"answered": True})
         elif where == "who asks":
             deep = await below(one, 4)
-            assert await deep.approvals() == [Question("k", "reveal", {"what": "it"})]
-            assert await deep.approve("k")
+            assert await deep.questions.list() == [Question("k", "reveal", {"what": "it"})]
+            assert await deep.questions.approve("k")
         else:
             agent = await below(one, depth)
-            (question,) = await agent.pending_approvals()
-            assert await agent.answer_approval(question, approved=approved)
+            (question,) = await agent.questions.list()
+            assert await (agent.questions.approve(question) if approved else agent.questions.deny(question))
 
         await check_ended(one, approved=approved)
 
@@ -284,8 +284,8 @@ async def test_other_arguments_and_a_reason_go_down_with_the_answer() -> None:
     async with quiz() as one:
         await begun(one)
         agent = await top(one)
-        (question,) = await agent.pending_approvals()
-        assert await agent.answer_approval(question, approved=False, reason="It is a secret.")
+        (question,) = await agent.questions.list()
+        assert await agent.questions.deny(question, reason="It is a secret.")
         await ended(one)
         assert "It is a secret." in await (await below(one, 4)).seen_by_model()
 
@@ -295,15 +295,15 @@ async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> Non
     async with quiz() as one:
         await begun(one)
         agent = await top(one)
-        (question,) = await agent.pending_approvals()
+        (question,) = await agent.questions.list()
 
         with pytest.raises(InvalidArguments, match="do not fit reveal: what"):
-            await agent.answer_approval(question, approved=True, arguments={"what": 3})
+            await agent.questions.approve(question, arguments={"what": 3})
         refused = await posted(one, 0, approved=True, arguments={"who": "it"})
 
         assert refused.status == 400
         assert "do not fit reveal: what: Field required; who: " in refused.text
-        assert await agent.answer_approval(question, approved=True, arguments={"what": "another"})
+        assert await agent.questions.approve(question, arguments={"what": "another"})
         await ended(one)
         assert QuizDeep.told == ["another"]
 
@@ -313,13 +313,13 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
     async with quiz(durability=level) as one:
         client = await asked(one)
         agent = await top(one)
-        (question,) = await agent.pending_approvals()
-        assert await agent.answer_approval(question, approved=True)
+        (question,) = await agent.questions.list()
+        assert await agent.questions.approve(question)
 
-        assert not await agent.answer_approval(question, approved=False)
+        assert not await agent.questions.deny(question)
         second = await posted(one, 0, approved=False)
         assert (second.status, second.json()) == (409, {"answered": False})
-        assert not await (await below(one, 4)).approve("k")
+        assert not await (await below(one, 4)).questions.approve("k")
         await check_ended(one, approved=True)
 
         # Nor is one taken of a run that is over; a client learns that nothing is asked.
@@ -328,9 +328,9 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
         await client.send({"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": True, "path": wired(0)})
         told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
         assert told["questions"] == []
-        assert not await agent.answer_approval(question, approved=True)
+        assert not await agent.questions.approve(question)
         gone = Question("k", "reveal", {}, (Step("QuizFirst", "nobody"),))
-        assert not await agent.answer_approval(gone, approved=True)
+        assert not await agent.questions.approve(gone)
         assert QuizDeep.told == ["it"]
 
 
@@ -365,9 +365,9 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         await begun(one)
         await asleep(one.world)
         agent = await top(one)
-        (question,) = await agent.pending_approvals()
+        (question,) = await agent.questions.list()
         if how == "the turn":
-            assert await agent.cancel_turn("r1")
+            assert await agent.turns.cancel("r1")
         elif how == "the run":
             assert await agent.stop(RUN)
         else:
@@ -377,7 +377,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         if "clears" in how:
             await until_gone(agent)
             assert QuizDeep.told == []
-            assert not await agent.answer_approval(question, approved=True)
+            assert not await agent.questions.approve(question)
             await asleep(one.world)
             return
 
@@ -385,11 +385,11 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
         assert turn.status == ("completed" if how == "the run" else "aborted")
         for depth in range(1, 5):
             async with asyncio.timeout(patience()):
-                while (one_turn := await (await below(one, depth)).turn(RUN)).status != "aborted":
+                while (one_turn := await (await below(one, depth)).turns.wait(RUN)).status != "aborted":
                     assert one_turn.status in ("running", "waiting"), depth
                     await asyncio.sleep(0.005)
-        assert await agent.pending_approvals() == []
-        assert not await agent.answer_approval(question, approved=True)
+        assert await agent.questions.list() == []
+        assert not await agent.questions.approve(question)
         assert QuizDeep.told == []
         await asleep(one.world)
 
@@ -397,7 +397,7 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
 async def until_gone(agent: Any) -> None:
     """Wait until nothing is asked, and nothing goes on."""
     async with asyncio.timeout(patience()):
-        while await agent.pending_approvals() or await agent.runs() or await agent.how() == "running":  # noqa: ASYNC110
+        while await agent.questions.list() or await agent.all_runs() or await agent.how() == "running":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -408,19 +408,19 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
         await begun(one)
         await asleep(one.world)
         agent = await top(one)
-        (question,) = await agent.pending_approvals()
+        (question,) = await agent.questions.list()
         await (agent.abort() if how == "aborted" else agent.delete())
 
         assert (await ended(one)).status == "completed"
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert (run.status, run.reason or run.error) == (
             ("aborted", "enough") if how == "aborted" else ("error", "QuizTop:t/QuizFirst:agent-tool%3Ac1 was deleted.")
         )
         assert QuizTop.finished == [run.status]
-        assert await agent.pending_approvals() == []
+        assert await agent.questions.list() == []
         if how == "aborted":
-            assert not await (await below(one, 4)).approve("k")
-        assert not await agent.answer_approval(question, approved=True)
+            assert not await (await below(one, 4)).questions.approve("k")
+        assert not await agent.questions.approve(question)
         assert QuizDeep.told == []
         await asleep(one.world)
 
@@ -436,14 +436,14 @@ async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_m
         if how == "aborted":
             await agent.abort()
         elif how == "cleared":
-            await agent.clear()
+            await agent.conversation.clear()
         elif how == "by itself":
             await (await below(one, 4)).leave()
         else:
             await agent.delete()
 
         await page.until(lambda frame: frame == {"type": QUESTIONS, "path": wired(0), "questions": []})
-        assert await (await top(one)).pending_approvals() == []
+        assert await (await top(one)).questions.list() == []
 
 
 @pytest.mark.slow
@@ -454,7 +454,7 @@ async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
         await asleep(one.world)
         deep = await below(one, 4)
         if how == "cancels":
-            assert await deep.cancel_turn(RUN)
+            assert await deep.turns.cancel(RUN)
         elif how == "clears":
             await deep.clear()
         else:
@@ -464,7 +464,7 @@ async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
         turn = await ended(one)
         assert (turn.status, turn.text) == ("completed", "all done")
         assert QuizTop.finished == ["completed"]
-        assert await (await top(one)).pending_approvals() == []
+        assert await (await top(one)).questions.list() == []
         assert QuizDeep.told == []
 
 
@@ -518,7 +518,7 @@ async def test_a_tool_of_the_browser_is_used_far_down(monkeypatch: pytest.Monkey
             ("approval", "reveal", {"what": "it"}),
         ]
         await asleep(one.world)
-        assert [one.tool for one in await (await top(one)).pending_approvals()] == ["reveal"]
+        assert [one.tool for one in await (await top(one)).questions.list()] == ["reveal"]
         await tool_result(client, "k", {"lat": 1}, path=wired(0))
         left = await client.until(lambda frame: type_of(frame) == QUESTIONS and len(frame["questions"]) == 1)
         assert left["questions"][0]["id"] == "l"
@@ -550,21 +550,21 @@ async def test_two_ask_at_once_and_each_is_answered_for_itself() -> None:
         await client.until(lambda _: len(client.of_type(QUESTIONS)) == 2)
         await asleep(one.world)
         agent = await one.world.get_agent(QuizBoth, "t")
-        first, second = await agent.pending_approvals()
+        first, second = await agent.questions.list()
         assert (first.id, second.id) == ("k", "k")
         assert {first.path[0].name, second.path[0].name} == {RUN, "agent-tool:c2"}
 
-        assert await agent.answer_approval(second, approved=True)
+        assert await agent.questions.approve(second)
         async with asyncio.timeout(patience()):
-            while [run.status for run in await agent.runs()] != ["running", "completed"]:  # noqa: ASYNC110 - alike
+            while [run.status for run in await agent.all_runs()] != ["running", "completed"]:  # noqa: ASYNC110 - alike
                 await asyncio.sleep(0.005)
-        assert await agent.pending_approvals() == [first]
+        assert await agent.questions.list() == [first]
         await asleep(one.world)
         await one.world.crash()
 
         agent = await one.world.get_agent(QuizBoth, "t")
-        assert await agent.answer_approval(first, approved=False)
-        turn = await agent.turn("r1")
+        assert await agent.questions.deny(first)
+        turn = await agent.turns.wait("r1")
         assert (turn.status, turn.text) == ("completed", "both")
         assert QuizDeep.told == ["it"]
 
@@ -580,10 +580,10 @@ class QuizBoss(Agent):
         return f"{run.status} {run.reason}"
 
     async def run(self) -> Run | None:
-        return self.get_run("w")
+        return self.runs.get("w")
 
     async def result(self) -> Any:
-        return await self.fiber_result("ask")
+        return await self.fibers.result("ask")
 
 
 class QuizWorker(Agent):
@@ -597,7 +597,7 @@ class QuizWorker(Agent):
 async def asks(boss: Any) -> None:
     """Wait until somebody below is asking."""
     async with asyncio.timeout(patience()):
-        while not await boss.pending_approvals():  # noqa: ASYNC110 - seen from outside
+        while not await boss.questions.list():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.005)
 
 
@@ -613,9 +613,9 @@ async def test_code_that_waits_for_one_who_asks_is_not_given_up_after_a_restart(
         boss = await one.world.get_agent(QuizBoss, "b")
         assert (await boss.run()).status == "running"
 
-        (question,) = await boss.pending_approvals()
+        (question,) = await boss.questions.list()
         assert len(question.path) == 3
-        assert await boss.answer_approval(question, approved=True)
+        assert await boss.questions.approve(question)
         assert await boss.result() == "completed None"
 
 
@@ -643,7 +643,7 @@ async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
         await one.world.clock.advance(3601)
 
         assert await boss.result() == "error timed-out"
-        assert await boss.pending_approvals() == []
+        assert await boss.questions.list() == []
 
 
 async def until_asked(world: World, cls: type[Any], name: str) -> Any:
@@ -651,7 +651,7 @@ async def until_asked(world: World, cls: type[Any], name: str) -> Any:
     async with asyncio.timeout(patience()):
         while True:
             agent = await world.get_agent(cls, name)
-            if await agent.pending_approvals():
+            if await agent.questions.list():
                 await world.settled()
                 world.sleep()
                 if not world.node.trees:
@@ -661,8 +661,8 @@ async def until_asked(world: World, cls: type[Any], name: str) -> Any:
 
 async def answer(agent: Any) -> None:
     """Approve what is asked, if anything still is."""
-    for question in await agent.pending_approvals():
-        await agent.answer_approval(question, approved=True)
+    for question in await agent.questions.list():
+        await agent.questions.approve(question)
 
 
 async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
@@ -696,7 +696,7 @@ async def check_killed(cls: type[Any], when: str, *, every: int = 1) -> int:
             assert turn == "completed", nth
             # A call that was begun when the process died is not made again: the model is told.
             assert QuizDeep.told == ["it"] or (was_killed and not QuizDeep.told), nth
-            assert await (await world.get_agent(cls, name)).pending_approvals() == [], nth
+            assert await (await world.get_agent(cls, name)).questions.list() == [], nth
             await asleep(world)
             if not was_killed:
                 return nth

@@ -36,14 +36,14 @@ def breeding(model: Any, **settings: Any) -> Any:
 class Root(ChatAgent):
     """What the tests ask of any of them."""
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
     async def deepest(self) -> int:
-        return (await self.subtree()).deepest
+        return (await self.children.subtree()).deepest
 
     async def agents(self) -> int:
-        return (await self.subtree()).agents
+        return (await self.children.subtree()).agents
 
     async def tables(self) -> list[str]:
         return [str(row["name"]) for row in self.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -80,8 +80,8 @@ def recorded(world: World) -> Counter[str]:
 async def check_sums(world: World, agent: Any) -> None:
     """The root knows what the turns that ran have used, all of it and once."""
     stored = recorded(world)
-    used = await agent.usage()
-    rows = await agent.list_usage()
+    used = await agent.spending.total()
+    rows = await agent.spending.list()
     assert sum(one["requests"] for one in used.values()) == stored["requests"]
     assert sum(one["input_tokens"] for one in used.values()) == stored["input_tokens"]
     assert sum(one["output_tokens"] for one in used.values()) == stored["output_tokens"]
@@ -112,7 +112,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
     async with growing(breeding(wide, limits=Limits(children=most, depth=1))) as (_, agent):
         await agent.send("go")
 
-        runs = await agent.runs()
+        runs = await agent.all_runs()
         assert await agent.agents() == 1 + most
         assert [run.reason for run in runs if not run.ok] == ["over_limit"] * (4 - most)
 
@@ -125,7 +125,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
     async with growing(breeding(model, limits=limits), prices=PRICES) as (world, agent):
         turn = await agent.send("go")
 
-        used = await agent.usage()
+        used = await agent.spending.total()
         field = "tokens" if limits.tokens is not None else "dollars"
         assert (turn.status, turn.reason) == ("error", "over_limit")
         assert f"Limits({field}=" in turn.error
@@ -139,7 +139,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
 
         again = await agent.send("and now?")
         assert (again.status, again.reason, again.usage) == ("error", "over_limit", {})
-        assert total(await agent.usage()) == total(used)
+        assert total(await agent.spending.total()) == total(used)
 
 
 class Gated(ChatAgent):
@@ -154,25 +154,25 @@ class Together(Agent):
     worker: type[Agent[Any]]
 
     async def give(self, number: int) -> list[Run]:
-        return await self.gather(*(Branch(self.worker, "go", run_id=f"r{at}") for at in range(number)))
+        return await self.runs.gather(*(Branch(self.worker, "go", run_id=f"r{at}") for at in range(number)))
 
     async def give_one(self, id: str) -> Run:
         return await self.run_agent(self.worker, "go", run_id=id)
 
     async def count(self, status: str) -> int:
-        return len(self.list_runs(status))
+        return len(self.runs.list(status))
 
     async def stop(self, id: str) -> bool:
-        return self.cancel_run(id)
+        return self.runs.cancel(id)
 
     async def tables(self) -> list[str]:
         return [str(row["name"]) for row in self.sql("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
     async def delete_all(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
     async def own(self) -> dict[str, Any]:
-        return await self.usage(below=False)
+        return await self.spending.total(below=False)
 
 
 STEP = OVERHEAD + 4 + MOST
@@ -204,7 +204,7 @@ class Crew(Together):
     """Has leads, who have workers."""
 
     async def lead(self, leads: int, workers: int) -> list[list[str]]:
-        runs = await self.gather(*(Branch(self.worker, workers, run_id=f"l{at}") for at in range(leads)))
+        runs = await self.runs.gather(*(Branch(self.worker, workers, run_id=f"l{at}") for at in range(leads)))
         return [run.output for run in runs]
 
     async def try_one(self, id: str = "one") -> Run:
@@ -251,7 +251,7 @@ async def test_what_was_reserved_and_not_used_is_there_for_others_again() -> Non
         while (await agent.give_one(f"r{done}")).ok:
             done += 1
 
-        used = total(await agent.usage())
+        used = total(await agent.spending.total())
         assert used == done * (used // done)
         assert used + STEP > 3 * STEP >= used
         assert done > 3
@@ -293,11 +293,11 @@ async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps
             passed = world.points.passed["committed"] >= before + nth
             await world.crash()
             agent = await world.get_agent(cls, "b")
-            turns = (await agent.export())["turns"]
-            turn = await agent.turn(turns[0]["id"]) if turns else await agent.send("go")
+            turns = (await agent.conversation.export())["turns"]
+            turn = await agent.turns.wait(turns[0]["id"]) if turns else await agent.send("go")
 
             assert turn.status == "completed"
-            assert [run.status for run in await agent.runs()] == ["completed"]
+            assert [run.status for run in await agent.all_runs()] == ["completed"]
             await check_sums(world, agent)
             assert world.node.trees[Address.root_of("Breeder", "b")].spending._reserved == set()
 
@@ -312,7 +312,7 @@ async def test_a_budget_of_money_lets_nobody_ask_whose_price_is_not_known(price:
 
         if price is not None:
             assert (turn.status, turn.usage["scripted"]["cost"]) == ("completed", 0.0)
-            assert (await agent.usage())["scripted"]["cost"] == 0.0
+            assert (await agent.spending.total())["scripted"]["cost"] == 0.0
         else:
             assert (turn.status, turn.reason) == ("error", "over_limit")
             assert "nobody knows its price" in turn.error
@@ -325,8 +325,8 @@ async def test_a_price_that_nobody_knows_is_none_in_every_sum_it_is_part_of() ->
     async with growing(breeding(model, limits=Limits(depth=1, tokens=5000))) as (_, agent):
         await agent.send("go")
 
-        assert (await agent.usage())["scripted"]["cost"] is None
-        assert {row.cost for row in await agent.list_usage()} == {None}
+        assert (await agent.spending.total())["scripted"]["cost"] is None
+        assert {row.cost for row in await agent.spending.list()} == {None}
 
 
 @pytest.mark.slow
@@ -335,26 +335,26 @@ async def test_each_agent_knows_its_own_use_and_that_of_all_below_it() -> None:
     model = ScriptedModel(call("breed", message="more"), text("enough"), each=True)
     async with growing(cls := breeding(model, limits=Limits(depth=2)), prices=PRICES) as (world, agent):
         await agent.send("go")
-        ((first,), (second,)) = (await agent.runs(), await (await below(world, cls, agent)).runs())
+        ((first,), (second,)) = (await agent.all_runs(), await (await below(world, cls, agent)).all_runs())
         child = await below(world, cls, agent)
         grandchild = await world.get_agent(cls, "b", sub=((cls, first.id), (cls, second.id)))
 
-        own = [total(await one.usage(below=False)) for one in (agent, child, grandchild)]
-        whole = [total(await one.usage()) for one in (agent, child, grandchild)]
+        own = [total(await one.spending.total(below=False)) for one in (agent, child, grandchild)]
+        whole = [total(await one.spending.total()) for one in (agent, child, grandchild)]
         assert whole == [sum(own), own[1] + own[2], own[2]]
-        rows = await agent.list_usage()
+        rows = await agent.spending.list()
         assert [(len(row.agent), row.run, row.requests) for row in rows] == [
             (1, None, 2),
             (2, first.id, 2),
             (3, second.id, 2),
         ]
-        assert [row for row in rows if len(row.agent) > 1] == await child.list_usage()
-        assert sum(row.cost or 0 for row in rows) == pytest.approx((await agent.usage())["scripted"]["cost"])
+        assert [row for row in rows if len(row.agent) > 1] == await child.spending.list()
+        assert sum(row.cost or 0 for row in rows) == pytest.approx((await agent.spending.total())["scripted"]["cost"])
         assert total(first.usage) == own[1]
 
 
 async def below(world: World, cls: Any, agent: Any) -> Any:
-    (run,) = await agent.runs()
+    (run,) = await agent.all_runs()
     return await world.get_agent(cls, "b", sub=((cls, run.id),))
 
 
@@ -362,13 +362,13 @@ async def test_what_deleted_agents_have_used_stays_counted_above_them() -> None:
     model = ScriptedModel(text("one two"))
     async with growing(together(model, limits=Limits(tokens=10 * STEP))) as (_, agent):
         await agent.give(3)
-        used = await agent.usage()
-        assert len(await agent.list_usage()) == 3
+        used = await agent.spending.total()
+        assert len(await agent.spending.list()) == 3
 
         assert await agent.delete_all() == 3
 
-        assert await agent.usage() == used
-        assert await agent.list_usage() == []
+        assert await agent.spending.total() == used
+        assert await agent.spending.list() == []
         assert await agent.own() == {}
 
 
@@ -473,7 +473,7 @@ class Gang(Agent):
     """Has porters, and another gang beside it that has some too."""
 
     async def carry(self, inputs: list[str]) -> list[str]:
-        return [run.status for run in await self.map(Porter, inputs, concurrency=10)]
+        return [run.status for run in await self.runs.map(Porter, inputs, concurrency=10)]
 
     async def carry_below(self, inputs: list[str]) -> list[str]:
         return await (await self.sub_agent(Gang, "below")).carry(inputs)
@@ -482,10 +482,10 @@ class Gang(Agent):
         return await self.run_agent(Porter, input, run_id=input)
 
     async def drop_below(self) -> None:
-        await self.delete_sub_agent(Gang, "below")
+        await self.children.delete(Gang, "below")
 
     async def forget(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
 
 def gang(**limits: int) -> Any:
@@ -574,7 +574,7 @@ async def test_without_limits_nobody_is_refused_and_agents_without_models_keep_n
 
         assert all(run.ok for run in await agent.give(20))
 
-        assert total(await agent.usage()) > 0
+        assert total(await agent.spending.total()) > 0
         assert "sapwood_givers" not in await agent.tables()
         assert world.node.trees
 

@@ -63,7 +63,7 @@ class WeatherStation(Agent):
         await (await self.sub_agent(Hygrometer, name)).measure(degrees)
 
     async def make_anew(self, name: str) -> None:
-        await self.delete_sub_agent(Thermometer, name)
+        await self.children.delete(Thermometer, name)
 
     async def heard(self) -> list[tuple[str, int]]:
         rows = self.sql("SELECT child, degrees FROM heard ORDER BY rowid")

@@ -58,7 +58,7 @@ class Scribe(ChatAgent):
         """Return what the model sees, without what it called and what was returned."""
         return [
             str(part.content)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            for message in self.messages()
+            for message in self.conversation.history()
             for part in message.parts
             if part.part_kind in ("user-prompt", "text")
         ]
@@ -108,7 +108,7 @@ async def returns(agent: Any) -> dict[str, Any]:
     """Return what each tool call returned, or the error it ended with."""
     return {
         part["toolCallId"]: part.get("output", part.get("errorText"))
-        for message in await agent.transcript()
+        for message in await agent.conversation.messages()
         for part in message["parts"]
         if "toolCallId" in part
     }
@@ -116,7 +116,7 @@ async def returns(agent: Any) -> dict[str, Any]:
 
 async def refusal(agent: Any, id: str) -> str:
     """Return the code with which a call was refused."""
-    exported = (await agent.export())["model_messages"]
+    exported = (await agent.conversation.export())["model_messages"]
     parts = [part for message in exported for part in message["parts"] if part.get("tool_call_id") == id]
     told = json.loads(parts[-1]["content"])
     assert (await returns(agent))[id] == told["error"]
@@ -127,7 +127,7 @@ async def refusal(agent: Any, id: str) -> str:
 
 async def check(agent: Any) -> None:
     check_history(json.loads(await agent.seen_by_model()))
-    check_transcript(await agent.transcript())
+    check_transcript(await agent.conversation.messages())
 
 
 async def offered(*tools: Any) -> dict[str, Any]:
@@ -185,9 +185,9 @@ async def test_a_blocking_spawn_runs_the_child_and_returns_its_result(level: str
 
         assert turn.text == "Thank you."
         assert await returns(agent) == {"c1": {"name": "ann", "status": "completed", "result": "A poem."}}
-        (run,) = await agent.runs()
+        (run,) = await agent.all_runs()
         assert (run.id, run.mode, run.agent.name, run.tool_call) == ("agent-tool:c1", "persistent", "ann", "c1")
-        assert await agent.children() == ["ann"]
+        assert await agent.child_names() == ["ann"]
         assert await agent.news() == []
         await check(agent)
 
@@ -235,7 +235,7 @@ async def test_the_end_of_a_non_blocking_child_joins_the_conversation_if_that_is
             while len(await agent.ends()) < 2:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
-        said = [text_of(message) for message in await agent.transcript()]
+        said = [text_of(message) for message in await agent.conversation.messages()]
         assert said[2:] == ["[The task of your child ann was completed: A poem.]", "Here it is: a poem."]
         await check(agent)
 
@@ -254,9 +254,9 @@ async def test_a_child_keeps_its_name_and_its_conversation_from_task_to_task() -
         told = await returns(agent)
         assert told["m1"] == {"name": "ann", "agent": "scribe", "status": "running", "delivered": "task"}
         assert told["w1"] == {"name": "ann", "status": "completed", "result": "Two."}
-        runs = await agent.runs()
+        runs = await agent.all_runs()
         assert [(run.id, run.agent.name) for run in runs] == [("agent-tool:c1", "ann"), ("agent-tool:m1", "ann")]
-        assert await agent.children() == ["ann"]
+        assert await agent.child_names() == ["ann"]
         assert await (await child_of(one, cls, child)).seen() == ["Write.", "One.", "And now?", "Two."]
         await check(agent)
 
@@ -283,19 +283,19 @@ async def test_a_message_reaches_the_next_step_of_a_child_at_work(level: str) ->
 
         assert (await returns(agent))["m1"] == {"name": "ann", "status": "running", "delivered": "joined"}
         scribing = await child_of(one, cls, child)
-        assert text_of((await scribing.transcript())[-1]) == "It has to rhyme."
+        assert text_of((await scribing.conversation.messages())[-1]) == "It has to rhyme."
         bench.go.set()
         await over(agent, "agent-tool:c1")
 
         assert await scribing.seen() == ["Write.", "It has to rhyme.", "With rhymes, then."]
-        assert [run.id for run in await agent.runs()] == ["agent-tool:c1"]
-        assert [message["role"] for message in await scribing.transcript()] == ["user", "user", "assistant"]
+        assert [run.id for run in await agent.all_runs()] == ["agent-tool:c1"]
+        assert [message["role"] for message in await scribing.conversation.messages()] == ["user", "user", "assistant"]
         check_history(json.loads(await _history(scribing)))
-        check_transcript(await scribing.transcript())
+        check_transcript(await scribing.conversation.messages())
 
 
 async def _history(agent: Any) -> str:
-    exported = await agent.export()
+    exported = await agent.conversation.export()
     return json.dumps(exported["model_messages"])
 
 
@@ -417,12 +417,12 @@ async def test_a_child_that_waits_for_a_person_says_so() -> None:
         await agent.send("go")
         scribing = await child_of(one, cls, child)
         async with asyncio.timeout(patience()):
-            while not await scribing.approvals():  # noqa: ASYNC110 - seen from outside
+            while not await scribing.questions.list():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         await agent.send("how is it?")
 
         assert (await returns(agent))["l1"][0]["status"] == "waiting"
-        await scribing.approve("p1")
+        await scribing.questions.approve("p1")
         await bench.seen("heard of ann: completed It is published.")
 
 
@@ -433,11 +433,11 @@ async def test_a_child_that_waits_for_a_person_hears_what_it_was_told_once_it_go
         await agent.send("go")
         scribing = await child_of(one, cls, child)
         async with asyncio.timeout(patience()):
-            while not await scribing.approvals():  # noqa: ASYNC110 - seen from outside
+            while not await scribing.questions.list():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         await agent.send("in red, please")
         assert (await returns(agent))["m1"]["delivered"] == "joined"
-        await scribing.approve("p1")
+        await scribing.questions.approve("p1")
         await bench.seen("heard of ann: completed It is published.")
 
         assert await scribing.seen() == ["Write.", "In red.", "It is published."]
@@ -496,7 +496,7 @@ async def test_terminating_a_child_stops_what_it_has_others_do_in_the_background
         assert (await returns(agent))["t1"] == {"name": "ann", "status": "terminated", "was_running": False}
         await one.world.settled()
         assert theirs.cancelled == 1
-        assert len(await (await child_of(one, cls, middle)).transcript()) == 2  # nobody tells it of that
+        assert len(await (await child_of(one, cls, middle)).conversation.messages()) == 2  # nobody tells it of that
 
 
 @pytest.mark.promise("A-218")
@@ -521,7 +521,7 @@ async def test_what_the_model_may_not_do_is_refused_with_a_code() -> None:
         wanted = {"r1": "name_taken", "r2": "unknown_agent", "r3": "invalid_name"}
         wanted |= {"r4": "unknown_child", "r5": "not_blocking"}
         assert {id: await refusal(agent, id) for id in wanted} == wanted
-        assert sorted(await agent.children()) == ["ann", "bea"]
+        assert sorted(await agent.child_names()) == ["ann", "bea"]
         await check(agent)
 
 
@@ -537,7 +537,7 @@ async def test_a_child_that_could_not_be_made_does_not_keep_its_name() -> None:
         assert "Limits(children=1)" in told["c2"]
         assert "Limits(children=1)" in told["c3"]
         assert [child["name"] for child in told["l1"]] == ["ann"]
-        assert await agent.children() == ["ann"]
+        assert await agent.child_names() == ["ann"]
 
 
 async def test_a_child_that_the_program_has_deleted_is_known_no_more() -> None:
@@ -577,7 +577,7 @@ async def test_a_child_without_a_conversation_does_tasks_and_cannot_be_told_more
         await agent.send("go on")
 
         assert (await over(agent, "agent-tool:m2")).output == {"did": "again"}
-        assert await agent.children() == ["dig"]
+        assert await agent.child_names() == ["dig"]
 
 
 @pytest.mark.slow
@@ -608,7 +608,7 @@ async def test_a_child_whose_turn_was_stopped_before_the_crash_does_not_go_on_af
         client = await one.join(CALLER)
         await say(client, "r1", "go")
         await told_text(client, "agent-tool:c1", "A")
-        assert await agent.cancel_turn()
+        assert await agent.turns.cancel()
         await one.world.crash()
 
         run = await over(await again(one, cls), "agent-tool:c1")
@@ -634,7 +634,7 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
                 await asyncio.sleep(0.005)
         assert not sending.done()
 
-        assert await agent.cancel_turn()
+        assert await agent.turns.cancel()
         turn = await sending
 
         assert turn.status == "aborted"
@@ -653,11 +653,11 @@ async def test_clearing_one_task_keeps_the_child_and_clearing_the_last_deletes_i
         await agent.send("more")
         await over(agent, "agent-tool:m1")
         await bench.seen("heard of ann: completed Two.")
-        assert await agent.children() == ["ann"]
+        assert await agent.child_names() == ["ann"]
 
         assert await agent.clear_them("completed") == 2
 
-        assert await agent.children() == []
+        assert await agent.child_names() == []
         await agent.send("go on")
         assert await refusal(agent, "m2") == "unknown_child"
 
@@ -669,7 +669,7 @@ async def test_a_recorded_conversation_marks_companion_tools_and_references_have
     cls = caller(ours, persistent_agent(scribe(text("One."))), agent_tool(usual))
     async with working(cls) as (_, agent, _):
         await agent.send("go")
-        told = (await agent.export())["helix"]
+        told = (await agent.conversation.export())["helix"]
 
         names = [call["name"] for message in told["messages"] for call in message.get("toolCalls", ())]
         assert names == ["companion__spawnAgent", "subagent__Helper"]
@@ -690,7 +690,7 @@ async def killed(one: Served, cls: Any, nth: int, is_over: Any) -> bool:
     was_killed = one.world.points.ended
     await one.world.crash()
     agent = await again(one, cls)
-    if not await agent.transcript():
+    if not await agent.conversation.messages():
         await agent.send("go")
     async with asyncio.timeout(patience()):
         while not (await agent.ends() and await is_over(agent)):  # noqa: ASYNC110 - seen from outside
@@ -720,7 +720,7 @@ async def test_killed_at_one_commit_or_another_a_blocking_child_does_its_tasks_o
             assert told["c1"] == {"name": "ann", "status": "completed", "result": "One."}, nth
             assert told["w1"] == {"name": "ann", "status": "completed", "result": "Two."}, nth
             assert await (await child_of(one, cls, child)).seen() == ["Write.", "One.", "More.", "Two."], nth
-            assert len(await agent.runs()) == 2
+            assert len(await agent.all_runs()) == 2
             await check(agent)
         if not was_killed:
             assert nth > 10
@@ -737,7 +737,7 @@ async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_mess
     async def told(agent: Any) -> bool:
         if await agent.ends():  # until then a child that is to be at work is
             bench.go.set()
-        return len(await agent.news()) == len(await agent.runs()) > 0
+        return len(await agent.news()) == len(await agent.all_runs()) > 0
 
     for nth in range(1 + (level == "disk"), 120, 7):  # the others: tests/faults
         child = scribe(call("look_up", id="l1"), text("Three."), text("Four."))
@@ -750,7 +750,7 @@ async def test_killed_at_one_commit_or_another_a_non_blocking_child_hears_a_mess
 
             seen = await (await child_of(one, cls, child)).seen()
             assert seen.count("More.") == 1, (nth, seen)
-            runs = await agent.runs()
+            runs = await agent.all_runs()
             assert [run.status for run in runs] == ["completed"] * len(runs)
             assert await agent.news() == [(run.id, "completed") for run in runs]
             delivered = (await returns(agent))["m1"]["delivered"]
@@ -780,7 +780,7 @@ async def test_a_child_that_ends_after_a_crash_wakes_its_parent_which_nobody_ask
             while len(await agent.ends()) < 2:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
         assert await agent.news() == [("agent-tool:c1", "completed")]
-        assert text_of((await agent.transcript())[-1]) == "Here it is."
+        assert text_of((await agent.conversation.messages())[-1]) == "Here it is."
 
 
 @pytest.mark.slow

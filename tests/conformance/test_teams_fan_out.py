@@ -53,7 +53,7 @@ async def given_up(one: Any, agent: Any, run: str) -> None:
 @pytest.mark.promise("A-143", "A-147", "A-148", "B-1")
 async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_first(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("wait", "fail", "quick"))
+        return await agent.runs.gather(*branches("wait", "fail", "quick"))
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
@@ -66,14 +66,14 @@ async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_f
         assert [run.output for run in runs] == ["wait!", None, "quick!"]
         assert [run.status for run in runs] == ["completed", "error", "completed"]
         assert [run.order for run in runs] == [0, 1, 2]
-        assert await agent.runs() == runs
-        assert await agent.children() == [run.id for run in runs]
+        assert await agent.all_runs() == runs
+        assert await agent.child_names() == [run.id for run in runs]
 
 
 @pytest.mark.promise("B-17")
 async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say_whose_it_was(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("wait", "late fail", "wait too"), fail_fast=True)
+        return await agent.runs.gather(*branches("wait", "late fail", "wait too"), fail_fast=True)
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
@@ -92,7 +92,7 @@ async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say
 @pytest.mark.promise("B-1")
 async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("wait", "a", "fail", "b", "c", "d"), quorum=2, concurrency=2)
+        return await agent.runs.gather(*branches("wait", "a", "fail", "b", "c", "d"), quorum=2, concurrency=2)
 
     _, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
@@ -109,7 +109,7 @@ async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: 
             ("aborted", why),
         ]
         assert bench.logged("begun c") == bench.logged("begun d") == []
-        assert await agent.runs() == runs
+        assert await agent.all_runs() == runs
         for run in runs:
             await told_end(client, run.id)
             check_sequence(frames(client, run.id))
@@ -117,7 +117,7 @@ async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: 
 
 async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("wait", "fail", "fail too"), quorum=2)
+        return await agent.runs.gather(*branches("wait", "fail", "fail too"), quorum=2)
 
     _, doing = team(plan)
     async with doing as (_, agent, _):
@@ -131,27 +131,27 @@ async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> N
 @pytest.mark.promise("B-1")
 async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_lost(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return [await agent.race(*branches("wait", "fail", "late"))]
+        return [await agent.runs.race(*branches("wait", "fail", "late"))]
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
         asking = asyncio.create_task(agent.do())
         await bench.seen("begun wait")
-        await over(agent, (await agent.runs())[1].id)
+        await over(agent, (await agent.all_runs())[1].id)
         bench.gates["late"].set()
 
         (winner,) = await asking
 
         assert winner.output == "late!"
-        slow, failed, _ = [await over(agent, run.id) for run in await agent.runs()]
+        slow, failed, _ = [await over(agent, run.id) for run in await agent.all_runs()]
         assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
         await bench.seen("cut wait")
 
 
 async def test_why_a_run_was_stopped_first_is_what_is_kept() -> None:
     async def plan(agent: Any) -> list[Run]:
-        winner = await agent.race(*branches("wait", "late", ids=["x", "y"]))
-        assert agent.cancel_run("x", "enough")  # it is to stop already
+        winner = await agent.runs.race(*branches("wait", "late", ids=["x", "y"]))
+        assert agent.runs.cancel("x", "enough")  # it is to stop already
         agent.deps.log.append(agent._actor.of(Runs).registry.get("x").cancelled)
         return [winner]
 
@@ -168,7 +168,7 @@ async def test_why_a_run_was_stopped_first_is_what_is_kept() -> None:
 
 async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return [await agent.race(*branches("fail first", "fail second"))]
+        return [await agent.runs.race(*branches("fail first", "fail second"))]
 
     _, doing = team(plan)
     async with doing as (_, agent, _):
@@ -182,7 +182,7 @@ async def test_no_more_go_on_at_once_than_are_allowed_and_none_is_left_out(level
     inputs = [f"wait {number}" for number in range(12)]
 
     async def plan(agent: Any) -> list[Run]:
-        return await agent.map(TeamDigger, inputs, concurrency=3)
+        return await agent.runs.map(TeamDigger, inputs, concurrency=3)
 
     _, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
@@ -201,7 +201,7 @@ async def test_no_more_go_on_at_once_than_are_allowed_and_none_is_left_out(level
 
 async def test_a_class_that_allows_few_runs_has_the_others_wait() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("a", "b", "c", "d", "e"))
+        return await agent.runs.gather(*branches("a", "b", "c", "d", "e"))
 
     _, doing = team(plan, attributes={"max_runs": 2})
     async with doing as (_, agent, bench):
@@ -212,7 +212,7 @@ async def test_a_class_that_allows_few_runs_has_the_others_wait() -> None:
 @pytest.mark.promise("B-1")
 async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a_run(level: str) -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("busy", "a", ids=["x", "y"], retry=SOON))
+        return await agent.runs.gather(*branches("busy", "a", ids=["x", "y"], retry=SOON))
 
     _, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
@@ -224,7 +224,7 @@ async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a
         runs = await asking
 
         assert [(run.id, run.output) for run in runs] == [("x~3", "busy!"), ("y", "a!")]
-        assert {run.id: (run.status, run.reason) for run in await agent.runs()} == {
+        assert {run.id: (run.status, run.reason) for run in await agent.all_runs()} == {
             "x": ("error", "overworked"),
             "x~2": ("error", "overworked"),
             "x~3": ("completed", None),
@@ -236,7 +236,7 @@ async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a
 
 async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_again() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.map(TeamDigger, ["busy", "fail"], retry=Retry(attempts=2, base=timedelta(0)))
+        return await agent.runs.map(TeamDigger, ["busy", "fail"], retry=Retry(attempts=2, base=timedelta(0)))
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -252,7 +252,7 @@ async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_a
 async def test_one_that_took_too_long_is_tried_again() -> None:
     async def plan(agent: Any) -> list[Run]:
         retry = Retry(attempts=2, base=timedelta(0))
-        return await agent.gather(Branch(TeamDigger, "wait", run_id="x", timeout=5, retry=retry))
+        return await agent.runs.gather(Branch(TeamDigger, "wait", run_id="x", timeout=5, retry=retry))
 
     _, doing = team(plan)
     async with doing as (one, agent, bench):
@@ -275,7 +275,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
     cls = helper(model, "TeamHelper")
 
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(Branch(cls, "hello", run_id="x", retry=Retry(attempts=2, base=timedelta(0))))
+        return await agent.runs.gather(Branch(cls, "hello", run_id="x", retry=Retry(attempts=2, base=timedelta(0))))
 
     _, doing = team(plan)
     async with doing as (one, agent, _):
@@ -291,7 +291,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
 async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> None:
     async def plan(agent: Any) -> None:
         agent.deps.log.append("planning")
-        (run,) = await agent.gather(*branches("wait", ids=["x"], retry=Retry(attempts=3, base=timedelta(0))))
+        (run,) = await agent.runs.gather(*branches("wait", ids=["x"], retry=Retry(attempts=3, base=timedelta(0))))
         agent.deps.log.append(f"came to {run.id} {run.output}")
 
     cls, doing = team(plan)
@@ -307,7 +307,7 @@ async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> No
         await bench.seen("over")
 
         assert bench.logged("came to") == ["came to x wait!"]
-        assert [run.id for run in await agent.runs()] == ["x"]
+        assert [run.id for run in await agent.all_runs()] == ["x"]
 
 
 @pytest.mark.slow
@@ -316,8 +316,8 @@ async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_
         await agent.run_agent(TeamDigger, "wait", run_id="x")
 
     async def on_start(self: Any) -> None:
-        if (run := self.get_run("x")) is not None and run.status == "interrupted":
-            self.cancel_run("x", "enough")
+        if (run := self.runs.get("x")) is not None and run.status == "interrupted":
+            self.runs.cancel("x", "enough")
 
     ended: set[str] = set()
     for nth in range(1, 5):
@@ -346,7 +346,7 @@ async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_
 
 async def test_whoever_stops_waiting_stops_all_branches() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("wait", "wait too", "wait not", ids=["x", "y", "z"]), concurrency=2)
+        return await agent.runs.gather(*branches("wait", "wait too", "wait not", ids=["x", "y", "z"]), concurrency=2)
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -364,7 +364,7 @@ async def test_whoever_stops_waiting_stops_all_branches() -> None:
 async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a_crash(level: str) -> None:
     async def plan(agent: Any) -> None:
         agent.deps.log.append("planning")
-        await agent.gather(*branches("wait", "wait too", ids=["x", "y"]))
+        await agent.runs.gather(*branches("wait", "wait too", ids=["x", "y"]))
 
     cls, doing = team(plan, durability=level)
     async with doing as (one, agent, bench):
@@ -385,15 +385,15 @@ async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_it
 ) -> None:
     async def plan(agent: Any) -> None:
         if way == "map":
-            await agent.map(TeamDigger, ["wait", "wait too"])
+            await agent.runs.map(TeamDigger, ["wait", "wait too"])
         elif way == "run_agent":
             await asyncio.gather(*(agent.run_agent(TeamDigger, one) for one in ("wait", "wait too")))
         else:
-            await getattr(agent, way)(*branches("wait", "wait too"))
+            await getattr(agent.runs, way)(*branches("wait", "wait too"))
 
     async def on_start(self: Any) -> None:
-        if self.get_fiber("work") is not None:
-            self.cancel_fiber("work")
+        if self.fibers.get("work") is not None:
+            self.fibers.cancel("work")
 
     cls, doing = team(plan, durability=level, attributes={"on_start": on_start})
     async with doing as (one, agent, bench):
@@ -402,12 +402,12 @@ async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_it
         await one.world.crash()
         agent = await again(one, cls)
 
-        runs = [await over(agent, run.id) for run in await agent.runs()]
+        runs = [await over(agent, run.id) for run in await agent.all_runs()]
 
         assert ends(runs) == [("aborted", "caller-cancelled")] * 2
         await one.world.settled()
         assert "over" not in bench.log
-        assert await agent.fibers() == [("work", "cancelled")]
+        assert await agent.all_fibers() == [("work", "cancelled")]
 
 
 async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -> None:
@@ -424,12 +424,12 @@ async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -
     async with doing as (one, agent, bench):
         await agent.begin()
         await bench.seen("begun late")
-        while await agent.fibers() != [("work", "failed")]:  # noqa: ASYNC110 - seen from outside
+        while await agent.all_fibers() != [("work", "failed")]:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
         await one.world.crash()
         agent = await again(one, cls)
         await bench.seen("begun wait", 2)
-        first, second = await agent.runs()
+        first, second = await agent.all_runs()
         bench.go.set()
         assert (await over(agent, first.id)).output == "wait!"
 
@@ -444,7 +444,7 @@ class TeamLead(Agent):
     deps: Site
 
     async def on_run(self, input: list[str]) -> list[str | None]:
-        return [run.output for run in await self.gather(*branches(*input))]
+        return [run.output for run in await self.runs.gather(*branches(*input))]
 
 
 @pytest.mark.promise("A-144")
@@ -477,8 +477,8 @@ class Consulting(caller(None)):
     async def consult(self, inputs: list[str]) -> list[str]:
         """Consult some."""
         first = await self.run_agent(TeamDigger, "opening")
-        runs = await self.gather(*branches(*inputs))
-        last = await self.map(TeamDigger, ["x", "y"])
+        runs = await self.runs.gather(*branches(*inputs))
+        last = await self.runs.map(TeamDigger, ["x", "y"])
         return [run.summary or run.status for run in (first, *runs, *last)]
 
 
@@ -501,7 +501,7 @@ async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(l
         await over(agent, "agent-tool:c1:4")
         await over(agent, "agent-tool:c1:5")
 
-        runs = await agent.runs()
+        runs = await agent.all_runs()
 
         assert [(run.id, run.tool_call, run.order) for run in runs] == [
             (f"agent-tool:c1:{number}", "c1", number) for number in range(6)
@@ -516,15 +516,15 @@ async def test_in_a_tool_branches_belong_to_the_call_and_are_found_again_by_it(l
 async def test_what_is_awaited_with_asyncio_has_its_place_beside_what_is_gathered() -> None:
     async def plan(agent: Any) -> list[Run]:
         own = asyncio.gather(agent.run_agent(TeamDigger, "a"), agent.run_agent(TeamDigger, "b"))
-        return [*await own, *await agent.gather(*branches("c", "d"))]
+        return [*await own, *await agent.runs.gather(*branches("c", "d"))]
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
         await agent.begin()
         await bench.seen("over")
 
-        assert [run.output for run in await agent.runs()] == ["a!", "b!", "c!", "d!"]
-        assert len({run.id for run in await agent.runs()}) == 4
+        assert [run.output for run in await agent.all_runs()] == ["a!", "b!", "c!", "d!"]
+        assert len({run.id for run in await agent.all_runs()}) == 4
 
 
 @pytest.mark.promise("B-1")
@@ -544,7 +544,7 @@ async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does
 
     async def plan(agent: Any) -> None:
         if how == "map":
-            await agent.map(TeamDigger, inputs, concurrency=1)
+            await agent.runs.map(TeamDigger, inputs, concurrency=1)
         else:
             for one in inputs:
                 await agent.run_agent(TeamDigger, one)
@@ -561,7 +561,7 @@ async def test_as_long_as_branches_end_it_goes_on_however_often_the_process_does
             bench.gates[f"g{number}"].set()
         await bench.seen("over")
 
-        assert [run.output for run in await agent.runs()] == [f"{one}!" for one in inputs]
+        assert [run.output for run in await agent.all_runs()] == [f"{one}!" for one in inputs]
         assert [bench.log.count(f"dug {one}") for one in inputs] == [1] * 7
 
 
@@ -569,7 +569,7 @@ async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_
     """Both end in the same moment: the first one wins, now and in the next life."""
 
     async def plan(agent: Any) -> None:
-        winner = await agent.race(*branches("late a", "wait b", ids=["x", "y"]))
+        winner = await agent.runs.race(*branches("late a", "wait b", ids=["x", "y"]))
         agent.deps.log.append(f"won {winner.id}")
         if agent.deps.log.count(f"won {winner.id}") == 1:
             await asyncio.get_running_loop().create_future()
@@ -599,12 +599,12 @@ async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops
 
     async def plan(agent: Any) -> list[Run]:
         if how == "gather":
-            return await agent.gather(*branches("wait", "wait too", ids=["x", "y"]))
+            return await agent.runs.gather(*branches("wait", "wait too", ids=["x", "y"]))
         given = {"x": "wait", "y": "wait too"}
         return await asyncio.gather(*(agent.run_agent(TeamDigger, one, run_id=id) for id, one in given.items()))
 
     async def count(agent: Any) -> list[Run]:
-        counting = asyncio.create_task(agent.long_sql(slow))
+        counting = asyncio.create_task(agent.read_sql(slow))
         await asyncio.sleep(0)
         agent.deps.log.append("busy")
         await counting
@@ -626,7 +626,7 @@ async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops
 
 async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.gather(*branches("a", "wait", ids=["x", "y"]))
+        return await agent.runs.gather(*branches("a", "wait", ids=["x", "y"]))
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -642,26 +642,26 @@ async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -
 async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
     async def plan(agent: Any) -> list[Run]:
         for wrong, says in (
-            (agent.race, "one branch at least"),
-            (lambda: agent.gather(*branches("a"), quorum=2), "there are 1 branches"),
-            (lambda: agent.gather(*branches("a"), quorum=1, fail_fast=True), "not both"),
-            (lambda: agent.map(TeamDigger, ["a"], concurrency=0), "nothing would ever begin"),
-            (lambda: agent.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),
-            (lambda: agent.gather(*branches("a"), "b"), "is no Branch"),
-            (lambda: agent.gather(*branches("a"), Branch(str)), "agent"),
+            (agent.runs.race, "one branch at least"),
+            (lambda: agent.runs.gather(*branches("a"), quorum=2), "there are 1 branches"),
+            (lambda: agent.runs.gather(*branches("a"), quorum=1, fail_fast=True), "not both"),
+            (lambda: agent.runs.map(TeamDigger, ["a"], concurrency=0), "nothing would ever begin"),
+            (lambda: agent.runs.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),
+            (lambda: agent.runs.gather(*branches("a"), "b"), "is no Branch"),
+            (lambda: agent.runs.gather(*branches("a"), Branch(str)), "agent"),
         ):
             with pytest.raises(UsageError, match=says):
                 await wrong()
         with pytest.raises(UsageError, match="it takes Retry"):
             Branch(TeamDigger, retry=3)  # pyright: ignore[reportArgumentType]
         with pytest.raises(Refused, match="fit into JSON"):
-            await agent.gather(*branches("a"), Branch(TeamDigger, object()))
-        return await agent.gather()
+            await agent.runs.gather(*branches("a"), Branch(TeamDigger, object()))
+        return await agent.runs.gather()
 
     _, doing = team(plan)
     async with doing as (_, agent, _):
         assert await agent.do() == []
-        assert await agent.runs() == []
+        assert await agent.all_runs() == []
 
 
 @pytest.mark.slow
@@ -677,7 +677,7 @@ async def test_the_work_for_each_branch_does_not_grow_with_their_number(monkeypa
 
     async def asked_for(number: int) -> float:
         async def plan(agent: Any) -> list[Run]:
-            return await agent.gather(
+            return await agent.runs.gather(
                 *branches(*[f"part {one}" for one in range(number - 1)], "wait"), quorum=number - 1
             )
 

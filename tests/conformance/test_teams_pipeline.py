@@ -23,7 +23,9 @@ class TeamBreaker(TeamDigger):
 
 async def three(agent: Any) -> list[Run]:
     return [
-        await agent.pipeline("a", TeamDigger, Branch(TeamDigger, run_id="second", display={"icon": "2"}), TeamDigger)
+        await agent.runs.pipeline(
+            "a", TeamDigger, Branch(TeamDigger, run_id="second", display={"icon": "2"}), TeamDigger
+        )
     ]
 
 
@@ -35,7 +37,7 @@ async def test_each_step_gets_the_output_of_the_one_before_and_is_a_run(level: s
 
         (last,) = await agent.do()
 
-        runs = await agent.runs()
+        runs = await agent.all_runs()
         assert (last.output, last) == ("a!!!", runs[-1])
         assert [(run.input, run.output, run.status) for run in runs] == [
             ("a", "a!", "completed"),
@@ -44,7 +46,7 @@ async def test_each_step_gets_the_output_of_the_one_before_and_is_a_run(level: s
         ]
         assert [run.order for run in runs] == [0, 1, 2]
         assert runs[1].id == "second"
-        assert (bench.most, len(await agent.children())) == (1, 3)
+        assert (bench.most, len(await agent.child_names())) == (1, 3)
         for run in runs:
             await told_end(client, run.id)
             check_sequence(frames(client, run.id))
@@ -53,7 +55,7 @@ async def test_each_step_gets_the_output_of_the_one_before_and_is_a_run(level: s
 @pytest.mark.promise("B-1")
 async def test_a_step_that_fails_ends_the_pipeline_with_an_error_that_names_it(level: str) -> None:
     async def plan(agent: Any) -> Any:
-        return await agent.pipeline("a", TeamDigger, Branch(TeamBreaker, run_id="second"), TeamDigger)
+        return await agent.runs.pipeline("a", TeamDigger, Branch(TeamBreaker, run_id="second"), TeamDigger)
 
     _, doing = team(plan, durability=level)
     async with doing as (_, agent, bench):
@@ -62,13 +64,13 @@ async def test_a_step_that_fails_ends_the_pipeline_with_an_error_that_names_it(l
 
         assert (caught.value.step, caught.value.run_id) == (2, "second")
         assert [(step.type, step.name) for step in caught.value.path] == [("Boss", "b"), ("TeamBreaker", "second")]
-        assert ends(await agent.runs()) == [("completed", None), ("error", None), ("aborted", "failed-with second")]
+        assert ends(await agent.all_runs()) == [("completed", None), ("error", None), ("aborted", "failed-with second")]
         assert bench.logged("begun") == ["begun a", "begun a!"]
 
 
 async def test_a_step_that_is_cancelled_ends_the_pipeline() -> None:
     async def plan(agent: Any) -> Any:
-        return await agent.pipeline("wait", Branch(TeamDigger, run_id="first"), TeamDigger)
+        return await agent.runs.pipeline("wait", Branch(TeamDigger, run_id="first"), TeamDigger)
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -78,13 +80,13 @@ async def test_a_step_that_is_cancelled_ends_the_pipeline() -> None:
 
         with pytest.raises(PipelineFailed, match=r"Step 1 of 2 .* enough"):
             await asking
-        assert ends(await agent.runs()) == [("aborted", "enough"), ("aborted", "failed-with first")]
+        assert ends(await agent.all_runs()) == [("aborted", "enough"), ("aborted", "failed-with first")]
 
 
 @pytest.mark.promise("B-1")
 async def test_cancelling_the_caller_stops_the_step_that_runs_and_starts_no_other() -> None:
     async def plan(agent: Any) -> Any:
-        return await agent.pipeline("wait", Branch(TeamDigger, run_id="first"), TeamDigger)
+        return await agent.runs.pipeline("wait", Branch(TeamDigger, run_id="first"), TeamDigger)
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -100,7 +102,7 @@ async def test_the_next_step_waits_while_the_one_before_waits_to_be_tried_again(
     soon = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
 
     async def plan(agent: Any) -> list[Run]:
-        return [await agent.pipeline("busy", Branch(TeamDigger, run_id="x", retry=soon), TeamDigger)]
+        return [await agent.runs.pipeline("busy", Branch(TeamDigger, run_id="x", retry=soon), TeamDigger)]
 
     _, doing = team(plan)
     async with doing as (one, agent, bench):
@@ -120,7 +122,7 @@ async def test_the_next_step_waits_while_the_one_before_waits_to_be_tried_again(
 @pytest.mark.promise("B-1")
 async def test_a_crash_in_the_middle_repeats_no_finished_step(level: str) -> None:
     async def plan(agent: Any) -> None:
-        run = await agent.pipeline("late", TeamDigger, TeamDigger, TeamDigger)
+        run = await agent.runs.pipeline("late", TeamDigger, TeamDigger, TeamDigger)
         agent.deps.log.append(f"came to {run.output}")
 
     cls, doing = team(plan, durability=level)
@@ -142,7 +144,7 @@ async def test_a_crash_in_the_middle_repeats_no_finished_step(level: str) -> Non
 async def pipelined(agent: Any) -> None:
     now = Retry(attempts=3, base=timedelta(0))
     try:
-        await agent.pipeline("busy", Branch(TeamDigger, retry=now), TeamDigger, TeamBreaker, TeamDigger)
+        await agent.runs.pipeline("busy", Branch(TeamDigger, retry=now), TeamDigger, TeamBreaker, TeamDigger)
     except PipelineFailed as error:
         agent.deps.log.append(f"came to {json.dumps([error.step, error.run_id])}")
 
@@ -164,8 +166,8 @@ async def test_what_cannot_be_a_pipeline_is_refused_before_anything_begins() -> 
     async def plan(agent: Any) -> list[Run]:
         for why, steps in refused.items():
             with pytest.raises(UsageError, match=why):
-                await agent.pipeline("a", *steps)
-        return agent.list_runs()
+                await agent.runs.pipeline("a", *steps)
+        return agent.runs.list()
 
     _, doing = team(plan)
     async with doing as (_, agent, _):

@@ -62,9 +62,9 @@ async def test_an_agent_that_talks_does_runs_for_others_too_and_what_it_uses_is_
 
         assert (run.status, run.summary) == ("completed", "far away")
         assert run.usage
-        assert await desk.usage() == run.usage
+        assert await desk.spending.total() == run.usage
         far = await two.far.world.get_agent(FarThinker, run.remote["session"])
-        assert await far.usage() == run.usage
+        assert await far.spending.total() == run.usage
 
 
 async def test_runs_of_another_server_are_given_side_by_side() -> None:
@@ -554,7 +554,7 @@ async def test_an_agent_made_again_under_the_same_name_does_not_join_the_runs_of
                 return await (await self.sub_agent(NearHelper, "h")).give()
 
             async def forget(self) -> None:
-                await self.delete_sub_agent(NearHelper, "h")
+                await self.children.delete(NearHelper, "h")
 
         async with running(App(agents=[NearBoss], deps=two.bench)) as world:
             boss = await world.get_agent(NearBoss, "b")

@@ -39,38 +39,38 @@ def level(url: str) -> type[Any]:  # noqa: C901 - one class
             return await self.run_agent(stand_in, "wait", run_id=id)
 
         async def one(self, id: str) -> Run | None:
-            return self.get_run(id)
+            return self.runs.get(id)
 
         async def lowest(self, depth: int) -> Run | None:
             """Return the remote run, as the agent stores it that started it."""
             if not depth:
-                return self.get_run("r")
+                return self.runs.get("r")
             return await (await self.sub_agent(NearLevel, "r")).lowest(depth - 1)
 
         async def cancel(self) -> None:
-            self.cancel_run("r", "enough")
+            self.runs.cancel("r", "enough")
 
         async def clear(self) -> None:
-            await self.clear_runs()
+            await self.runs.clear()
 
         async def end_child(self, how: str) -> None:
-            cls = NearLevel if self.list_sub_agents(NearLevel) else stand_in
+            cls = NearLevel if self.children.list(NearLevel) else stand_in
             if how == "abort":
-                self.abort_sub_agent(cls, "r", "enough")
+                self.children.abort(cls, "r", "enough")
             else:
-                await self.delete_sub_agent(cls, "r")
+                await self.children.delete(cls, "r")
 
         async def destroy_child(self) -> None:
             await (await self.sub_agent(NearLevel, "r")).end()
 
         async def count_long(self) -> None:
-            await self.long_sql(LONG)
+            await self.read_sql(LONG)
 
         async def end(self) -> None:
             await self.destroy()
 
-        async def children(self) -> int:
-            return len(self.list_sub_agents())
+        async def child_names(self) -> int:
+            return len(self.children.list())
 
     return NearLevel
 
@@ -83,7 +83,7 @@ class Levels:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a root is in `long_sql`."""
+        """Whether a root is in `read_sql`."""
         return any(tree.root.busy_elsewhere for tree in self.world.node.trees.values())
 
     async def root(self, name: str = "l") -> Any:
@@ -187,7 +187,7 @@ async def test_killed_at_any_commit_of_a_deletion_the_other_server_is_told(how: 
                 await asyncio.gather(near.end(how, name), return_exceptions=True)
                 passed = near.world.points.passed["committed"] >= before + nth
                 await near.world.crash()
-            if await (await near.root(name)).children():  # the deletion did not happen
+            if await (await near.root(name)).child_names():  # the deletion did not happen
                 await near.end(how, name)
 
             await near.ended(run)

@@ -23,7 +23,7 @@ from tests.conformance.errands import (
 )
 from tests.machine import patience
 
-from sapwood import Agent, Detached, Retention, Run, UsageError, tool
+from sapwood import Agent, Retention, Run, UsageError, tool
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.timings import Timings
 
@@ -53,13 +53,13 @@ class _Keeping(Giving, Agent):
         return await self.run_agent(OtherDigger, "dig", run_id=run_id)
 
     async def pin(self, id: str) -> bool:
-        return self.pin_run(id)
+        return self.runs.pin(id)
 
     async def unpin(self, id: str) -> bool:
-        return self.unpin_run(id)
+        return self.runs.unpin(id)
 
     async def sweeps(self) -> int:
-        return len(self.list_schedules())
+        return len(self.schedules.list())
 
     async def grow(self, id: str, size: int) -> None:
         await (await self.sub_agent(HeapDigger, id)).grow(size)
@@ -72,8 +72,8 @@ def keeping(worker: type = Digger, *, base: type = _Keeping, **rules: Any) -> An
 
 async def kept(agent: Any) -> list[str]:
     """Return the runs that are left; each has its sub-agent, and no other has."""
-    runs = [run.id for run in await agent.runs()]
-    assert sorted(await agent.children()) == sorted(runs)
+    runs = [run.id for run in await agent.all_runs()]
+    assert sorted(await agent.child_names()) == sorted(runs)
     return runs
 
 
@@ -128,7 +128,7 @@ async def test_they_may_hold_so_many_bytes_together_also_what_was_added_later() 
     async with working(keeping(HeapDigger, bytes=1_000_000)) as (one, agent, _):
         for at in range(4):
             await agent.give(200_000, run_id=f"r{at}")
-        sizes = [run.bytes for run in await agent.runs()]
+        sizes = [run.bytes for run in await agent.all_runs()]
         assert all(200_000 <= size <= 600_000 for size in sizes)
         before = await kept(agent)
         await agent.grow("r3", 500_000)
@@ -138,7 +138,7 @@ async def test_they_may_hold_so_many_bytes_together_also_what_was_added_later() 
         await agent.give(1, run_id="r5")
         await one.world.clock.advance(61)
 
-        left = await agent.runs()
+        left = await agent.all_runs()
         assert [run.id for run in left] != before
         assert sum(run.bytes for run in left) <= 1_000_000
         assert [run.id for run in left][-1] == "r5"
@@ -200,7 +200,7 @@ async def test_a_pinned_run_is_not_swept_counted_or_cleared_until_it_is_unpinned
         await one.world.crash()
         agent = await again(one, cls)
 
-        assert [(run.id, run.pinned) for run in await agent.runs()] == [("r0", True), ("r2", False)]
+        assert [(run.id, run.pinned) for run in await agent.all_runs()] == [("r0", True), ("r2", False)]
         assert await agent.clear_them() == 1
         assert await kept(agent) == ["r0"]
         await agent.give("dig", run_id="r3")
@@ -214,12 +214,12 @@ async def test_clearing_a_conversation_leaves_what_is_pinned() -> None:
         async def dig_twice(self) -> None:
             for id in ("r1", "r2"):
                 await self.run_agent(Digger, "dig", run_id=id)
-            self.pin_run("r1")
+            self.runs.pin("r1")
 
     async with working(type("Caller", (Pinning,), {})) as (one, agent, _):
         await agent.dig_twice()
 
-        await agent.clear()
+        await agent.conversation.clear()
         await one.world.settled()
 
         assert await kept(agent) == ["r1"]
@@ -297,14 +297,14 @@ async def test_what_a_fiber_that_goes_on_gave_is_kept_so_that_it_is_not_done_aga
 async def test_what_a_call_that_goes_on_waits_for_is_kept_until_it_has_seen_it() -> None:
     class Mapping(_Keeping):
         async def map_them(self) -> list[str]:
-            return [run.status for run in await self.map(Digger, ["a", "b", "wait"], concurrency=2)]
+            return [run.status for run in await self.runs.map(Digger, ["a", "b", "wait"], concurrency=2)]
 
     async with working(keeping(base=Mapping, count=0)) as (one, agent, bench):
         mapping = asyncio.create_task(agent.map_them())
         await bench.seen("begun wait")
         await agent.give("dig", run_id="beside")
         await one.world.clock.advance(61)
-        assert len(await agent.runs()) == 3
+        assert len(await agent.all_runs()) == 3
         bench.go.set()
 
         assert await mapping == ["completed"] * 3
@@ -329,7 +329,7 @@ async def test_what_a_turn_that_goes_on_gave_is_kept_till_it_is_over() -> None:
 
         await one.world.clock.advance(300)
         assert await kept(agent) == []
-        assert [message["role"] for message in await agent.transcript()] == ["user", "assistant"]
+        assert [message["role"] for message in await agent.conversation.messages()] == ["user", "assistant"]
 
 
 @pytest.mark.slow
@@ -348,8 +348,8 @@ async def test_what_a_turn_gave_that_waits_for_an_approval_is_kept_till_it_is_ov
         await agent.send("go")
         await one.world.clock.advance(61)
         assert await kept(agent) == ["agent-tool:c1"]
-        (question,) = await agent.approvals()
-        await agent.approve(question.id)
+        (question,) = await agent.questions.list()
+        await agent.questions.approve(question.id)
 
         await one.world.clock.advance(300)
         assert await kept(agent) == []
@@ -442,7 +442,7 @@ async def test_a_detached_run_is_kept_until_its_end_was_told() -> None:
         deps: Bench
 
         async def send_off(self) -> None:
-            await self.run_agent(Digger, "dig", run_id="far", detached=Detached(on_finish=self.heard))
+            await self.start_run(Digger, "dig", run_id="far", on_finish=self.heard)
 
         async def heard(self, run: Run) -> None:
             self.deps.log.append(f"heard {run.id}")

@@ -56,7 +56,7 @@ class PactDeep(ChatAgent):
         return "a name"
 
     async def wipe(self) -> None:
-        await self.clear()
+        await self.conversation.clear()
 
     async def hear(self, said: str) -> None:
         message = {"id": "u9", "role": "user", "parts": [{"type": "text", "text": said}]}
@@ -70,16 +70,16 @@ class PactMiddle(ChatAgent):
     tools = (agent_tool(PactDeep),)
 
     async def forget_runs(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
     async def delegates(self) -> bool:
-        return bool(self.list_runs("running"))
+        return bool(self.runs.list("running"))
 
     async def rests(self) -> bool:
         return self._actor.of(Following).rests(RUN)
 
     async def count(self) -> None:
-        await self.long_sql(SLOW)
+        await self.read_sql(SLOW)
 
 
 class PactTop(ChatAgent):
@@ -92,20 +92,20 @@ class PactTop(ChatAgent):
         message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
         self._actor.of(Accepting).ask([message], id="r1")
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
     async def has_middle(self) -> bool:
-        return self.has_sub_agent(PactMiddle, RUN)
+        return self.children.has(PactMiddle, RUN)
 
     async def forget_runs(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
     async def rests(self) -> bool:
         return self._actor.of(Following).rests(RUN)
 
     async def count(self) -> None:
-        await self.long_sql(SLOW)
+        await self.read_sql(SLOW)
 
 
 CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
@@ -124,7 +124,7 @@ async def resting(*, sleeps: bool = True, **settings: Any) -> AsyncGenerator[Wor
     async with asyncio.timeout(patience()), running(App(agents=[PactTop]), **settings) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
-        while not await top.pending_approvals():  # noqa: ASYNC110
+        while not await top.questions.list():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         while not await top.rests():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -141,7 +141,7 @@ async def ended(world: World) -> Any:
     async with asyncio.timeout(patience()):
         while True:
             try:
-                return await (await world.get_agent(PactTop, "t")).turn("r1")
+                return await (await world.get_agent(PactTop, "t")).turns.wait("r1")
             except Unavailable:
                 await asyncio.sleep(0.005)
 
@@ -161,14 +161,14 @@ async def test_what_follows_is_durable_only_after_those_above_are_woken(
     async with resting(sleeps=False, durability="disk") as world:
         monkeypatch.setattr(DiskGate, "follows", noted)
         deep = await below(world, 2)
-        assert await (deep.cancel_turn(RUN) if how == "is stopped there" else deep.deny("k"))
+        assert await (deep.turns.cancel(RUN) if how == "is stopped there" else deep.questions.deny("k"))
         assert (await ended(world)).status == "completed"
     middle = child_stem("root", 1)
     assert (child_stem(middle, 1), middle) in order
 
 
 async def busy(world: World, agent: Any) -> asyncio.Task[None]:
-    """Have an agent of the only tree be busy with long_sql."""
+    """Have an agent of the only tree be busy with read_sql."""
     counting = asyncio.create_task(agent.count())
     trees = world.node.trees.values()
     while not any(one.busy_elsewhere for tree in trees for one in tree.databases.values()):  # noqa: ASYNC110
@@ -182,7 +182,7 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
     async with resting() as world:
         deep = await below(world, 2)
         if how == "is stopped there":
-            assert await deep.cancel_turn(RUN)
+            assert await deep.turns.cancel(RUN)
         elif how == "is cleared there":
             await deep.wipe()
         else:
@@ -198,11 +198,11 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth:
     async with resting(sleeps=False) as world:
         agent = await below(world, depth)
         counting = await busy(world, await world.get_agent(PactTop, "t"))
-        assert await agent.cancel_turn(RUN)
+        assert await agent.turns.cancel(RUN)
         await counting
 
         assert (await ended(world)).status == "completed"
-        assert (await agent.turn(RUN)).status == "aborted"
+        assert (await agent.turns.wait(RUN)).status == "aborted"
         assert PactDeep.signed == []
 
 
@@ -214,7 +214,7 @@ async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rest
     async with asyncio.timeout(patience()), running(App(agents=[PactTop])) as world:
         top = await world.get_agent(PactTop, "t")
         await top.begin()
-        while not await top.runs():  # noqa: ASYNC110
+        while not await top.all_runs():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         while not await top.has_middle():  # noqa: ASYNC110 - the run is stored before its agent is made
             await asyncio.sleep(0.005)
@@ -223,7 +223,7 @@ async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rest
             await asyncio.sleep(0.005)
         counting = await busy(world, middle)
         PactDeep.may_ask.set()
-        while not await top.pending_approvals():  # noqa: ASYNC110
+        while not await top.questions.list():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         await counting
         while not await middle.rests():  # noqa: ASYNC110
@@ -240,7 +240,7 @@ async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int)
 
         turn = await ended(world)
         assert turn.status == ("completed" if depth else "error")
-        assert await (await world.get_agent(PactTop, "t")).pending_approvals() == []
+        assert await (await world.get_agent(PactTop, "t")).questions.list() == []
         await asleep(world)
 
 
@@ -265,22 +265,22 @@ async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_
     async with asyncio.timeout(patience()), running(App(agents=[PactKeeper])) as world:
         keeper = await world.get_agent(PactKeeper, "t")
         await keeper.begin()
-        assert (await keeper.turn("r1")).status == "completed"
+        assert (await keeper.turns.wait("r1")).status == "completed"
         talker = await world.get_agent(PactKeeper, "t", sub=((PactTalker, RUN),))
         await talker.hear("one more thing")
-        while not await keeper.pending_approvals():  # noqa: ASYNC110
+        while not await keeper.questions.list():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
         await world.clock.advance(61)
         await world.settled()
-        (approval,) = await keeper.pending_approvals()
-        assert await keeper.answer_approval(approval, approved=True)
-        assert (await talker.turn("r9")).status == "completed"
+        (approval,) = await keeper.questions.list()
+        assert await keeper.questions.approve(approval)
+        assert (await talker.turns.wait("r9")).status == "completed"
         assert PactDeep.signed == ["it"]
 
         await world.clock.advance(300)
         await world.settled()
-        assert await keeper.runs() == []
+        assert await keeper.all_runs() == []
 
 
 class PactGauge(Agent[int]):
@@ -303,8 +303,8 @@ class PactReader(Agent):
     async def measure(self, number: int) -> Run:
         return await self.run_agent(PactGauge, number, run_id="r1")
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
     @on_child_state(PactGauge)
     async def note(self, child: Step, state: int) -> None:
@@ -318,12 +318,12 @@ async def test_a_run_is_kept_until_its_sub_agent_has_told_its_state() -> None:
         reader = await world.get_agent(PactReader, "t")
         assert (await reader.measure(7)).ok
         await world.clock.advance(61)
-        assert [run.id for run in await reader.runs()] == ["r1"]
+        assert [run.id for run in await reader.all_runs()] == ["r1"]
 
         PactReader.may_read.set()
         await world.clock.advance(300)
         await world.settled()
-        assert await reader.runs() == []
+        assert await reader.all_runs() == []
         assert PactReader.read == [7]
 
 
@@ -344,18 +344,18 @@ class PactRacer(Agent):
         self.start_fiber("race", self.share_out)
 
     async def share_out(self) -> str:
-        won = await self.race(Branch(PactDeep, "go", run_id="slow"), Branch(PactRunner, "first", run_id="fast"))
+        won = await self.runs.race(Branch(PactDeep, "go", run_id="slow"), Branch(PactRunner, "first", run_id="fast"))
         return won.output
 
     async def rests(self) -> bool:
         return self._actor.of(Following).rests("slow")
 
     async def stop(self) -> bool:
-        return self.cancel_fiber("race")
+        return self.fibers.cancel("race")
 
     async def ended(self) -> tuple[str, list[tuple[str, str | None]]]:
-        (fiber,) = self.list_fibers()
-        return fiber.status, [(run.status, run.reason) for run in self.list_runs()]
+        (fiber,) = self.fibers.list()
+        return fiber.status, [(run.status, run.reason) for run in self.runs.list()]
 
 
 class PactCounter(Agent):
@@ -365,7 +365,7 @@ class PactCounter(Agent):
         await self.sub_agent(PactRacer, "r")
 
     async def count(self) -> None:
-        await self.long_sql(SLOW)
+        await self.read_sql(SLOW)
 
 
 STOPPED = [("aborted", "caller-cancelled")] * 2
@@ -391,7 +391,7 @@ async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(h
         await counting
 
         async with asyncio.timeout(patience()):
-            while await racer.ended() != end or await root.pending_approvals():  # noqa: ASYNC110
+            while await racer.ended() != end or await root.questions.list():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 
@@ -405,7 +405,7 @@ class PactSpender(Agent):
         for model in ("large", "small"):
             spending.add(child, "r1", model, Spent(1, 50, 5))
         spending.put_right(child, "r1", kept)
-        return {model: used["requests"] for model, used in (await self.usage()).items()}
+        return {model: used["requests"] for model, used in (await self.spending.total()).items()}
 
     async def lose_all(self) -> dict[str, Any]:
         return await self.lose({})

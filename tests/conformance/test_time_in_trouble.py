@@ -36,24 +36,24 @@ class Troubled(Agent):
         self.sql("INSERT INTO did VALUES ('pay')")
 
     async def compute(self) -> None:
-        await self.long_sql(SLOW)
+        await self.read_sql(SLOW)
         self.sql("INSERT INTO did VALUES ('compute')")
 
     async def cancel_pay(self) -> None:
-        self.sql("INSERT INTO did VALUES (?)", f"cancelled: {self.cancel_schedule('pay')}")
+        self.sql("INSERT INTO did VALUES (?)", f"cancelled: {self.schedules.cancel('pay')}")
 
     async def work(self) -> None:
         self.sql("INSERT INTO did VALUES ('work')")
 
     async def begin_and_compute(self) -> None:
         self.start_fiber("work", self.work)
-        await self.long_sql(SLOW)
+        await self.read_sql(SLOW)
 
     async def child(self, name: str) -> None:
         await self.sub_agent(Troubled, name)
 
     async def dead(self) -> int:
-        return len(self.list_dead_letters())
+        return len(self.dead_letters.list())
 
 
 async def troubled(world: World) -> Troubled:
@@ -61,7 +61,7 @@ async def troubled(world: World) -> Troubled:
 
 
 async def does(agent: Troubled, what: list[str]) -> None:
-    """Return once the agent did this; long_sql takes real time."""
+    """Return once the agent did this; read_sql takes real time."""
     async with asyncio.timeout(patience()):
         while sorted(await agent.did()) != what:  # noqa: ASYNC110 - nobody can tell us
             await asyncio.sleep(0.01)

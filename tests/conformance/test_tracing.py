@@ -96,7 +96,7 @@ class TracedPlain(Agent):
 
     async def on_run(self, input: str) -> str:
         GATE.set()
-        await asyncio.sleep(0 if self.fiber.recoveries else 30)
+        await asyncio.sleep(0 if self.fibers.current.recoveries else 30)
         return await (await self.sub_agent(TracedPlain, "below")).work()
 
 
@@ -111,11 +111,11 @@ class TracedCaller(Agent):
             await self.run_agent(TracedPlain, "x", run_id="r", on_disconnect="continue")
 
     async def status(self) -> str:
-        run = self.get_run("r")
+        run = self.runs.get("r")
         return "" if run is None else run.status
 
     async def output(self) -> Any:
-        run = self.get_run("r")
+        run = self.runs.get("r")
         return run and run.output
 
 

@@ -120,19 +120,19 @@ class Branch(Agent):
         return await child.note(text)
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Branch, name)
+        return self.children.has(Branch, name)
 
-    async def children(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents()]
+    async def child_names(self) -> list[str]:
+        return [child.name for child in self.children.list()]
 
     async def generations(self) -> list[int]:
-        return [child.generation for child in self.list_sub_agents()]
+        return [child.generation for child in self.children.list()]
 
     async def stop(self, name: str, reason: str | None = None) -> None:
-        self.abort_sub_agent(Branch, name, reason)
+        self.children.abort(Branch, name, reason)
 
     async def cut(self, name: str) -> None:
-        await self.delete_sub_agent(Branch, name)
+        await self.children.delete(Branch, name)
 
     async def end(self) -> str:
         await self.destroy()
@@ -142,4 +142,4 @@ class Branch(Agent):
         await asyncio.get_running_loop().create_future()
 
     async def where(self) -> tuple[str, tuple[Step, ...], tuple[Step, ...]]:
-        return self.name, self.self_path, self.parent_path
+        return self.name, self.address.steps, self.address.steps[:-1]

@@ -15,6 +15,8 @@ import sapwood.sandbox
 import sapwood.testing
 from sapwood import errors
 from sapwood.errors import SapwoodError
+from sapwood.kernel.namespace import Namespace
+from sapwood.namespaces.queues import AgentQueue
 from sapwood.settings import Limits, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,6 @@ PUBLIC_NAMES = [
     "Crashed",
     "Cron",
     "DeadLetter",
-    "Detached",
     "Durability",
     "Event",
     "Every",
@@ -44,7 +45,6 @@ PUBLIC_NAMES = [
     "FiberFailed",
     "JwtAuth",
     "KeepAlive",
-    "Lane",
     "Limits",
     "NotFound",
     "OverLimit",
@@ -165,6 +165,12 @@ def kinds_of_error() -> list[type[SapwoodError]]:
     return [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, SapwoodError)]
 
 
+def namespaces() -> list[str]:
+    """Return the names of the classes of all namespaces, and of what they return."""
+    found = [value for owner in sapwood.ChatAgent.__mro__ for value in vars(owner).values()]
+    return [one.cls.__name__ for one in found if isinstance(one, Namespace)] + [AgentQueue.__name__]
+
+
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
     assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
@@ -180,6 +186,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
+    assert last_names(shown.pop("Namespaces")) == sorted(namespaces())
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
     apart = [path for paths in documented("sandbox.md").values() for path in paths]
     assert last_names(apart) == sorted(SANDBOX_NAMES)

@@ -27,7 +27,7 @@ import sys
 from sapwood.cli.serving import Options, serve
 from sapwood.timings import Timings
 
-timings = Timings(worker_silence_timeout=float(sys.argv[1]))
+timings = Timings(worker_silence_timeout=float(sys.argv[1]), worker_answer_timeout=float(sys.argv[2]))
 serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=2, timings=timings))
 """
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
@@ -111,9 +111,12 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
 
 
 @contextmanager
-def serving_by_two(folder: Path, *, silence: float) -> Iterator[Server]:
-    """Serve by two workers; one that is silent for so many seconds beyond `fatal_slice` is killed."""
-    with _ended(TwoWorkers(folder, str(silence))) as server:
+def serving_by_two(folder: Path, *, silence: float, answer: float = 5.0) -> Iterator[Server]:
+    """Serve by two workers.
+
+    One that is silent for `silence` seconds beyond `fatal_slice`, and does not `answer` in time, is killed.
+    """
+    with _ended(TwoWorkers(folder, str(silence), str(answer))) as server:
         yield server
 
 

@@ -70,7 +70,7 @@ class Player(Agent[Score]):
 
     @expose
     async def where(self) -> list[str]:
-        return [step.name for step in self.self_path]
+        return [step.name for step in self.address.steps]
 
     @expose
     async def add(self, a: int, b: int = 10) -> int:
@@ -138,7 +138,7 @@ class Player(Agent[Score]):
 
     @expose
     async def close_all(self, code: int) -> None:
-        for connection in self.connections():
+        for connection in self.connections.list():
             connection.close(code, "enough")
 
     async def hidden(self) -> None:

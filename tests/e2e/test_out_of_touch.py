@@ -41,7 +41,7 @@ class Teller(Agent):
 
     @expose
     async def dug(self) -> list[str]:
-        return [str(one.status) for one in self.list_fibers()]
+        return [str(one.status) for one in self.fibers.list()]
 
     @expose
     async def pass_on(self) -> int:

@@ -113,7 +113,7 @@ async def test_an_answer_that_arrives_in_shreds_is_put_together(dialect: Dialect
             await say(client, "r1", user("hi"))
             assert (await done(client, "r1"))["outcome"] == "completed"
             agent = await one.world.get_agent(cls, "t")
-            stored = (await agent.transcript())[-1]
+            stored = (await agent.conversation.messages())[-1]
             assert text_of(stored) == TEXT
             assert text_of(built(chunks(client, "r1"))) == TEXT
         assert provider.requests[0].body["stream"] is True
@@ -150,7 +150,7 @@ async def test_tool_calls_that_come_in_pieces_and_together_are_made_once_each(di
             await done(client, "r1")
             assert sorted(cls.added) == [(1, "ü🌲"), (2, 'a "quote"')]
             agent = await one.world.get_agent(cls, "t")
-            stored = (await agent.transcript())[-1]
+            stored = (await agent.conversation.messages())[-1]
             tools = [(part["input"], part["output"]) for part in stored["parts"] if "toolCallId" in part]
             assert tools == [({"a": 1, "b": "ü🌲"}, "1ü🌲"), ({"a": 2, "b": 'a "quote"'}, '2a "quote"')]
             assert text_of(stored) == "Well. " + TEXT
@@ -176,7 +176,7 @@ async def test_an_answer_cut_in_the_middle_ends_in_words_and_keeps_what_was_said
                 "The connection to the model broke off in the middle of its answer.",
             )
             agent = await one.world.get_agent(cls, "t")
-            assert text_of((await agent.transcript())[-1]) == "Grüße aus "
+            assert text_of((await agent.conversation.messages())[-1]) == "Grüße aus "
             assert len(provider.requests) == 1, "What was said already is not asked for again."
             assert (await agent.send("and?")).text == TEXT
         assert "Grüße aus " in json.dumps(provider.requests[1].body, ensure_ascii=False)
@@ -208,7 +208,7 @@ async def test_a_provider_that_cannot_answer_now_is_asked_again(dialect: Dialect
             await passes(one, provider, 3)
             assert (await done(client, "r1"))["outcome"] == "completed"
             agent = await one.world.get_agent(cls, "t")
-            assert text_of((await agent.transcript())[-1]) == TEXT
+            assert text_of((await agent.conversation.messages())[-1]) == TEXT
             assert kinds(client, "r1").count("start-step") == 1
 
 
@@ -330,10 +330,10 @@ async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dial
             await say(client, "r1", user("hi"))
             await streamed(client, "r1", "Grüße aus ")
             agent = await one.world.get_agent(cls, "t")
-            assert await agent.cancel_turn()
+            assert await agent.turns.cancel()
             await left(provider)
             assert (await done(client, "r1"))["outcome"] == "aborted"
-            assert text_of((await agent.transcript())[-1]) == "Grüße aus "
+            assert text_of((await agent.conversation.messages())[-1]) == "Grüße aus "
 
 
 async def test_a_turn_cancelled_while_words_pour_in_closes_the_connection_at_once(dialect: Dialect) -> None:
@@ -357,7 +357,7 @@ async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at
             await say(client, "r1", user("hi"))
             await provider.asked()
             agent = await one.world.get_agent(cls, "t")
-            assert await agent.cancel_turn()
+            assert await agent.turns.cancel()
             await left(provider)
             assert (await done(client, "r1"))["outcome"] == "aborted"
 
@@ -371,7 +371,7 @@ async def test_a_turn_cancelled_before_the_request_was_sent_never_sends_it(diale
             await say(client, "r1", user("hi"))
             await cls.at_door.wait()
             agent = await one.world.get_agent(cls, "t")
-            assert await agent.cancel_turn()
+            assert await agent.turns.cancel()
             cls.door.set()
             assert (await done(client, "r1"))["outcome"] == "aborted"
             await asyncio.sleep(0.05)
@@ -385,11 +385,11 @@ async def test_a_turn_cancelled_at_any_moment_leaves_no_connection_behind(dialec
         cls = adding(dialect.model(provider.port))
         async with talking(cls) as one:
             agent = await one.world.get_agent(cls, "t")
-            await agent.transcript()
+            await agent.conversation.messages()
             sending = asyncio.create_task(agent.send("hi"))
             for _ in range(loops):
                 await asyncio.sleep(0)
-            while not sending.done() and not await agent.cancel_turn():  # noqa: ASYNC110 - it is seen from outside
+            while not sending.done() and not await agent.turns.cancel():  # noqa: ASYNC110 - it is seen from outside
                 await asyncio.sleep(0)
             assert (await sending).status == "aborted"
             if provider.requests:

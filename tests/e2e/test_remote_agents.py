@@ -48,7 +48,7 @@ app = App(agents=[FarCounter], authenticate=ApiKeys({{"near": ApiKeys.hash_of("{
 NEAR = """
 import os
 
-from sapwood import Agent, App, Detached, RemoteSubAgent, Run
+from sapwood import Agent, App, RemoteSubAgent, Run
 
 
 class Counter(RemoteSubAgent):
@@ -64,8 +64,8 @@ class NearDesk(Agent):
 
         if request.method == "POST":
             given = await request.json()
-            await self.run_agent(Counter, given, run_id="r1", detached=Detached())
-        run = self.get_run("r1")
+            await self.start_run(Counter, given, run_id="r1")
+        run = self.runs.get("r1")
         return JSONResponse({"status": run.status, "error": run.error, "reason": run.reason, "remote": run.remote})
 
 

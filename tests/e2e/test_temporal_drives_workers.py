@@ -50,7 +50,7 @@ class Desk(ChatAgent):
     tools = (agent_tool(Reporter),)
 
     async def on_request(self, request):
-        turn = await self.turn("t1")
+        turn = await self.turns.wait("t1")
         return JSONResponse([turn.status, turn.text])
 
 

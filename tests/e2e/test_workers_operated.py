@@ -51,7 +51,7 @@ class Shop(Agent[int]):
         raise Sold(item, price=3)
 
     async def sell_later(self, item: str) -> None:
-        self.queue(self.sell, item)
+        self.enqueue(self.sell, item)
 
     async def buy_from(self, name: str) -> list[str | int]:
         try:

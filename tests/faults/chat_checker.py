@@ -132,10 +132,10 @@ def _read(database: apsw.Connection, left: Left) -> None:
         left.history = [(str(id), message) for (id, _), message in zip(rows, seen, strict=True)]
     if has(database, "sapwood_fibers"):
         for name, arguments in database.execute("SELECT method, arguments FROM sapwood_fibers"):
-            if name == "drive_turn":
+            if name == "_sapwood_drive_turn":
                 left.fibers[msgspec.msgpack.decode(arguments)["number"]] += 1
     if has(database, "sapwood_calls"):
-        ((left.begins,),) = database.execute("SELECT count(*) FROM sapwood_calls WHERE method = 'begin_turn'")
+        ((left.begins,),) = database.execute("SELECT count(*) FROM sapwood_calls WHERE method = '_sapwood_begin_turn'")
     if has(database, "runs"):
         left.runs.update(str(key) for (key,) in database.execute("SELECT key FROM runs"))
         left.ends.update(str(turn) for (turn,) in database.execute("SELECT turn FROM ends"))

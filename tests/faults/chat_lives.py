@@ -48,7 +48,7 @@ class ChatRunner(CalmRunner):
                     await tab.until_done(tab.speak(), 2.0)
                     for id, name in await agent.open_calls():
                         tab.answer(id, name)
-                await agent.cancel_turn()
+                await agent.turns.cancel()
                 await tab.close()
 
     def model(self) -> Model:

@@ -477,34 +477,34 @@ class Person:
         number = next(WORLD.numbers)
         message = {"id": f"u{number}", "role": "user", "parts": [{"type": "text", "text": f"send {number}"}]}
         WORLD.note("s", None, str(address_of(place)), None, [message["id"]])
-        turn = await agent.save_messages([message])
+        turn = await agent.send([message])
         WORLD.note("d", str(address_of(place)), turn.id, turn.status, message["id"])
 
     async def cancel(self, place: Place) -> None:
         agent = await place.agent(self._app)
         WORLD.note("c", str(address_of(place)), None)
-        await agent.cancel_turn()
+        await agent.turns.cancel()
 
     async def decide(self, place: Place) -> None:
         """Answer from Python for whoever should be asked."""
         agent = await place.agent(self._app)
-        for approval in await agent.approvals():
+        for approval in await agent.questions.list():
             approved = self._random.random() < 0.7
             WORLD.note("r", approval.id, "approved" if approved else "denied", None)
-            if await (agent.approve(approval.id) if approved else agent.deny(approval.id)):
+            if await (agent.questions.approve(approval.id) if approved else agent.questions.deny(approval.id)):
                 WORLD.note("R", approval.id)
 
     async def clear(self, place: Place) -> None:
         agent = await place.agent(self._app)
         WORLD.note("n", str(address_of(place)))
-        await agent.clear()
+        await agent.conversation.clear()
         WORLD.note("N", str(address_of(place)))
 
     async def go_on(self, place: Place) -> None:
         agent = await place.agent(self._app)
-        if not await agent.open_turns() and await agent.transcript():
+        if not await agent.open_turns() and await agent.conversation.messages():
             WORLD.note("g", str(address_of(place)))
-            await agent.continue_last_turn()
+            await agent.turns.continue_last()
 
     async def sleep(self, place: Place) -> None:
         self._app.node.sleep()

@@ -52,7 +52,7 @@ def begun_again() -> None:
             async def launch() -> None:
                 row = actor.of(Record).turns.get(id)
                 if row is not None and isinstance(actor.agent, ChatAgent):
-                    actor.of(Agenda).fibers.launch(f"again {id}", actor.agent.drive_turn, (row.number,), {})
+                    actor.of(Agenda).fibers.launch(f"again {id}", actor.agent._sapwood_drive_turn, (row.number,), {})
 
             await door._done(actor, launch)
         return await found(self, address, id)

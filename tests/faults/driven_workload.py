@@ -101,7 +101,7 @@ class Driven(ChatAgent[str]):
             await takes_time()
 
     async def on_turn_end(self, turn: Turn) -> None:
-        await self.durable()
+        await self.flush()
         WORLD.note("ended", self, turn.id, turn.status)
 
     async def _do(self, name: str, call: str) -> str:
@@ -169,12 +169,12 @@ class Rooted(Driven):
             message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": say}]}
             self._actor.of(Accepting).ask([message], id=TURN)
         elif what == "approve":
-            for question in await self.pending_approvals():
-                await self.answer_approval(question, approved=True)
+            for question in await self.questions.list():
+                await self.questions.approve(question)
         elif what == "cancel":
-            await self.cancel_turn(TURN)
+            await self.turns.cancel(TURN)
         row = self._actor.of(Record).turns.get(TURN)
-        waits = [one.id for one in await self.pending_approvals()]
+        waits = [one.id for one in await self.questions.list()]
         return {"status": None if row is None else row.status, "waits": waits}
 
 

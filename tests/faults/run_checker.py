@@ -83,7 +83,7 @@ class Left:
             found.append("a message is there twice")
         found += [f"{letter} was given up" for letter in self.letters]
         for row in self.given.values():
-            if row.is_open and not self.fibers["follow_run", row.id]:
+            if row.is_open and not self.fibers["_sapwood_follow_run", row.id]:
                 found.append(f"the run {row.id} is {row.status}, and nobody follows it")
             found += self._untold(row)
         for row in self.served.values():
@@ -108,7 +108,7 @@ class Left:
         if len(turns) > 1:
             found.append(f"{len(turns)} turns do the run {row.id}")
         is_driven = bool(turns and turns[0].status in ("queued", "running", "waiting")) or bool(
-            self.fibers["serve_run", row.id]
+            self.fibers["_sapwood_serve_run", row.id]
         )
         if row.status == "running" and not is_driven:
             found.append(f"the run {row.id} is running, and nobody does it")
@@ -218,5 +218,5 @@ def _read_fibers(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_steps"):
         for work, name in database.execute("SELECT work, name FROM sapwood_steps"):
             method, run = works.get(str(work), ("", None))
-            if method == "serve_run":
+            if method == "_sapwood_serve_run":
                 left.steps.add(f"{left.place} {run} {str(name).removeprefix('dig ')}")

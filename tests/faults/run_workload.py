@@ -23,7 +23,7 @@ from tests.faults.line import Line
 from tests.faults.time_workload import World
 from tests.faults.workload import EXPECTED
 
-from sapwood import Agent, App, ChatAgent, Detached, Run, Turn, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Run, Turn, agent_tool, tool
 from sapwood.address import Address
 from sapwood.chat.record import Record
 from sapwood.errors import Refused
@@ -104,11 +104,12 @@ class Hearing(Agent):
     async def _send_off(self, key: str, *, notify: bool = False) -> Run:
         """Have something done that nobody waits for."""
         slowly = Random(key).random() < 0.3
-        return await self.run_agent(
+        return await self.start_run(
             Random(key).choice((Digger, Porter, Clerk)),
             key,
             run_id=f"{DETACHED}{key}",
-            detached=Detached(on_finish=self.heard_slowly if slowly else self.heard, notify=notify),
+            on_finish=self.heard_slowly if slowly else self.heard,
+            notify=notify,
         )
 
     async def given(self) -> list[tuple[str, str, str, str]]:
@@ -335,7 +336,7 @@ class Chief(Speaking):
             WORLD.note("i", str(self._actor.address), run.id, run.status, run.output)
 
     async def stop(self, id: str) -> bool:
-        return self.cancel_run(id, "enough")
+        return self.runs.cancel(id, "enough")
 
     async def open_turns(self) -> list[str]:
         return [row.id for row in self._actor.of(Record).turns.all() if row.is_open]
@@ -552,7 +553,7 @@ class Person:
 
     async def _stop_turn(self, root: Any, tree: str, id: str) -> None:
         WORLD.note("c", place_of(tree, ()), id)
-        if await root.cancel_turn(id):
+        if await root.turns.cancel(id):
             WORLD.note("C", place_of(tree, ()), id)
 
     async def sleep(self, tree: str) -> None:

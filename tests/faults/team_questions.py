@@ -33,7 +33,7 @@ class Rung(Conversing):
                 yield {at: DeltaToolCall(name=name, json_args=arguments, tool_call_id=id)}
 
     async def stop(self, id: str) -> bool:
-        return self.cancel_run(id, "enough")
+        return self.runs.cancel(id, "enough")
 
 
 class Crier(Rung):

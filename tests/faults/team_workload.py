@@ -32,7 +32,7 @@ from tests.faults.run_workload import (
 )
 from tests.faults.team_questions import LADDER, Reeve
 
-from sapwood import Agent, Branch, Detached, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
+from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fiber_rows import FIBERS
@@ -165,20 +165,20 @@ class Captain(Chief):
     async def _share_out(self, key: str) -> list[str]:
         way, branches, how = shares(key)
         if way == "race":
-            runs = [await self.race(*branches)]
+            runs = [await self.runs.race(*branches)]
         elif way == "map":
             inputs = [branch.input for branch in branches]
             more = {"concurrency": how["concurrency"] or 10, "retry": branches[0].retry}
-            runs = await self.map(branches[0].cls, inputs, **more)
+            runs = await self.runs.map(branches[0].cls, inputs, **more)
         else:
-            runs = await self.gather(*branches, **how)
+            runs = await self.runs.gather(*branches, **how)
         place = str(self._actor.address)
         for run in runs:
             WORLD.note("i", place, run.id, run.status, run.output)
         stopped = [row.id for row in self._of(key) if row.is_open]
         if any(self._actor.of(Runs).registry.get(id).cancelled is None for id in stopped):  # pyright: ignore[reportOptionalMemberAccess]
             WORLD.note("e", f"{place}: {key} is decided, and {stopped} are not to stop")
-        await self.durable()
+        await self.flush()
         WORLD.note("w", place, key, [[run.id, run.status, run.input] for run in runs])
         for id in stopped:
             WORLD.note("C", place, id)
@@ -199,11 +199,10 @@ class Captain(Chief):
 
     async def have_asked(self, key: str) -> str:
         """Have somebody far down ask for approval, on behalf of nobody who waits."""
-        told = Detached(on_finish=self.heard)
-        return (await self.run_agent(Reeve, key, run_id=f"{DETACHED}{key}", detached=told)).id
+        return (await self.start_run(Reeve, key, run_id=f"{DETACHED}{key}", on_finish=self.heard)).id
 
     async def end_sharing(self, key: str) -> bool:
-        return self.cancel_fiber(key)
+        return self.fibers.cancel(key)
 
     @tool(idempotent=True)
     async def share_with_others(self, key: str) -> str:
@@ -253,12 +252,12 @@ class Captain(Chief):
     async def shown(self, child: Step, state: Reading) -> None:
         """Hear what a gauge shows: in one slice, or in several."""
         if child.type == "SlowGauge":
-            await self.durable()
+            await self.flush()
         self.sql("INSERT INTO shown VALUES (?, ?)", f"{child.type} {child.name}", state.number)
 
     async def still_open(self) -> list[str]:
         found = await super().still_open()
-        for child in self.list_sub_agents():
+        for child in self.children.list():
             if child.type in ("Gauge", "SlowGauge"):
                 kind = SlowGauge if child.type == "SlowGauge" else Gauge
                 found += [f"{child.name} owes"] if await (await self.sub_agent(kind, child.name)).owes() else []
@@ -295,7 +294,7 @@ class Owner(Person):
 
     async def decide(self, tree: str) -> None:
         """Answer something that is asked far down: at the root, or at anybody on the way to who asks."""
-        wishes = await (await self._root(tree)).pending_approvals()
+        wishes = await (await self._root(tree)).questions.list()
         if not wishes:
             return await self.pause(tree)
         wish = self._random.choice(wishes)
@@ -307,7 +306,7 @@ class Owner(Person):
             if self._random.random() < 0.7:
                 agent: Any = await self._app.get_agent(WORLD.root, tree, sub=sub_of(above))
                 wish = dataclasses.replace(wish, path=wish.path[depth:])
-                if await agent.answer_approval(wish, approved=approved):
+                if await (agent.questions.approve(wish) if approved else agent.questions.deny(wish)):
                     WORLD.note("R", wish.id, kind, wish.tool)
             else:
                 tab = Tab(self._app, tree, above)
@@ -320,7 +319,7 @@ class Owner(Person):
 
     async def stop_asking(self, tree: str) -> None:
         """Stop somebody on the way to who asks."""
-        wishes = await (await self._root(tree)).pending_approvals()
+        wishes = await (await self._root(tree)).questions.list()
         if not wishes:
             return await self.pause(tree)
         steps = [(step.type, step.name) for step in self._random.choice(wishes).path]

@@ -32,9 +32,9 @@ PROGRAM = textwrap.dedent(
 
         async def load(self, lines: int) -> int:
             assert await self.step("fetch", fetched) == "what was fetched"
-            for number in range(self.fiber.stash or 0, lines):
+            for number in range(self.fibers.current.checkpoint or 0, lines):
                 self.sql("INSERT INTO lines VALUES (?)", number)
-                await self.stash(number + 1)
+                await self.checkpoint(number + 1)
                 if life == "first" and number + 1 == lines // 2:
                     say("half of it")
                     await asyncio.sleep(3600)
@@ -43,16 +43,16 @@ PROGRAM = textwrap.dedent(
             return lines
 
         async def on_fiber_recovered(self, fiber: Fiber) -> None:
-            say(f"recovered {fiber.name} at {fiber.stash} in {self.address}")
+            say(f"recovered {fiber.name} at {fiber.checkpoint} in {self.address}")
 
         async def begin(self) -> None:
             if kind == "plain":
-                await self.run_fiber("load", self.load, 10)
+                await self.fibers.run("load", self.load, 10)
             else:
                 self.start_fiber("load", self.load, 10)
 
-        async def fibers(self) -> list[tuple[str, str]]:
-            return [(fiber.name, fiber.status) for fiber in self.list_fibers()]
+        async def all_fibers(self) -> list[tuple[str, str]]:
+            return [(fiber.name, fiber.status) for fiber in self.fibers.list()]
 
     class Branch(Agent):
         async def begin(self) -> None:
@@ -71,7 +71,7 @@ PROGRAM = textwrap.dedent(
                 await done.wait()
                 leaf = await app.get_agent(Root, "r", sub=[(Branch, "branch"), (Leaf, "leaf")])
                 await asyncio.sleep(0.1)
-                say(f"left: {await leaf.fibers()}")
+                say(f"left: {await leaf.all_fibers()}")
             else:
                 await asyncio.sleep(0.3)
                 say("nothing to do")

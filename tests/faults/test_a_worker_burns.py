@@ -215,20 +215,20 @@ def test_a_fire_that_a_schedule_lights_again_ends_in_quarantine_too(folder: Path
 
 @pytest.mark.parametrize("method", ["match", "hold_on"])
 def test_a_call_into_c_that_never_ends_is_killed_by_the_supervisor_and_named(folder: Path, method: str) -> None:
-    with serving_by_two(folder, silence=2.0) as two:
+    answers = method == "match"  # it lets signals in: on a busy machine, too, it gets the time to answer
+    how = "ended with code 70" if answers else "was killed by SIGKILL"
+    with serving_by_two(folder, silence=2.0, answer=PATIENCE if answers else 5.0) as two:
         calm, hot = apart(two)
         with held_by(two, calm) as watched, oven(two, hot) as connection:
             witness = Witness(watched)
             begin(connection, method)
-            two.wait_for(
-                re.compile(r"worker \d \(process \d+\) (ended with code 70|was killed by SIGKILL); it is started")
-            )
+            two.wait_for(re.compile(rf"worker \d \(process \d+\) {how}; it is started"))
             witness.check()
 
         assert process_of(two, hot) > 0
-        told = "\n".join(crashes(folder))  # on a busy machine the supervisor may kill one that is just telling it
+        told = "\n".join(crashes(folder))
         assert f" in {method}" in told
-        if method == "match":  # it lets signals in: the agent is known, and gets a strike
+        if answers:  # the agent is known, and gets a strike
             assert f"Oven:{hot}.match" in told
             assert strikes(folder) == [f"Oven:{hot}"]
         else:

@@ -51,7 +51,7 @@ class Note(Agent):
         await self.sub_agent(Note, name)
 
     async def remove(self, name: str) -> None:
-        await self.delete_sub_agent(Note, name)
+        await self.children.delete(Note, name)
 
     async def leave(self) -> None:
         await self.destroy()
@@ -67,21 +67,21 @@ class Note(Agent):
             raise ValueError
 
     async def work(self) -> None:
-        await self.run_fiber("long", self.wait_for_ever)
+        await self.fibers.run("long", self.wait_for_ever)
 
     async def wait_for_ever(self) -> None:
         await asyncio.Event().wait()
 
     async def stop_work(self) -> None:
-        (fiber,) = self.list_fibers()
-        self.cancel_fiber(fiber.id)
+        (fiber,) = self.fibers.list()
+        self.fibers.cancel(fiber.id)
 
     async def begin(self) -> None:
         self.start_fiber("walk", self.walk)
 
     async def walk(self) -> None:
         Note.walks += 1
-        self.cancel_schedule(self.schedule(MINUTE, self.add, "never").id)
+        self.schedules.cancel(self.schedule(MINUTE, self.add, "never").id)
         await asyncio.sleep(0.01)  # the indexes say by now when the fiber would be recovered
         await self.step(f"step {Note.walks}", self.add, "further")
         Note.steps = Note.walks

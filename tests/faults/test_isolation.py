@@ -97,13 +97,13 @@ class Book(Agent):
         return await page.notes()
 
     async def cut(self, name: str) -> None:
-        await self.delete_sub_agent(Page, name)
+        await self.children.delete(Page, name)
 
     async def pages(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents()]
+        return [child.name for child in self.children.list()]
 
     async def has(self, name: str) -> bool:
-        return self.has_sub_agent(Page, name)
+        return self.children.has(Page, name)
 
 
 class Burglar(Agent):
@@ -123,7 +123,7 @@ class Burglar(Agent):
 
     async def run_long_sql(self, sql: str) -> str:
         try:
-            return repr(list(await self.long_sql(sql)))
+            return repr(list(await self.read_sql(sql)))
         except SapwoodError as error:
             return f"{type(error).__name__}: {error}"
 
@@ -448,20 +448,20 @@ class Threaded(Agent[int]):
             "state": lambda: self.state,
             "set_state": lambda: self.set_state(1),
             "transaction": lambda: self.transaction().__enter__(),
-            "has_sub_agent": lambda: self.has_sub_agent(Page, "p"),
-            "list_sub_agents": self.list_sub_agents,
-            "sub_agent_status": lambda: self.sub_agent_status(Page, "p"),
-            "abort_sub_agent": lambda: self.abort_sub_agent(Page, "p"),
+            "has_sub_agent": lambda: self.children.has(Page, "p"),
+            "list_sub_agents": self.children.list,
+            "sub_agent_status": lambda: self.children.status(Page, "p"),
+            "abort_sub_agent": lambda: self.children.abort(Page, "p"),
             "sub_agent": lambda: asyncio.run(self.sub_agent(Page, "q")),
-            "delete_sub_agent": lambda: asyncio.run(self.delete_sub_agent(Page, "p")),
+            "delete_sub_agent": lambda: asyncio.run(self.children.delete(Page, "p")),
             "parent_agent": lambda: asyncio.run(self.parent_agent(Page)),
             "root_agent": lambda: asyncio.run(self.root_agent(Threaded)),
             "ancestor": lambda: asyncio.run(self.ancestor(Threaded)),
             "get_agent": lambda: asyncio.run(self.get_agent(Threaded, "x")),
-            "durable": lambda: asyncio.run(self.durable()),
-            "subtree": lambda: asyncio.run(self.subtree()),
+            "durable": lambda: asyncio.run(self.flush()),
+            "subtree": lambda: asyncio.run(self.children.subtree()),
             "destroy": lambda: asyncio.run(self.destroy()),
-            "long_sql": lambda: asyncio.run(self.long_sql("SELECT 1")),
+            "read_sql": lambda: asyncio.run(self.read_sql("SELECT 1")),
         }
         seen: list[str] = []
 
@@ -497,7 +497,7 @@ class Threaded(Agent[int]):
         "durable",
         "subtree",
         "destroy",
-        "long_sql",
+        "read_sql",
     ],
 )
 async def test_an_agent_cannot_be_used_from_another_thread(what: str) -> None:

@@ -56,7 +56,7 @@ PROGRAM = textwrap.dedent(
             self.start_fiber("work", self.work)
 
         async def result(self) -> str:
-            return await self.fiber_result("work")
+            return await self.fibers.result("work")
 
     async def main() -> None:
         async with App(agents=[Clerk], settings=Settings(data=data)) as app:

@@ -24,13 +24,13 @@ class Runaway(Agent):
 
     async def add(self, size: int) -> None:
         self.sql("INSERT INTO t VALUES (?)", "x" * size)
-        await self.durable()
+        await self.flush()
 
     async def at_once(self) -> None:
         self.sql("INSERT INTO t VALUES (zeroblob(10000000))")
 
     async def off_the_loop(self) -> None:
-        await self.long_sql("INSERT INTO t VALUES (zeroblob(10000000))")
+        await self.read_sql("INSERT INTO t VALUES (zeroblob(10000000))")
 
     async def count(self) -> int:
         return self.sql("SELECT count(*) FROM t").scalar(int)
@@ -48,10 +48,10 @@ class Owner(Agent):
         await self.sub_agent(Small, name)
 
     async def look(self, name: str) -> int:
-        return self.sub_agent_status(Small, name).database_bytes or 0
+        return self.children.status(Small, name).database_bytes or 0
 
     async def look_at_all(self) -> int:
-        return (await self.subtree()).database_bytes
+        return (await self.children.subtree()).database_bytes
 
 
 def largest(world: World) -> int:

@@ -62,7 +62,7 @@ class Bad(Agent):
         return self.sql(COUNT).scalar(int)
 
     async def count_long(self) -> int:
-        return (await self.long_sql(COUNT)).scalar(int)
+        return (await self.read_sql(COUNT)).scalar(int)
 
     async def hang_in_process(self) -> None:
         await self.in_process(time.sleep, 3600)

@@ -107,10 +107,10 @@ class Keeper(Agent):
         await self.sub_agent(Diary, "d")
 
     async def abort(self) -> None:
-        self.abort_sub_agent(Diary, "d", "enough")
+        self.children.abort(Diary, "d", "enough")
 
     async def delete(self) -> None:
-        await self.delete_sub_agent(Diary, "d")
+        await self.children.delete(Diary, "d")
 
 
 @pytest.fixture(params=["process", "disk"])

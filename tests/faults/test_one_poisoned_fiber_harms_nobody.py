@@ -50,7 +50,7 @@ class Part(Agent):
     deps: Wood
 
     async def go(self, kind: str) -> None:
-        await self.stash(kind)
+        await self.checkpoint(kind)
         self.deps.happened[f"{kind} begins"] += 1
         if self.deps.life == 1:
             await self.deps.over.wait()

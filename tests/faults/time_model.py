@@ -11,7 +11,7 @@ b  begun       wish, wall clock, more                    first thing in a called
 z  ended       wish                                      last thing in it
 f  step        wish, name                                first thing in the function of a step
 g  stepped     wish, name, value                         step() has returned
-h  stashed     wish, value                               stash() has returned
+h  stored     wish, value                               checkpoint() has returned
 e  error       text                                      nothing that the workload expects
 """
 
@@ -46,7 +46,7 @@ class Wish:
     """What was acknowledged after which it may not begin."""
     stepped: dict[str, Any] = field(default_factory=dict[str, Any])
     """The steps that are completed, with what they returned."""
-    stashed: Any = None
+    stored: Any = None
     shown_done: bool = False
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Model:
 
     def _stepped(self, life: int, kind: str, wish: Wish, what: list[Any]) -> None:
         if kind == "h":
-            (wish.stashed,) = what
+            (wish.stored,) = what
         elif kind == "f":
             (name,) = what
             if name in wish.stepped:
@@ -174,8 +174,8 @@ class Model:
             self._problems.append(f"{wish} began in life {life} after {wish.gone} was acknowledged")
         if running.calls[wish.number] and not wish.replayed and wish.kind not in FIBERS:
             self._problems.append(f"{wish} was begun while it ran (life {life})")
-        if wish.stashed is not None and more.get("stash") != wish.stashed:
-            self._problems.append(f"{wish} had stashed {wish.stashed}, and found {more.get('stash')} (life {life})")
+        if wish.stored is not None and more.get("checkpoint") != wish.stored:
+            self._problems.append(f"{wish} had stored {wish.stored}, and found {more.get('checkpoint')} (life {life})")
         if wish.lane is not None and not wish.replayed:
             self._next_in_lane(wish, wish.lane, running)
 

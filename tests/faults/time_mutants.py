@@ -55,11 +55,11 @@ def too_early() -> None:
     StoredCalls.begin_due = lambda self, now: begin_due(self, now + 0.02)
 
 
-def no_lanes() -> None:
+def no_queues() -> None:
     """What is queued waits for nobody."""
 
-    def enqueue(self: StoredCalls, method: str, arguments: bytes, lane: str, retry: Retry) -> Row:
-        return self.add(method, arguments, due=self._actor.host.clock.now(), retry=retry, lane=lane)
+    def enqueue(self: StoredCalls, method: str, arguments: bytes, queue: str, retry: Retry) -> Row:
+        return self.add(method, arguments, due=self._actor.host.clock.now(), retry=retry, queue=queue)
 
     StoredCalls.enqueue = enqueue
 
@@ -86,6 +86,6 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "moved-after": moved_after,
     "no-steps": no_steps,
     "too-early": too_early,
-    "no-lanes": no_lanes,
+    "no-queues": no_queues,
     "deleted-goes-on": deleted_goes_on,
 }

@@ -22,7 +22,6 @@ from tests.faults.workload import EXPECTED, Shared
 
 from sapwood import Agent, App
 from sapwood.capabilities.fiber_rows import Fiber
-from sapwood.capabilities.queue import Lane
 from sapwood.clock import Timer
 from sapwood.errors import FiberFailed, SapwoodError, Unavailable
 from sapwood.kernel.deletion import child_stem
@@ -102,7 +101,7 @@ class Keeper(Agent):
 
     @property
     def _tree(self) -> str:
-        return self.self_path[0].name
+        return self.address.steps[0].name
 
     @property
     def _lineage(self) -> list[str]:
@@ -195,11 +194,11 @@ class Keeper(Agent):
         WORLD.settled.add(number)
 
     async def fiber_work(self, number: int) -> int:
-        """Two steps, a stash, a sleep, and one more step."""
-        stash = self.fiber.stash
-        self._begun(number, stash=stash)
+        """Two steps, a checkpoint, a sleep, and one more step."""
+        checkpoint = self.fibers.current.checkpoint
+        self._begun(number, checkpoint=checkpoint)
         first = await self._step(number, "first", self._sync_step)
-        await self.stash(first)
+        await self.checkpoint(first)
         WORLD.note("h", number, first)
         second = await self._step(number, "second", self._async_step)
         wake_at = now() + WORLD.random.random() * 0.02
@@ -212,14 +211,14 @@ class Keeper(Agent):
         return third
 
     async def poor_fiber(self, number: int) -> None:
-        self._begun(number, stash=None)
+        self._begun(number, checkpoint=None)
         await self._step(number, "only", self._sync_step)
         WORLD.settled.add(number)
         raise ValueError(number)
 
     async def long_fiber(self, number: int) -> None:
         """Sleeps so long that it is parked meanwhile."""
-        self._begun(number, stash=None)
+        self._begun(number, checkpoint=None)
         await self._step(number, "first", self._sync_step)
         wake_at = await self._step(number, "when", self._in_two_minutes)
         await self.sleep_until(datetime.fromtimestamp(wake_at, UTC))
@@ -261,10 +260,10 @@ class Keeper(Agent):
         if how == "queue":
             lane = WORLD.random.choice(LANES)
             self._wished(number, kind, now(), lane=lane)
-            self.queue(Lane(lane, retry=RETRY), method, number, *more)
+            self.queues[lane].with_retry(RETRY).add(method, number, *more)
             return number
         span = timedelta(seconds=delay)
-        if key is not None and (old := self.get_schedule(key)) is not None:
+        if key is not None and (old := self.schedules.get(key)) is not None:
             WORLD.note("c", next(WORLD.numbers), old.arguments["number"])
         began = now()
         if kind == "cron":
@@ -289,7 +288,7 @@ class Keeper(Agent):
 
     async def wish_again(self, key: str) -> list[int]:
         """Wish for the same under the same key: nothing changes, and what is there was promised."""
-        found = self.get_schedule(key)
+        found = self.schedules.get(key)
         if found is None or getattr(self, found.method) == self.hop:
             return []
         same = self.schedule(found.when, getattr(self, found.method), found.arguments["number"])
@@ -306,16 +305,16 @@ class Keeper(Agent):
     async def run(self) -> int:
         number = next(WORLD.numbers)
         self._wished(number, "run", now())
-        await self.run_fiber(f"r {number}", self.fiber_work, number)
+        await self.fibers.run(f"r {number}", self.fiber_work, number)
         return number
 
     async def cancel(self) -> int | None:
         """Cancel one of whatever there is."""
         number = next(WORLD.numbers)
         ways: list[tuple[int, Callable[[str], bool], str]] = [
-            *((found.arguments["number"], self.cancel_schedule, found.id) for found in self.list_schedules()),
-            *((found.arguments["number"], self.dequeue, found.id) for found in self.list_queue()),
-            *((int(found.name[2:]), self.cancel_fiber, found.id) for found in self.list_fibers("running")),
+            *((found.arguments["number"], self.schedules.cancel, found.id) for found in self.schedules.list()),
+            *((found.arguments["number"], self.queues.remove, found.id) for found in self.queues.list()),
+            *((int(found.name[2:]), self.fibers.cancel, found.id) for found in self.fibers.list("running")),
         ]
         if not ways:
             return None
@@ -324,32 +323,32 @@ class Keeper(Agent):
         return number if way(id_) else None
 
     async def replay(self) -> None:
-        letters = self.list_dead_letters()
+        letters = self.dead_letters.list()
         if letters:
             letter = WORLD.random.choice(letters)
             WORLD.note("r", letter.arguments["number"])
-            self.replay_dead_letter(letter.id)
+            self.dead_letters.replay(letter.id)
 
     async def drop_letter(self) -> None:
-        letters = self.list_dead_letters()
+        letters = self.dead_letters.list()
         if letters:
             letter = WORLD.random.choice(letters)
             WORLD.note("c", next(WORLD.numbers), letter.arguments["number"])
-            self.delete_dead_letter(letter.id)
+            self.dead_letters.delete(letter.id)
 
     async def page(self) -> Page:
-        pending = [found.arguments["number"] for found in (*self.list_schedules(), *self.list_queue())]
-        pending += [int(found.name[2:]) for found in self.list_fibers() if not found.is_over]
+        pending = [found.arguments["number"] for found in (*self.schedules.list(), *self.queues.list())]
+        pending += [int(found.name[2:]) for found in self.fibers.list() if not found.is_over]
         done = [int(str(row["number"])) for row in self.sql("SELECT number FROM happened WHERE what = 'done'")]
-        return Page(pending, done, [child.name for child in self.list_sub_agents()])
+        return Page(pending, done, [child.name for child in self.children.list()])
 
     async def hush(self) -> int:
         """Cancel what repeats; return how much is left."""
-        for found in self.list_schedules():
+        for found in self.schedules.list():
             if isinstance(found.when, Every | Cron):
-                self.cancel_schedule(found.id)
-        fibers = [found for found in self.list_fibers() if not found.is_over]
-        return len(self.list_schedules()) + len(self.list_queue()) + len(fibers)
+                self.schedules.cancel(found.id)
+        fibers = [found for found in self.fibers.list() if not found.is_over]
+        return len(self.schedules.list()) + len(self.queues.list()) + len(fibers)
 
     async def spawn(self, name: str) -> None:
         await self.sub_agent(Limb, name)
@@ -360,7 +359,7 @@ class Keeper(Agent):
             return None
         number = next(WORLD.numbers)
         WORLD.note("x", number, self._tree, [*self._lineage, child_stem(self._actor.stem, row.generation)])
-        await self.delete_sub_agent(Limb, name)
+        await self.children.delete(Limb, name)
         return number
 
     async def replace(self, name: str, kind: str, delay: float) -> list[int]:
@@ -370,7 +369,7 @@ class Keeper(Agent):
         return ([] if number is None else [number]) + [await child.wish(kind, "after", delay, None)]
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Limb, name, "on purpose")
+        self.children.abort(Limb, name, "on purpose")
 
     async def leave(self) -> int:
         """Delete itself."""

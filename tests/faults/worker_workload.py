@@ -73,9 +73,9 @@ class Stock(Agent[int]):
             "items": [[*row.values()] for row in self.sql("SELECT item, process FROM items ORDER BY number")],
             "rung": [[*row.values()] for row in self.sql("SELECT item, due, at FROM rung")],
             "dug": [[*row.values()] for row in self.sql("SELECT fiber, step, found FROM dug")],
-            "fibers": {one.key: one.status for one in self.list_fibers() if one.key is not None},
+            "fibers": {one.key: one.status for one in self.fibers.list() if one.key is not None},
             "state": self.state,
-            "below": [one.name for one in self.list_sub_agents()],
+            "below": [one.name for one in self.children.list()],
             "processes": [os.getpid()],
         }
 
@@ -164,7 +164,7 @@ class Depot(Stock):
 
     @expose
     async def cut(self, name: str) -> list[int]:
-        await self.delete_sub_agent(Shoot, name)
+        await self.children.delete(Shoot, name)
         return [os.getpid()]
 
     @expose
@@ -186,7 +186,7 @@ class Rumour(ChatAgent[str]):
     """A conversation whose answers follow from what was asked."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str]:
-        for word in answer_to(_asked(await self.transcript())).split(" "):
+        for word in answer_to(_asked(await self.conversation.messages())).split(" "):
             yield f"{word} " if word else ""
             await asyncio.sleep(random() * 0.01)
 

@@ -66,7 +66,7 @@ class Grower(Agent[int]):
 
     @property
     def _tree(self) -> str:
-        return self.self_path[0].name
+        return self.address.steps[0].name
 
     @property
     def _epoch(self) -> int:
@@ -130,7 +130,7 @@ class Grower(Agent[int]):
     async def page(self) -> Page:
         ids = [int(str(row["id"])) for row in self.sql("SELECT id FROM log ORDER BY id")]
         last = self.sql("SELECT coalesce(max(id), 0) FROM log WHERE kind = 'state'").scalar(int)
-        children = [(child.type, child.name) for child in self.list_sub_agents()]
+        children = [(child.type, child.name) for child in self.children.list()]
         return Page(self._epoch, self._lineage, ids, self.state, last, children)
 
 
@@ -165,7 +165,7 @@ class Parent(Grower):
 
     async def write_to_all(self) -> list[int]:
         """In all children at once, each in two slices: while one waits, the next writes."""
-        children = [await self.sub_agent(self._below(), child.name) for child in self.list_sub_agents()]
+        children = [await self.sub_agent(self._below(), child.name) for child in self.children.list()]
         replies = await asyncio.gather(*(child.write_twice() for child in children), return_exceptions=True)
         return [number for reply in replies if isinstance(reply, list) for number in reply]
 
@@ -175,7 +175,7 @@ class Parent(Grower):
             return None
         number = next(WORLD.numbers)
         WORLD.note("x", number, self._tree, self._epoch, lineage)
-        await self.delete_sub_agent(self._below(), name)
+        await self.children.delete(self._below(), name)
         return number
 
     async def replace(self, name: str) -> list[int]:
@@ -184,7 +184,7 @@ class Parent(Grower):
         return ([] if number is None else [number]) + await self.write_below(name, 1)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(self._below(), name, "on purpose")
+        self.children.abort(self._below(), name, "on purpose")
 
     def _below(self) -> type[Any]:
         raise NotImplementedError

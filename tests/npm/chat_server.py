@@ -116,7 +116,7 @@ class Watched(ChatAgent):
 
     @expose
     async def is_idle(self) -> bool:
-        return not (self.list_fibers() or self.list_schedules() or self.list_queue())
+        return not (self.fibers.list() or self.schedules.list() or self.queues.list())
 
 
 class Chat(Watched):
@@ -124,7 +124,7 @@ class Chat(Watched):
 
     def get_model(self) -> Any:
         """Return a model that goes on where the conversation is, also in a process that has just begun."""
-        history = self.messages()
+        history = self.conversation.history()
         asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and prompt_of(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
         what, *rest = prompt_of(history[asked[-1]]).split()
@@ -145,7 +145,7 @@ class Chat(Watched):
     @expose
     async def remind(self, what: str) -> None:
         """Say something to itself, soon."""
-        self.queue(self.send, what)
+        self.enqueue(self.send, what)
 
 
 def prompt_of(message: Any) -> str:

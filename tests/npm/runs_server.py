@@ -75,7 +75,7 @@ class Told(Watched):
         return self.address.steps[0].name
 
     def get_model(self) -> Any:
-        history = self.messages()
+        history = self.conversation.history()
         asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and prompt_of(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
         prompt = prompt_of(history[asked[-1]])
@@ -141,14 +141,14 @@ class Lead(Told):
     @expose
     async def errand(self, what: str) -> None:
         """Have something done that no model asked for."""
-        self.queue(self.do_errand, what)
+        self.enqueue(self.do_errand, what)
 
     async def do_errand(self, what: str) -> None:
         await self.run_agent(Clerk, what)
 
     @expose
     async def helpers(self) -> list[str]:
-        return [child.name for child in self.list_sub_agents()]
+        return [child.name for child in self.children.list()]
 
 
 app = App(agents=[Lead, Manager, Scholar, Clerk])

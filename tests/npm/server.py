@@ -109,12 +109,12 @@ class Common(Agent[Any]):
 
     @expose
     async def kick(self, code: int, reason: str) -> None:
-        for connection in self.connections():
+        for connection in self.connections.list():
             connection.close(code, reason)
 
     @expose
     async def path(self) -> list[str]:
-        return [step.name for step in self.self_path]
+        return [step.name for step in self.address.steps]
 
     @expose
     async def end(self) -> str:
@@ -123,7 +123,7 @@ class Common(Agent[Any]):
 
     @expose
     async def drop(self, name: str) -> None:
-        await self.delete_sub_agent(Desk, name)
+        await self.children.delete(Desk, name)
 
 
 class Room(Common):

@@ -103,7 +103,7 @@ class DeskAtWork:
         return await self.world.get_agent(Desk, "acme", sub=((Ticket, "ann"), (RefundAgent, name)))
 
     async def is_open(self) -> bool:
-        return [one.id for one in await (await self.world.get_agent(Desk, "acme")).pending_approvals()] == [
+        return [one.id for one in await (await self.world.get_agent(Desk, "acme")).questions.list()] == [
             self.question["id"]
         ]
 
@@ -169,7 +169,7 @@ async def test_an_operator_approves_at_every_agent_on_the_way(tmp_path: Path, de
             await client.send(desk.frame(depth, digest=DIGEST))
         await desk.until_booked()
 
-        decision, outcome = (await (await desk.refunds()).export())["decisions"]
+        decision, outcome = (await (await desk.refunds()).conversation.export())["decisions"]
         assert (decision["kind"], decision["user"], decision["authentication"]) == ("approved", "otto", "JwtAuth")
         assert (decision["channel"], decision["digest"], decision["shown"]) == (door, DIGEST, REFUND)
         assert (outcome["kind"], outcome["channel"], outcome["reason"]) == (
@@ -296,7 +296,7 @@ async def test_decisions_are_chained_and_cannot_be_changed(tmp_path: Path) -> No
         await desk.world.settled()
         name = desk.question["path"][1]["name"]
         refunds = await desk.world.get_agent(Desk, "acme", sub=((Ticket, "ann"), (RefundAgent, name)))
-        (decision,) = (await refunds.export())["decisions"]
+        (decision,) = (await refunds.conversation.export())["decisions"]
         assert (decision["kind"], decision["reason"]) == ("denied", "We have no money.")
         await desk.world.crash()
         tree = next(iter(desk.world.node.trees.values()), None)
@@ -514,7 +514,7 @@ class RacePayer(ChatAgent):
         if question.kind == "client":
             RacePayer.gate.set()  # while the client's other answers are checked, the question opens
             async with asyncio.timeout(patience()):
-                while not await self.approvals():  # noqa: ASYNC110 - the turn goes on meanwhile
+                while not await self.questions.list():  # noqa: ASYNC110 - the turn goes on meanwhile
                     await asyncio.sleep(0)
         return True
 
@@ -543,10 +543,10 @@ async def test_a_question_that_opens_while_answers_are_checked_is_not_answered_b
         said = json.dumps({"messages": [{"id": message, "role": "assistant", "parts": parts}]}).encode()
         posted = asyncio.create_task(one.site.http(f"{path}/chat", method="POST", body=said))
         async with asyncio.timeout(patience()):
-            while not await agent.approvals():  # noqa: ASYNC110 - seen from outside
+            while not await agent.questions.list():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
         await one.world.settled()
         posted.cancel()
 
-        assert [one.id for one in await agent.approvals()] == ["k"]
+        assert [one.id for one in await agent.questions.list()] == ["k"]
         assert RacePayer.paid == []

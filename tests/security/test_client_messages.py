@@ -225,7 +225,7 @@ async def test_a_refused_message_leaves_nothing_behind_whichever_way_it_came() -
         ended = await done(client, "r1")
         assert (ended["outcome"], ended["error"], ended["body"]) == ("error", True, TOLD)
         with pytest.raises(InvalidArguments) as refused:
-            await agent.save_messages([WRONG])
+            await agent.send([WRONG])
         assert str(refused.value) == TOLD
         await say(client, "r2", user("good"), WRONG)  # the good one before it is refused with it
         assert (await done(client, "r2"))["body"] == TOLD
@@ -240,7 +240,7 @@ async def test_a_refused_message_leaves_nothing_behind_whichever_way_it_came() -
         await say(client, "r6", user("hi", "m-2"), user("more", "m-3"))
         assert (await done(client, "r6"))["outcome"] == "completed"
 
-        assert [text_of(message) for message in await agent.transcript()] == ["hi", "one", "more", "two"]
+        assert [text_of(message) for message in await agent.conversation.messages()] == ["hi", "one", "more", "two"]
         assert len(model.asked) == 2
 
 

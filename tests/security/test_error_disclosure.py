@@ -64,7 +64,7 @@ class Leaky(Agent):
         fail(kind)
 
     @expose
-    async def read_sql(self) -> None:
+    async def reads_sql(self) -> None:
         self.sql("SELECT secret_column FROM nothing")
 
     @expose
@@ -141,9 +141,9 @@ async def test_a_statement_that_fails_tells_no_schema(caplog: pytest.LogCaptureF
     async with served(App(agents=[Leaky])) as one:
         client = await one.join("/agents/leaky/a")
 
-        told = (await client.call("read_sql"))["error"]
+        told = (await client.call("reads_sql"))["error"]
 
-        assert "read_sql" in logged(caplog, told).getMessage()
+        assert "reads_sql" in logged(caplog, told).getMessage()
 
 
 @pytest.mark.parametrize("kind", ["file", "usage", "stored"])
@@ -167,7 +167,7 @@ async def test_a_turn_that_fails_tells_no_internals(kind: str, caplog: pytest.Lo
         assert INTERNAL.search(posted.text)
         seen = json.dumps([client.frames, late.frames]) + posted.text
         assert SECRET not in seen
-        turn = await agent.turn("r1")
+        turn = await agent.turns.wait("r1")
         assert turn.error is not None
         assert SECRET in turn.error  # code is told
 
@@ -213,7 +213,7 @@ async def test_a_tool_or_a_child_that_fails_tells_its_model_and_not_the_client(
         await say(client, "r1", user("hi"))
         await done(client, "r1")
         agent = await one.world.get_agent(cls, "t")
-        seen_by_model, transcript = await agent.seen_by_model(), await agent.transcript()
+        seen_by_model, transcript = await agent.seen_by_model(), await agent.conversation.messages()
         late = await one.join(TALKER)
 
         assert seen_by_model.count(SECRET) == 3

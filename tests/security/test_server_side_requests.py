@@ -73,7 +73,7 @@ async def test_no_message_makes_the_server_fetch_an_internal_url_in_this_or_a_la
                     await say(client, f"r{number}{bool(more)}", wrong)
                     ended = await done(client, f"r{number}{bool(more)}")
                     assert "must name a public host" in ended["body"]
-            assert await agent.transcript() == []
+            assert await agent.conversation.messages() == []
 
             for more in ({}, ALLOW_LOCAL):
                 id = f"named{bool(more)}"

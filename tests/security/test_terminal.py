@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console, RenderableType
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, Lane, Retry, Settings
+from sapwood import Address, Agent, App, Retry, Settings
 from sapwood.cli import cluster, showing
 from sapwood.cli.commands import cli
 from sapwood.cli.commands import run as run_command
@@ -46,10 +46,10 @@ class TerminalVault(Agent[Any]):
         self.set_state({HOSTILE: HOSTILE})
         self.sql("INSERT INTO notes VALUES (?)", HOSTILE)
         await self.run_agent(TerminalVault, HOSTILE, run_id=f"run-{HOSTILE}")
-        self.queue(Lane(retry=Retry(attempts=1)), self.fail, HOSTILE)
+        self.queues.default.with_retry(Retry(attempts=1)).add(self.fail, HOSTILE)
 
     async def given_up(self) -> int:
-        return len(self.list_dead_letters())
+        return len(self.dead_letters.list())
 
     async def fail(self, text: str) -> None:
         raise ValueError(text)

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from tests.conformance.serving import serving
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Detached, Refused, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, Refused, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.drivers.temporal.worker import work
@@ -75,7 +75,7 @@ class SceneDesk(ChatAgent):
     @tool
     async def send_off(self, what: str) -> str:
         """Have something done that nobody waits for."""
-        await self.run_agent(SceneSlow, what, run_id="sent-off", detached=Detached())
+        await self.start_run(SceneSlow, what, run_id="sent-off")
         return "on its way"
 
     async def leave(self) -> None:
@@ -129,7 +129,7 @@ class Stage:
 
     async def end(self) -> None:
         """Return when the turn is over, and its workflow."""
-        await (await self.desk()).turn(self.turn)
+        await (await self.desk()).turns.wait(self.turn)
         await until_async(self.is_closed)
 
     async def is_closed(self) -> bool:
@@ -224,8 +224,8 @@ async def approved(stage: Stage) -> None:
     await stage.ask()
     await stage.until_event(finished_looks, 1)
     desk = await stage.desk()
-    (question,) = await desk.approvals()
-    await desk.approve(question.id)
+    (question,) = await desk.questions.list()
+    await desk.questions.approve(question.id)
     await stage.end()
 
 
@@ -240,7 +240,7 @@ async def under_way(stage: Stage) -> None:
 
 async def stopped(stage: Stage) -> None:
     sending = await stage.begin()
-    await (await stage.desk()).cancel_turn()
+    await (await stage.desk()).turns.cancel()
     await sending
     await stage.end()
 
@@ -261,7 +261,7 @@ async def cancelled(stage: Stage) -> None:
 
 async def stopped_waiting(stage: Stage) -> None:
     await stage.ask()
-    await (await stage.desk()).cancel_turn(stage.turn)
+    await (await stage.desk()).turns.cancel(stage.turn)
     await stage.end()
 
 
@@ -300,7 +300,7 @@ async def cancelled_waiting(stage: Stage) -> None:
 
 async def cleared(stage: Stage) -> None:
     await stage.ask()
-    await (await stage.desk()).clear()
+    await (await stage.desk()).conversation.clear()
     await until_async(stage.is_closed)
 
 

@@ -121,7 +121,7 @@ async def test_a_turn_waits_while_only_workers_without_the_key_are_there(tempora
         right = asyncio.create_task(work(stage.driver, url, with_key))
 
         await asking
-        assert (await (await stage.desk()).turn(stage.turn)).status == "completed"
+        assert (await (await stage.desk()).turns.wait(stage.turn)).status == "completed"
         with_key.set()
         await right
 

@@ -59,7 +59,7 @@ async def test_a_workflow_stands_and_ends_as_its_turn_does(
     temporal: Temporal, tmp_path: Path, scene: str, status: str, workflow: str
 ) -> None:
     async with played(temporal, tmp_path, scene) as stage:
-        assert (await (await stage.desk()).turn(stage.turn)).status == status
+        assert (await (await stage.desk()).turns.wait(stage.turn)).status == status
         assert await ended(stage.workflow) == workflow
 
 

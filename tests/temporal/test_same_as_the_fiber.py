@@ -134,8 +134,8 @@ class SceneChief(Talking):
         """Sign."""
         return f"signed by {name}"
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 @dataclass
@@ -163,8 +163,8 @@ async def play(one: Served) -> Seen:
 
     await say(client, "r1", user("do it all", "u1"))
     await _until(lambda: _ended(chief, 3))
-    asked = await _until(chief.pending_approvals)
-    await chief.answer_approval(asked[0], approved=True)
+    asked = await _until(chief.questions.list)
+    await chief.questions.approve(asked[0])
     await done(client, "r1")
 
     await say(client, "r2", user("sign it", "u2"))
@@ -189,7 +189,7 @@ async def play(one: Served) -> Seen:
     await _until(lambda: _has_ends(again, RUNS))  # turns that the agent took for nobody are in its transcript
     watching.cancel()
     seen.events, seen.replayed = _by_run(heard), _by_run(again)
-    seen.export = plain(await chief.export())
+    seen.export = plain(await chief.conversation.export())
     seen.frames = _by_topic(client)
     return seen
 
@@ -208,7 +208,7 @@ async def _until(look: Any) -> Any:
 
 
 async def _ended(chief: Any, n: int) -> bool:
-    return len([run for run in await chief.runs() if run.ended_at is not None]) >= n
+    return len([run for run in await chief.all_runs() if run.ended_at is not None]) >= n
 
 
 async def _said(heard: list[Any], run: str, what: str) -> bool:

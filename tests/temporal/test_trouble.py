@@ -137,7 +137,7 @@ async def test_whoever_cancels_a_turn_that_waits_while_the_server_is_away_is_hea
         async with working(one):
             assert await until_ended(handle) == "CANCELED"
 
-        assert (await agent.turn(turn.id)).status == "aborted"
+        assert (await agent.turns.wait(turn.id)).status == "aborted"
 
 
 async def test_a_turn_is_stopped_that_is_interrupted_and_then_cancelled_while_the_server_is_away(

@@ -16,7 +16,7 @@ from tests.conformance.served import Client
 from tests.machine import patience
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
-from sapwood import Agent, ChatAgent, Detached, Run, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.errors import OverLimit
 from sapwood.testing import ScriptedModel, call, calls, fails, text
@@ -52,8 +52,8 @@ class FlowForeman(ChatAgent):
     )
     tools = (agent_tool(FlowDigger),)
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 class FlowChief(Talking):
@@ -62,8 +62,8 @@ class FlowChief(Talking):
     model = ScriptedModel(call("flow_foreman", id="f1", message="go"), text("it is done"), each=True)
     tools = (agent_tool(FlowForeman),)
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,11 @@ class FlowGiver(Talking):
     @tool
     async def begin(self) -> str:
         """Begin."""
-        run = await self.run_agent(FlowDigger, "deep", run_id="deep", timeout=300, detached=Detached())
+        run = await self.start_run(FlowDigger, "deep", run_id="deep", timeout=300)
         return run.status
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
 
 @pytest.mark.promise("A-183")
@@ -171,7 +171,7 @@ async def test_a_run_is_a_child_workflow_that_outlives_its_parent_and_has_its_ti
         gate("deep").set()
         assert await until_ended(below) == "COMPLETED"
         agent = await one.world.get_agent(FlowGiver, one.name)
-        assert [run.output for run in await agent.runs()] == ["dug deep"]
+        assert [run.output for run in await agent.all_runs()] == ["dug deep"]
 
 
 async def policies(handle: Any) -> list[int]:
@@ -198,8 +198,8 @@ async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal,
         ]
         chief = await one.world.get_agent(FlowChief, one.name)
         foreman = await one.world.get_agent(FlowChief, one.name, sub=[(FlowForeman, "agent-tool:f1")])
-        assert (await chief.turn("r1")).reason == "enough"
-        assert [run.reason for run in (*await chief.runs(), *await foreman.runs())] == ["enough"] * 3
+        assert (await chief.turns.wait("r1")).reason == "enough"
+        assert [run.reason for run in (*await chief.all_runs(), *await foreman.all_runs())] == ["enough"] * 3
 
 
 async def test_a_workflow_that_is_cancelled_in_temporal_is_cancelled_and_so_is_its_turn(
@@ -246,7 +246,7 @@ async def test_who_ends_a_workflow_by_force_stops_the_step_that_is_done_and_whoe
         assert ends.pop(left) == "TERMINATED"
         assert set(ends.values()) == {"COMPLETED"}
         foreman = await one.world.get_agent(FlowChief, one.name, sub=[(FlowForeman, "agent-tool:f1")])
-        stands = [(run.status, run.reason) for run in await foreman.runs()]
+        stands = [(run.status, run.reason) for run in await foreman.all_runs()]
         assert stands == [("aborted", "workflow-terminated"), ("completed", None)]
 
 
@@ -314,7 +314,7 @@ async def test_a_turn_whose_workflow_was_ended_while_it_waited_for_somebody_ends
 
         agent = await one.world.get_agent(FlowPayer, one.name)
         assert await over(agent) == [("r1", "error")]
-        assert "terminated" in str(await agent.export())
+        assert "terminated" in str(await agent.conversation.export())
 
 
 class FlowCounting(ChatAgent):
@@ -369,7 +369,7 @@ async def test_workflows_below_report_back_after_a_restart_at_every_level(tempor
         agent = await one.world.get_agent(FlowChief, one.name)
         assert await over(agent) == [("r1", "completed")]
         assert await one.closed(4) == dict.fromkeys(ids_of(one).all, "COMPLETED")
-        assert "both are dug" in str(await agent.export())
+        assert "both are dug" in str(await agent.conversation.export())
 
 
 async def test_a_stop_does_not_wait_for_temporal(temporal: Temporal, tmp_path: Path) -> None:

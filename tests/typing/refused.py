@@ -85,8 +85,8 @@ class Parent(Agent):
         inbox: Inbox = await self.sub_agent(Notebook, "n")  # wrong
         await self.sub_agent(Plain, "n")  # wrong
         await self.sub_agent(Notebook, 3)  # wrong
-        await self.delete_sub_agent(Plain, "n")  # wrong
-        self.abort_sub_agent(Notebook)  # wrong
+        await self.children.delete(Plain, "n")  # wrong
+        self.children.abort(Notebook)  # wrong
         parent: Inbox = await self.parent_agent(Inbox)
         wrong_parent: Notebook = await self.parent_agent(Inbox)  # wrong
 """,

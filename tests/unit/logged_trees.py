@@ -77,7 +77,7 @@ class LoggedTree:
         database.path.unlink()
         database.wal.unlink(missing_ok=True)
 
-    async def durable(self) -> None:
+    async def flush(self) -> None:
         for database in self.databases.values():
             if (waiting := self._gate.wait(database)) is not None:
                 await waiting

@@ -247,7 +247,7 @@ async def test_if_nobody_knows_whether_a_mended_log_was_stored_the_shard_is_owne
     tree = await place.open(ROOT)
     for at in range(3):
         tree.write("root", 3000, random.Random(at))
-        await tree.durable()
+        await tree.flush()
     await place.close(tree)
     whole = world.records()
     world.log._stored[0] = [one for one in world.log._stored[0] if one.record.sequence != whole[1].sequence]

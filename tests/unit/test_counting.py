@@ -14,7 +14,7 @@ from tests.machine import patience
 from tests.unit.test_gate import HeldFiles
 from tests.unit.test_workers_transport import pair, some_turns
 
-from sapwood import Agent, App, Lane, Settings
+from sapwood import Agent, App, Settings
 from sapwood.kernel.ports import Exchange
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.link import WINDOW
@@ -48,9 +48,9 @@ class CountedClerk(Agent):
     async def nothing(self) -> None:
         pass
 
-    async def plan(self, count: int, lane: str = "") -> None:
+    async def plan(self, count: int, queue: str = "") -> None:
         for _ in range(count):
-            self.queue(Lane(lane), self.wait)
+            self.queues[queue].add(self.wait)
 
     async def later(self, seconds: float) -> None:
         self.schedule(timedelta(seconds=seconds), self.nothing)
@@ -90,7 +90,7 @@ async def test_a_node_that_does_nothing_has_nothing_waiting() -> None:
     assert found.memory > 0
 
 
-async def test_stored_calls_that_wait_are_counted_lane_by_lane_and_their_tree_is_due() -> None:
+async def test_stored_calls_that_wait_are_counted_lane_by_queue_and_their_tree_is_due() -> None:
     holding = Holding()
     async with running(app(holding)) as world:
         clerk = await world.get_agent(CountedClerk, "a")

@@ -107,7 +107,7 @@ async def test_a_tree_is_restored_by_the_next_owner_byte_for_byte(world: World) 
     assert set(contents(second.folder_of(ROOT))) == {"root", "child"}
     assert (second.folder_of(ROOT) / "address").read_text() == str(ROOT)
     again.write("root", 5000, randomly)
-    await again.durable()
+    await again.flush()
 
 
 async def test_there_is_no_such_tree(world: World) -> None:
@@ -191,7 +191,7 @@ async def test_files_of_a_tree_that_was_not_closed_are_not_used(world: World) ->
     tree = await place.open(ROOT)
     tree.write("root", 3000, random.Random(1))
     rows = tree.rows()
-    await tree.durable()
+    await tree.flush()
     world.log.is_reachable.clear()
     tree.write("root", 3000, random.Random(2))  # never stored
     tree.close()
@@ -206,11 +206,11 @@ async def test_commits_that_nobody_knows_of_do_not_come_back_from_the_local_file
     tree = await place.open(ROOT)
     tree.write("root", 3000, random.Random(1))
     rows = tree.rows()
-    await tree.durable()
+    await tree.flush()
     world.log.own(SHARD)  # somebody else's now
     tree.write("root", 3000, random.Random(2))
     with pytest.raises(Exception, match="Another node"):
-        await tree.durable()
+        await tree.flush()
     tree.close()
     await place.keeper.put_away(ROOT, tree.folder)
     assert not tree.folder.exists()
@@ -266,7 +266,7 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
                 tree = await place.open(ROOT)
                 assert contents(tree.folder) == before
             if randomly.random() < 0.2:
-                await tree.durable()
+                await tree.flush()
         await place.close(tree)
         place = world.node("last")
         tree = await place.open(ROOT)
@@ -315,7 +315,7 @@ async def test_what_was_fetched_ahead_needs_only_what_was_written_since(world: W
     first, second = world.node("a"), world.other("b")
     tree = await first.open(ROOT)
     tree.write("root", 60_000, randomly)
-    await tree.durable()
+    await tree.flush()
     await second.keeper.fetch(ROOT, second.folder_of(ROOT))
     inode = (second.folder_of(ROOT) / "root.db").stat().st_ino
     tree.write("root", 3000, randomly)
@@ -332,7 +332,7 @@ async def test_what_was_fetched_ahead_is_not_used_if_the_log_does_not_follow_it(
     first, second = world.node("a"), world.other("b")
     tree = await first.open(ROOT)
     tree.write("root", 60_000, randomly)
-    await tree.durable()
+    await tree.flush()
     await second.keeper.fetch(ROOT, second.folder_of(ROOT))
     tree.write("root", 3000, randomly)
     rows = tree.rows()
@@ -356,7 +356,7 @@ async def _some(world: World, count: int = 5) -> list[tuple[object, ...]]:
     tree = await place.open(ROOT)
     for at in range(count):
         tree.write("root", 3000, random.Random(at))
-        await tree.durable()
+        await tree.flush()
     rows = tree.rows()
     await place.close(tree)
     return rows
@@ -395,7 +395,7 @@ async def test_a_log_that_is_empty_though_the_tree_lives_is_damage(world: World)
     place = world.node("b")
     tree = await place.open(ROOT)
     tree.write("root", 100, random.Random(9))
-    await tree.durable()
+    await tree.flush()
     place.keeper._look_at(tree)
     await asyncio.gather(*place.keeper._tasks)
     assert [key.rsplit("-", 1)[1] for key in world.archive.objects if key.startswith(MARKS)] == ["live"]
@@ -535,7 +535,7 @@ async def test_a_log_that_rots_under_an_open_tree_is_mended_by_the_next_snapshot
     tree = await place.open(ROOT)
     for at in range(5):
         tree.write("root", 3000, random.Random(at))
-        await tree.durable()
+        await tree.flush()
     copies.copies = (world.records(),)
     del world.log._stored[0][2]
     await place.keeper.snapshot(ROOT)
@@ -639,7 +639,7 @@ async def test_a_tree_whose_class_got_another_type_id(world: World) -> None:
     place.gate.moved(place.folder_of(ROOT))
     tree = LoggedTree(ROOT, place.folder_of(ROOT), place.gate)
     assert tree.rows() == rows
-    await tree.durable()
+    await tree.flush()
     await place.gate.flushed(ROOT)
     place.keeper._look_at(tree)
     await asyncio.gather(*place.keeper._tasks)

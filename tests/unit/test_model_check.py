@@ -122,7 +122,7 @@ async def main():
         before = set(sys.modules)
         agent = await app.get_agent(Desk, "a")
         image = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,AAAA"}
-        turn = await agent.save_messages([{"role": "user", "parts": [{"type": "text", "text": "hi"}, image]}])
+        turn = await agent.send([{"role": "user", "parts": [{"type": "text", "text": "hi"}, image]}])
         late = {name for name in set(sys.modules) - before if name.split(".")[0] in ("pydantic_ai", "openai")}
         print(turn.status, "openai" in before, sorted(late))
 

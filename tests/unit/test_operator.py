@@ -45,7 +45,7 @@ class Shelf(Agent[Stats]):
     async def remind(self) -> None:
         self.schedule(After(timedelta(hours=1)), self.clear)
         for _ in range(2):
-            self.queue(self.sleep)
+            self.enqueue(self.sleep)
         self.start_fiber("long", self.sleep)
 
     async def sleep(self) -> None:
@@ -64,7 +64,7 @@ class Library(Agent):
 
     async def lend(self, id: str, book: str) -> None:
         await self.run_agent(Reader, book, run_id=id)
-        self.pin_run(id)
+        self.runs.pin(id)
 
 
 class Reader(Agent):

@@ -38,7 +38,7 @@ class House(Heating):
         await (await self.sub_agent(Heating, name)).heat("kitchen", 21)
 
     async def demolish(self, name: str) -> None:
-        await self.delete_sub_agent(Heating, name)
+        await self.children.delete(Heating, name)
 
 
 class Terrace(Agent):
@@ -133,7 +133,7 @@ async def test_those_of_one_agent_and_of_those_below_it(app: App) -> None:
 async def test_an_id_is_the_one_the_agent_itself_uses() -> None:
     class Reader(Heating):
         async def ids(self) -> list[str]:
-            return [letter.id for letter in self.list_dead_letters()]
+            return [letter.id for letter in self.dead_letters.list()]
 
     async with running(App(agents=[Reader], deps={"broken": True})) as world:
         main = await world.get_agent(Reader, "main")

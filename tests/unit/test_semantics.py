@@ -82,7 +82,7 @@ class Asker(Agent):
     async def values(self) -> list[int]:
         found = [int(str(row["v"])) for row in self.sql("SELECT v FROM t")]
         for name in ("c", "d"):
-            if self.has_sub_agent(Writer, name):
+            if self.children.has(Writer, name):
                 found += await (await self.sub_agent(Writer, name)).values()
         return sorted(found)
 
@@ -196,7 +196,7 @@ class Top(Agent):
         return f"{answer}, and lives"
 
     async def abort_it(self) -> str:
-        self.abort_sub_agent(Middle, "b", "enough")
+        self.children.abort(Middle, "b", "enough")
         await asyncio.sleep(0.01)
         self.deps.say("the ancestor's own method went on")
         return "aborted"
@@ -296,7 +296,7 @@ class Drain(Agent):
         source = await self.sub_agent(Source, "s")
         stream = getattr(source, method)()
         got = [await anext(stream)]
-        self.abort_sub_agent(Source, "s", "enough")
+        self.children.abort(Source, "s", "enough")
         try:
             async for item in stream:
                 got.append(item)  # noqa: PERF401 - it counts what came before the abort
@@ -570,10 +570,10 @@ class Library(Agent):
     migrations = ("CREATE TABLE t (v INTEGER) STRICT",)
 
     async def long(self, steps: int) -> int:
-        return (await self.long_sql(COUNT, steps)).scalar(int)
+        return (await self.read_sql(COUNT, steps)).scalar(int)
 
     async def long_write(self, steps: int) -> int:
-        await self.long_sql(f"INSERT INTO t {COUNT}", steps)
+        await self.read_sql(f"INSERT INTO t {COUNT}", steps)
         return self.sql("SELECT v FROM t").scalar(int)
 
     async def straggle(self, go: bool = True) -> str:

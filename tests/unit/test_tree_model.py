@@ -72,7 +72,7 @@ class Twig(Agent[int]):
 
     async def read(self) -> tuple[list[str], int, list[str]]:
         texts = [str(row["text"]) for row in self.sql("SELECT text FROM notes ORDER BY rowid")]
-        return texts, self.state, [child.name for child in self.list_sub_agents()]
+        return texts, self.state, [child.name for child in self.children.list()]
 
     async def set_to(self, state: int) -> None:
         self.set_state(state)
@@ -90,10 +90,10 @@ class Twig(Agent[int]):
         await self.sub_agent(Twig, name)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Twig, name, "stopped")
+        self.children.abort(Twig, name, "stopped")
 
     async def cut(self, name: str) -> None:
-        await self.delete_sub_agent(Twig, name)
+        await self.children.delete(Twig, name)
 
     async def end(self) -> str:
         await self.destroy()

@@ -43,7 +43,7 @@ class Agenda:
     def check_free(self) -> None:
         """Refuse while the index cannot be written."""
         if self._actor.home.root.busy_elsewhere and self._actor.parent is not None:
-            raise Unavailable("The root of this tree is busy with long_sql(), and keeps the tree's alarms. Try again.")
+            raise Unavailable("The root of this tree is busy with read_sql(), and keeps the tree's alarms. Try again.")
 
     def note(self, due: float | None) -> None:
         """Something was written in this slice that is due then: have it known before it is committed."""
@@ -89,12 +89,12 @@ class Agenda:
         letter = self.calls.take_dead_letter(id)
         if letter is None:
             return False
-        method, arguments, lane, retry = letter
+        method, arguments, queue, retry = letter
         now = self._actor.host.clock.now()
-        if lane is None:
+        if queue is None:
             row = self.calls.add(method, arguments, due=now, retry=retry_of(retry), wish=AT_ONCE)
         else:
-            row = self.calls.enqueue(method, arguments, lane, retry_of(retry))
+            row = self.calls.enqueue(method, arguments, queue, retry_of(retry))
         self.note(row.due_at)
         self.settle_soon()
         return True

@@ -52,7 +52,7 @@ MOST_DEATHS = 5
 PUT_OFF = 300.0
 """Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
-    "SELECT number, due_at, method, arguments, wish, same, lane, retry, failed, died, error, created_at,"
+    "SELECT number, due_at, method, arguments, wish, same, queue, retry, failed, died, error, created_at,"
     " trace, times FROM sapwood_calls "
 )
 
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     arguments: bytes
     wish: str | None
     same: str | None
-    lane: str | None
+    queue: str | None
     retry: str
     failed: int
     died: int
@@ -95,7 +95,7 @@ class DeadLetter:
     """A call that was given up."""
 
     id: str
-    """What it is called here: for `replay_dead_letter` and `delete_dead_letter`."""
+    """The id to pass to `self.dead_letters.replay` and `delete`."""
     method: str
     """The method that was called."""
     arguments: dict[str, Any]
@@ -122,8 +122,8 @@ class StoredCalls:
         """Told of the end of every call, with when it is due again."""
         self._running: dict[int, Call] = {}
         """What runs now, by its number."""
-        self._lanes: set[str] = set()
-        """The lanes in which something runs now."""
+        self._queues: set[str] = set()
+        """The queues in which something runs now."""
         self._tag = row_id(0, actor.address, actor.stem).removeprefix("0")
 
     @property
@@ -151,8 +151,8 @@ class StoredCalls:
             )
         if isinstance(method, str):
             raise UsageError(
-                f"{what} takes a method, such as self.remind, not the text {method!r}. For a lane of the "
-                f"queue, write Lane({method!r})."
+                f"{what} takes a method, such as self.remind, not the string {method!r}. For a named "
+                f"queue, write self.queues[{method!r}].add(…)."
             )
         if getattr(method, "__self__", None) is not agent:
             name = getattr(method, "__qualname__", repr(method))
@@ -181,32 +181,32 @@ class StoredCalls:
         retry: Retry,
         wish: When | None = None,
         same: str | None = None,
-        lane: str | None = None,
+        queue: str | None = None,
     ) -> Row:
         """Store a call to come, with what else this slice writes."""
         self._db.ensure(CALLS)
         stored = None if wish is None else to_text(wish.stored()).decode()
         now, attempts, trace = self._actor.host.clock.now(), _retry_text(retry), tracing.text()
         ((number,),) = self._db.execute(
-            "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, lane, retry, created_at, trace)"
+            "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, queue, retry, created_at, trace)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
             due,
             method,
             arguments,
             stored,
             same,
-            lane,
+            queue,
             attempts,
             now,
             trace,
         )
-        return Row(number, due, method, arguments, stored, same, lane, attempts, 0, 0, None, now, trace)
+        return Row(number, due, method, arguments, stored, same, queue, attempts, 0, 0, None, now, trace)
 
-    def enqueue(self, method: str, arguments: bytes, lane: str, retry: Retry) -> Row:
-        """Store a call behind those in its lane; it is due at once if there is none."""
-        is_first = not self.find("WHERE lane = ? LIMIT 1", lane)
+    def enqueue(self, method: str, arguments: bytes, queue: str, retry: Retry) -> Row:
+        """Store a call behind those in its queue; it is due at once if there is none."""
+        is_first = not self.find("WHERE queue = ? LIMIT 1", queue)
         due = self._actor.host.clock.now() if is_first else None
-        return self.add(method, arguments, due=due, retry=retry, lane=lane)
+        return self.add(method, arguments, due=due, retry=retry, queue=queue)
 
     def find(self, where: str, *arguments: Any) -> list[Row]:
         """Return rows."""
@@ -222,17 +222,17 @@ class StoredCalls:
         self._db.execute("UPDATE sapwood_calls SET same = NULL WHERE number = ?", number)
 
     def remove(self, row: Row) -> float | None:
-        """Forget a call to come; return when whoever waited for it in its lane is due."""
+        """Forget a call to come; return when whoever waited for it in its queue is due."""
         self._actor.of(Steps).forget(row.work)
         self._db.execute("DELETE FROM sapwood_calls WHERE number = ?", row.number)
-        if row.lane is None or row.due_at is None:
+        if row.queue is None or row.due_at is None:
             return None
         next_one = self._db.execute(
             "UPDATE sapwood_calls SET due_at = coalesce(due_at, ?) WHERE number ="
-            " (SELECT number FROM sapwood_calls WHERE lane = ? ORDER BY number LIMIT 1)"
+            " (SELECT number FROM sapwood_calls WHERE queue = ? ORDER BY number LIMIT 1)"
             " RETURNING due_at",
             self._actor.host.clock.now(),
-            row.lane,
+            row.queue,
         )
         return next_one[0][0] if next_one else None
 
@@ -257,7 +257,7 @@ class StoredCalls:
         if new:
             # Only these are read whole: what runs already may be much, and for long.
             listed = "WHERE number IN (SELECT value FROM json_each(?)) ORDER BY due_at, number"
-            found = [row for row in self.find(listed, to_text(new).decode()) if self._enters(row.lane)]
+            found = [row for row in self.find(listed, to_text(new).decode()) if self._enters(row.queue)]
             rows, counted = self._count_deaths(found)
             for row in rows:
                 call = self._running[row.number] = Call(self._actor, row.method, None)
@@ -270,13 +270,13 @@ class StoredCalls:
         )
         return later[0][0] if later else None
 
-    def _enters(self, lane: str | None) -> bool:
-        """Return whether a lane lets the next one begin: one taken out of it while it ran is still in the way."""
-        if lane is None:
+    def _enters(self, queue: str | None) -> bool:
+        """Return whether a queue lets the next one begin: one taken out of it while it ran is still in the way."""
+        if queue is None:
             return True
-        if lane in self._lanes:
+        if queue in self._queues:
             return False
-        self._lanes.add(lane)
+        self._queues.add(queue)
         return True
 
     async def _run(self, call: Call, row: Row, counted: bool) -> None:
@@ -286,10 +286,10 @@ class StoredCalls:
             try:
                 if counted:
                     await self._actor.leave()
-                await until_free(self._db)  # another call of the agent may be in long_sql()
+                await until_free(self._db)  # another call of the agent may be in read_sql()
                 if self._is_wished(row):
                     name, who = f"{self._actor.kind.type}.{row.method}", str(self._actor.address)
-                    kind = "schedule" if row.lane is None else "queue"
+                    kind = "schedule" if row.queue is None else "queue"
                     # What comes of a wish has a trace of its own: a wish may come true for years.
                     with tracing.span(f"{kind} {name}", is_new=True, links=[row.trace], sapwood__address=who):
                         again = await self._attempt(row)
@@ -304,8 +304,8 @@ class StoredCalls:
             self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             del self._running[row.number]
-            if row.lane is not None:
-                self._lanes.discard(row.lane)
+            if row.queue is not None:
+                self._queues.discard(row.queue)
             self._actor.finished(call)
             self._ended(again)
 
@@ -377,7 +377,7 @@ class StoredCalls:
         return following
 
     def _move_on(self, row: Row) -> float | None:
-        """This call is over; return when the next one of the same row, or of the same lane, is due."""
+        """This call is over; return when the next one of the same row, or of the same queue, is due."""
         now = self._actor.host.clock.now()
         self._actor.of(Steps).forget(row.work)
         following = None
@@ -452,7 +452,7 @@ class StoredCalls:
             error,
             attempts=row.failed,
             wish=row.wish,
-            lane=row.lane,
+            queue=row.queue,
             retry=row.retry,
             created_at=row.created_at,
         )
@@ -470,7 +470,7 @@ class StoredCalls:
         attempts: int,
         created_at: float,
         wish: str | None = None,
-        lane: str | None = None,
+        queue: str | None = None,
         retry: str = "",
     ) -> None:
         """Keep a call that was given up, until somebody replays or deletes it."""
@@ -478,7 +478,7 @@ class StoredCalls:
         code = error.code if isinstance(error, SapwoodError) else "crashed"
         self._db.execute(
             "INSERT INTO sapwood_dead_letters"
-            " (origin, method, arguments, wish, lane, retry, code, error, attempts, created_at, failed_at)"
+            " (origin, method, arguments, wish, queue, retry, code, error, attempts, created_at, failed_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (origin) DO UPDATE SET times = times + 1,"
             " code = excluded.code, error = excluded.error, attempts = excluded.attempts,"
             " failed_at = excluded.failed_at, arguments = excluded.arguments",
@@ -486,7 +486,7 @@ class StoredCalls:
             method,
             arguments,
             wish,
-            lane,
+            queue,
             retry or _retry_text(DEFAULT_RETRY),
             code,
             str(error) if isinstance(error, SapwoodError) else describe(error),
@@ -520,12 +520,12 @@ class StoredCalls:
         ]
 
     def take_dead_letter(self, id: str) -> tuple[str, bytes, str | None, str] | None:
-        """Remove a dead letter; return its method, arguments, lane and retry."""
+        """Remove a dead letter; return its method, arguments, queue and retry."""
         number = self.number_of(id)
         if number is None or not self.exist:
             return None
         rows = self._db.execute(
-            "DELETE FROM sapwood_dead_letters WHERE number = ? RETURNING method, arguments, lane, retry", number
+            "DELETE FROM sapwood_dead_letters WHERE number = ? RETURNING method, arguments, queue, retry", number
         )
         return rows[0] if rows else None
 
@@ -534,10 +534,10 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
     if not stored.file.has(CALLS):
         return
-    for number, method, arguments, wish, lane, retry in stored.file.rows(
-        "SELECT number, method, arguments, wish, lane, retry FROM sapwood_calls ORDER BY number"
+    for number, method, arguments, wish, queue, retry in stored.file.rows(
+        "SELECT number, method, arguments, wish, queue, retry FROM sapwood_calls ORDER BY number"
     ):
-        what = "scheduled call" if lane is None else "queued call"
+        what = "scheduled call" if queue is None else "queued call"
         stored.counts[f"{what}s"] += 1
         if (wrong := stored.wrong_with(method, arguments)) is not None:
             yield stored.misfit(what, wrong, f"{KEEP} Else it becomes a dead letter when it is due.", number=number)

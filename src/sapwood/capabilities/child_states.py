@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.queue import Lane, Queue
+from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.state import State
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.actor import Actor
@@ -22,11 +22,12 @@ from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
+from sapwood.when import DEFAULT_RETRY
 
 MARK = "_sapwood_child_state"
 NEWS = Schema("sapwood.capabilities", "news")
 CURSORS = Schema("sapwood.capabilities", "child_states")
-LANE = Lane("sapwood state")
+QUEUE = "sapwood state"
 
 M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -78,9 +79,9 @@ class ChildStates:
             " ON CONFLICT (only) DO UPDATE SET seq = sapwood_state_news.seq + 1"
         )
         calls = self._actor.of(Agenda).calls
-        owed = calls.find("WHERE lane = ?", LANE.key)
+        owed = calls.find("WHERE queue = ?", QUEUE)
         if all(calls.is_running(row.number) for row in owed):  # one that waits will tell of this too
-            self._actor.of(Queue).add(LANE, self._actor.agent.tell_state, (), {})
+            self._actor.of(Queue).add(QUEUE, DEFAULT_RETRY, self._actor.agent._sapwood_tell_state, (), {})
 
     async def tell(self) -> None:
         """Tell the parent the agent's state, as it is now."""
@@ -98,7 +99,7 @@ class ChildStates:
 
     async def hear(self, child: Actor, seq: int, text: bytes) -> None:
         """Take the state of a child, and have those called that follow it."""
-        await until_free(self._db)  # another call of the agent may be in long_sql()
+        await until_free(self._db)  # another call of the agent may be in read_sql()
         if seq <= self._heard(child.generation):
             return
         step = Step(child.address.type, child.address.name)

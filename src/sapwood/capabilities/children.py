@@ -36,7 +36,7 @@ class SubAgentStatus:
     idle_seconds: float | None
     """How long nothing has run in it; None unless it is idle."""
     children: int | None
-    """Its own sub-agents; None while it is busy with `long_sql`."""
+    """Its own sub-agents; None while it is busy with `read_sql`."""
     database_bytes: int | None
     """What its database holds."""
     last_error: str | None
@@ -44,7 +44,7 @@ class SubAgentStatus:
     sockets: int
     """Open sockets of clients."""
     queued_calls: int | None
-    """Calls in its queues, the running ones included. This and the next three are `None` during `long_sql`."""
+    """Calls in its queues, the running ones included. This and the next three are `None` during `read_sql`."""
     runs: int | None
     """Unfinished runs that it started."""
     fibers: int | None

@@ -19,7 +19,7 @@ FIBERS = Schema("sapwood.capabilities", "fibers")
 UNTIL_WOKEN = float("inf")
 """When one is due that sleeps until somebody wakes it."""
 ALL = (
-    "SELECT number, name, key, method, arguments, status, due_at, stash, result, error, recoveries, failures,"
+    "SELECT number, name, key, method, arguments, status, due_at, checkpoint, result, error, recoveries, failures,"
     " created_at, ended_at, trace FROM sapwood_fibers "
 )
 NO_ARGUMENTS = b"\x80"
@@ -38,8 +38,8 @@ class Fiber:
     """The key it was started under."""
     status: str
     """`running`, `sleeping`, `completed`, `failed`, `cancelled` or `interrupted`."""
-    stash: Any
-    """What was stashed last."""
+    checkpoint: Any
+    """What was stored last."""
     result: Any
     """What it returned, as what msgpack has."""
     error: str | None
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     arguments: bytes | None
     status: str
     due_at: float | None
-    stash: bytes | None
+    checkpoint: bytes | None
     result: bytes | None
     error: str | None
     recoveries: int
@@ -201,9 +201,9 @@ class FiberRows:
         """One could not be recovered."""
         self._db.execute("UPDATE sapwood_fibers SET failures = failures + 1, error = ? WHERE number = ?", error, number)
 
-    def stash(self, number: int, packed: bytes) -> None:
+    def checkpoint(self, number: int, packed: bytes) -> None:
         """Keep where one is."""
-        self._db.execute("UPDATE sapwood_fibers SET stash = ? WHERE number = ?", packed, number)
+        self._db.execute("UPDATE sapwood_fibers SET checkpoint = ? WHERE number = ?", packed, number)
 
     def end(self, number: int, status: str, result: bytes | None, error: str | None) -> bool:
         """One is over, unless it was before; return whether it was not."""
@@ -239,7 +239,7 @@ class FiberRows:
             name=row.name,
             key=row.key,
             status=row.status,
-            stash=None if row.stash is None else shown(row.stash),
+            checkpoint=None if row.checkpoint is None else shown(row.checkpoint),
             result=None if row.result is None else shown(row.result),
             error=row.error,
             recoveries=row.recoveries,
@@ -252,12 +252,12 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
     if not stored.file.has(FIBERS):
         return
-    for number, key, method, arguments, stash in stored.file.rows(
-        "SELECT number, coalesce(key, name), method, arguments, stash FROM sapwood_fibers WHERE due_at IS NOT NULL"
+    for number, key, method, arguments, checkpoint in stored.file.rows(
+        "SELECT number, coalesce(key, name), method, arguments, checkpoint FROM sapwood_fibers WHERE due_at IS NOT NULL"
     ):
         stored.counts["fibers"] += 1
         wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
         if wrong is not None:
             yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
-        elif stash is not None and not is_msgpack(stash):
-            yield stored.misfit("fiber", "Its stash is damaged.", RESTORE, number=number)
+        elif checkpoint is not None and not is_msgpack(checkpoint):
+            yield stored.misfit("fiber", "Its checkpoint is damaged.", RESTORE, number=number)

@@ -2,7 +2,7 @@
 
 A fiber that nobody runs and that is not over was interrupted. `on_fiber_recovered` is
 told; then, if its function is a method of the agent, it is called again with the same
-arguments, comes by the steps it had completed, and finds what it had stashed.
+arguments, comes by the steps it had completed, and finds what it had stored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOST_DEATHS = 5
 LONGEST_BACK_OFF = 300.0
 PARKED_AFTER = 60.0
 """Seconds of sleep for which a fiber is not kept in memory."""
-ANYTHING = Copier(Any, "The stash")
+ANYTHING = Copier(Any, "The checkpoint")
 OWNER = "sapwood fiber "
 """What runs say they are part of that a fiber gives: this, and its number."""
 
@@ -192,7 +192,7 @@ class Fibers:
 
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
-        return self._calls.method_of(function, "run_fiber()") if own else None
+        return self._calls.method_of(function, "fibers.run()") if own else None
 
     def _work(self, row: Row, *, parks: bool) -> Work:
         number, told = row.number, False
@@ -248,7 +248,7 @@ class Fibers:
         call.enter()
         again: float | None = None
         try:
-            await until_free(self._db)  # another call of the agent may be in long_sql()
+            await until_free(self._db)  # another call of the agent may be in read_sql()
             if row.status == "sleeping":
                 if isinstance(call.work, Work):
                     call.work.resumed = True
@@ -494,12 +494,12 @@ class Fibers:
         """Return whether a fiber of this name, that calls this method, is not over."""
         return self._rows.is_under_way(name, method)
 
-    async def stash(self, value: object) -> None:
+    async def checkpoint(self, value: object) -> None:
         """Keep where the fiber is that runs now; kept when this returns."""
         self._actor.check_use()
-        work, number = self._current("stash()")
+        work, number = self._current("checkpoint()")
         packed = ANYTHING.pack(value)
-        self._rows.stash(number, packed)
+        self._rows.checkpoint(number, packed)
         work.progressed()
         await self._actor.leave()
 
@@ -520,7 +520,7 @@ class Fibers:
             and call.work.fiber is not None
         ):
             return call.work, call.work.fiber
-        raise UsageError(f"{what} belongs into a fiber. Start one with start_fiber() or run_fiber().")
+        raise UsageError(f"{what} belongs into a fiber. Start one with start_fiber() or fibers.run().")
 
     def get(self, fiber: str) -> Fiber | None:
         """Return a fiber by its key or its id."""
@@ -569,7 +569,7 @@ class Fibers:
         return len(gone)
 
     def resume(self, fiber: str) -> bool:
-        """Have a fiber that failed go on, with its steps and its stash; return whether there was one."""
+        """Have a fiber that failed go on, with its steps and its checkpoint; return whether there was one."""
         self._actor.check_use()
         row = self._rows.named(fiber)
         if row is None or row.status != "failed" or row.number in self._alive:

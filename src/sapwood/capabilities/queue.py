@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,23 +14,7 @@ from sapwood.capabilities.calls import Row, StoredCalls, shown, time_of
 from sapwood.errors import InvalidArguments, NoSuchMethod, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import Copier
-from sapwood.when import DEFAULT_RETRY, Retry, is_a
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A queue of its own: what is in it keeps its order, and waits for nothing in another lane."""
-
-    key: str = ""
-    """What the lane is called; the one without a name is where everything else is queued."""
-    retry: Retry = field(default=DEFAULT_RETRY, kw_only=True)
-    """What to do when this call fails. The lane waits meanwhile."""
-
-    def __post_init__(self) -> None:
-        if not is_a(self.key, str):
-            raise UsageError(f"Lane({self.key!r}): a key is a text.")
-        if not is_a(self.retry, Retry):
-            raise UsageError(f"retry={self.retry!r}: it takes Retry(…).")
+from sapwood.when import DEFAULT_RETRY, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +22,13 @@ class QueuedCall:
     """One call that waits in a queue."""
 
     id: str
-    """What to give to `dequeue`."""
+    """The id to pass to `self.queues.remove`."""
     method: str
     """The method that will be called."""
     arguments: dict[str, Any]
     """What it will be called with."""
-    lane: str
-    """The key of its lane."""
+    queue: str
+    """The name of its queue; empty for the default queue."""
     failed: int
     """How often it has failed so far."""
     error: str | None
@@ -53,20 +37,19 @@ class QueuedCall:
     """When it was queued."""
 
 
-NO_NAME = Lane()
 ANY_SIZE = 2**62
 ANYTHING = Copier(Any, "What happened")
 
 
 class Queue:
-    """The queue of one agent, lane by lane."""
+    """The queues of one agent."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._calls = actor.of(Agenda).calls
 
     def add(
-        self, lane: Lane, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, queue: str, retry: Retry, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> QueuedCall:
         """Store a call, with what else this slice writes."""
         self._actor.check_use()
@@ -74,11 +57,11 @@ class Queue:
         arguments = self._calls.pack(method, args, kwargs)
         agenda = self._actor.of(Agenda)
         agenda.check_free()
-        row = self._calls.enqueue(method.name, arguments, lane.key, lane.retry)
+        row = self._calls.enqueue(method.name, arguments, queue, retry)
         agenda.note(row.due_at)
         return _shown(self._calls, row)
 
-    def call_back(self, lane: Lane, name: str, argument: str, news: Any) -> None:
+    def call_back(self, queue: str, name: str, argument: str, news: Any) -> None:
         """Store a call of the method that was named to be told of something, however large that is.
 
         If the class has lost it, or it takes something else by now, the call becomes a dead letter,
@@ -88,25 +71,26 @@ class Queue:
             arguments = self._actor.kind.own(name).signature.pack((news,), {}, ANY_SIZE)
         except (NoSuchMethod, InvalidArguments, UsageError):
             arguments = msgspec.msgpack.encode({argument: msgspec.Raw(ANYTHING.pack(news))})
-        row = self._calls.enqueue(name, arguments, lane.key, lane.retry)
+        row = self._calls.enqueue(name, arguments, queue, DEFAULT_RETRY)
         self._actor.of(Agenda).note(row.due_at)
 
-    def remove(self, id: str) -> bool:
-        """Forget a call that waits; return whether there was one."""
+    def remove(self, id: str, queue: str | None = None) -> bool:
+        """Remove a queued call. Returns `False` if it is not queued, or not in this `queue`."""
         self._actor.check_use()
         number = self._calls.number_of(id)
-        rows = [] if number is None else self._calls.find("WHERE number = ? AND lane IS NOT NULL", number)
+        rows = [] if number is None else self._calls.find("WHERE number = ? AND queue IS NOT NULL", number)
+        rows = [row for row in rows if queue in (None, row.queue)]
         if rows:
             agenda = self._actor.of(Agenda)
             agenda.note(self._calls.remove(rows[0]))
             agenda.settle_soon()
         return bool(rows)
 
-    def list(self, lane: str | None, limit: int) -> list[QueuedCall]:
+    def list(self, queue: str | None, limit: int) -> list[QueuedCall]:
         """Return what waits, first in first."""
         self._actor.check_use()
-        where = "lane IS NOT NULL" if lane is None else "lane = ?"
-        rows = self._calls.find(f"WHERE {where} ORDER BY number LIMIT ?", *(() if lane is None else (lane,)), limit)
+        where = "queue IS NOT NULL" if queue is None else "queue = ?"
+        rows = self._calls.find(f"WHERE {where} ORDER BY number LIMIT ?", *(() if queue is None else (queue,)), limit)
         return [_shown(self._calls, row) for row in rows]
 
 
@@ -115,7 +99,7 @@ def _shown(calls: StoredCalls, row: Row) -> QueuedCall:
         id=calls.id_of(row.number),
         method=row.method,
         arguments=shown(row.arguments),
-        lane=row.lane or "",
+        queue=row.queue or "",
         failed=row.failed,
         error=row.error,
         created_at=time_of(row.created_at),

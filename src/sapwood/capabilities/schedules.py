@@ -24,7 +24,7 @@ class Schedule:
     """One call to come, as its agent sees it."""
 
     id: str
-    """What to give to `cancel_schedule` and `get_schedule`."""
+    """What to give to `schedules.cancel` and `schedules.get`."""
     method: str
     """The method that will be called."""
     arguments: dict[str, Any]

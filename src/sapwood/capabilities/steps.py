@@ -169,7 +169,7 @@ class Steps:
         if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
             raise UsageError(
                 f"{what} belongs into a fiber, or into a method that was scheduled or queued: only those are begun "
-                "again after a crash. Start one with start_fiber() or run_fiber()."
+                "again after a crash. Start one with start_fiber() or fibers.run()."
             )
         return call.work
 

@@ -95,7 +95,7 @@ class Accepting:
         if policy == "debounce":
             self._actor.of(Schedules).cancel(SILENCE)
             wish = After(timedelta(seconds=self._agent.debounce), key=SILENCE)
-            self._actor.of(Schedules).add(wish, self._agent.begin_turn, (), {})
+            self._actor.of(Schedules).add(wish, self._agent._sapwood_begin_turn, (), {})
         else:
             self.begin_next(sender)
         return self._record.row(row.number)

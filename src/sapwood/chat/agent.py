@@ -6,31 +6,29 @@ import importlib
 import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
-from uuid import uuid4
 
-import msgspec
 from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
 from sapwood.chat.accepting import POLICIES, Accepting
 from sapwood.chat.agent_tools import AgentTool, PersistentAgent
-from sapwood.chat.answers import Answers
+from sapwood.chat.chat_conversation import ChatConversation
+from sapwood.chat.chat_turns import ChatTurns, messages_of
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.model_check import check_class
-from sapwood.chat.record import Record
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
 from sapwood.chat.tools import approvers_of, check_approvers
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Turn
-from sapwood.errors import Refused, UsageError
+from sapwood.errors import UsageError
+from sapwood.kernel.namespace import Namespace
 from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import CANCELLED
 from sapwood.runs.from_outside import RunsFromOutside
 from sapwood.runs.method_list import ListedMethods
-from sapwood.runs.question import Answer, Approvers, Question, author_of_code
-from sapwood.runs.questions import Questions, approval
+from sapwood.runs.question import Approvers
+from sapwood.runs.questions import Questions
 from sapwood.runs.registry import Run
 from sapwood.runs.streaming import Watchers
 
@@ -51,10 +49,7 @@ SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
 )
-SHOWN = frozenset(
-    {"send", "save_messages", "continue_last_turn", "turn", "cancel_turn", "clear", "transcript", "search", "export"}
-    | {"approvals", "approve", "deny"}
-)
+SHOWN = frozenset({"send"})
 
 
 class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SHOWN):
@@ -98,6 +93,9 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     _speaks = (Talk, RunClients, Watchers, Questions, ListedMethods, RunsFromOutside)
     _runs_as = ChatRuns
     _has_conversation = True
+
+    turns = Namespace(ChatTurns, crosses=True)
+    conversation = Namespace(ChatConversation, crosses=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         _have_pydantic_ai(cls.__name__)
@@ -177,78 +175,17 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         raise NotImplementedError
         yield ""
 
-    async def send(self, text: str) -> Turn:
-        """Say something to the agent, and return its answer: when it is over, or waits for somebody."""
-        message = {"id": f"msg-{uuid4().hex}", "role": "user", "parts": [{"type": "text", "text": text}]}
-        return await self.save_messages([message])
+    async def send(self, message: str | Sequence[UIMessage]) -> Turn:
+        """Send a message and return the turn that answers it, once it has ended or waits for an answer.
 
-    async def save_messages(self, messages: Sequence[UIMessage]) -> Turn:
-        """Add messages of the user's, as the AI SDK has them, and return the answer to them."""
-        talk = self._actor.of(Conversation)
-        talk.check_may_wait()
-        return await talk.over(self._actor.of(Accepting).ask(messages).number)
-
-    async def continue_last_turn(self) -> Turn:
-        """Have the model go on with its last answer."""
-        talk = self._actor.of(Conversation)
-        talk.check_may_wait()
-        return await talk.over(self._actor.of(Answers).continue_last().number)
-
-    async def turn(self, id: str) -> Turn:
-        """Return a turn when it is over, or waits for somebody: after `approve`, how it went on."""
-        talk = self._actor.of(Conversation)
-        row = self._actor.of(Record).turns.get(id)
-        if row is None:
-            raise Refused(f"There is no turn {id!r}.")
-        if row.status in ("queued", "running"):
-            talk.check_may_wait()
-        return await talk.over(row.number, cancels=False)
-
-    async def cancel_turn(self, id: str | None = None, *, reason: str = CANCELLED) -> bool:
-        """Cancel the running turn, or the one with this id, and all runs below it. Returns `False` if there is none.
-
-        `Turn.reason` and the `Run.reason` of each run below are the `reason`.
+        `message` is a text, or messages in the format of the AI SDK.
         """
-        return self._actor.of(Conversation).cancel(id, reason)
-
-    async def clear(self) -> None:
-        """Forget everything that was said."""
-        self._actor.of(Conversation).clear()
-
-    async def transcript(self) -> list[UIMessage]:
-        """Return the conversation as its clients see it."""
-        return msgspec.json.decode(self._actor.of(Record).text())
-
-    async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
-        """Return the messages of the conversation that have these words, best first."""
-        return self._actor.of(Record).transcript.search(words, limit)
-
-    async def export(self) -> dict[str, Any]:
-        """Return the whole conversation: what clients see, what the model sees, and what each turn used."""
-        return self._actor.of(Record).export()
-
-    def messages(self) -> list[ModelMessage]:
-        """Return the conversation as the model sees it."""
-        return self._actor.of(Record).transcript.history()
-
-    async def approvals(self) -> list[Question]:
-        """Return the tool calls of this conversation that wait for a person; `pending_approvals` knows those below."""
-        return self._actor.of(Answers).approvals()
-
-    async def approve(self, id: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Let a tool call be made, perhaps with other arguments; return whether it waited for that."""
-        return await self._take(id, approval(arguments, None, approved=True))
-
-    async def deny(self, id: str, reason: str | None = None) -> bool:
-        """Do not let a tool call be made; the model is told why. Return whether it waited for that."""
-        return await self._take(id, approval(None, reason, approved=False))
-
-    async def _take(self, id: str, answer: Answer) -> bool:
-        author = author_of_code(self._actor.host.authentication)
-        return await self._actor.of(Questions).take(id, answer, author)
+        talk = self._actor.of(Conversation)
+        talk.check_may_wait()
+        return await talk.over(self._actor.of(Accepting).ask(messages_of(message)).number)
 
     def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
-        if method == "drive_turn":
+        if method == "_sapwood_drive_turn":
             self._actor.of(Conversation).gave_up(arguments["number"], error)
         else:
             super()._gave_up(method, arguments, error)
@@ -256,11 +193,11 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     def _notified(self, run: Run) -> None:
         self._actor.of(Accepting).note_run(run)
 
-    async def drive_turn(self, number: int) -> None:
+    async def _sapwood_drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""
         await self._actor.of(Conversation).driver.drive(number)
 
-    async def begin_turn(self) -> None:
+    async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
         self._actor.of(Accepting).begin_next(is_silent=True)
 

@@ -74,7 +74,7 @@ class Companions:
         return made
 
     def _when_free(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Have a tool wait while another call of the agent is in long_sql()."""
+        """Have a tool wait while another call of the agent is in read_sql()."""
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:

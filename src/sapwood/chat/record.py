@@ -24,7 +24,7 @@ from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.wire import helix
 
-DRIVE = "drive_turn"
+DRIVE = "_sapwood_drive_turn"
 """The method whose fibers drive turns."""
 
 
@@ -114,12 +114,12 @@ class Record:
 
     def launch(self, number: int) -> None:
         """Have a turn driven, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(_driving(number), self._agent.drive_turn, (number,), {})
+        self._actor.of(Agenda).fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {})
 
     def tell_end(self, number: int) -> None:
         """Have the agent told, by a fiber, that a turn is over which nobody drives."""
         fibers = self._actor.of(Agenda).fibers
-        fibers.launch(_driving(number), self._agent.drive_turn, (number,), {}, even_if_busy=True)
+        fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {}, even_if_busy=True)
 
     def rests(self, number: int) -> bool:
         """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
@@ -128,7 +128,7 @@ class Record:
     def wake(self, row: Row) -> None:
         """Have a turn go on that rests; first whoever waits for it, so that none is left behind by a crash."""
         if row.run is not None:
-            with suppress(Unavailable):  # they are in long_sql(): then it wakes them itself
+            with suppress(Unavailable):  # they are in read_sql(): then it wakes them itself
                 self._actor.of(Served).wake_above(row.run)
         self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
 

@@ -57,7 +57,7 @@ class Offloading(Protocol):
 
     async def in_process(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
-    async def long_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows: ...
+    async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows: ...
 
 
 class Seeing(Protocol):
@@ -548,7 +548,7 @@ class Actor:
                 await asyncio.sleep(TOUCH)
 
     async def free(self) -> None:
-        """Return when the agent's database can be used: another of its calls may be in long_sql()."""
+        """Return when the agent's database can be used: another of its calls may be in read_sql()."""
         await until_free(self.database)
         self.check_live()
 

@@ -24,6 +24,7 @@ from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, UnknownAgent, UsageError
 from sapwood.kernel.context import Call
 from sapwood.kernel.copying import SCALARS, Copier
+from sapwood.kernel.namespace import Namespace
 from sapwood.settings import Limits
 from sapwood.storage.migrations import Script, of_user
 
@@ -257,6 +258,10 @@ class AgentClass:
         self.methods = {
             name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
         }
+        self.namespaces = _namespaces(cls)
+        """The methods of each namespace that can be called through a stub."""
+        for functions in self.namespaces.values():
+            self.methods |= {name: Method(cls.__name__, name, function, names) for name, function in functions.items()}
         self.limits: Limits | None = getattr(cls, "limits", None)
         self.overrides_start = self.overrides("on_start", base)
         self._names = names
@@ -332,13 +337,16 @@ class AgentClass:
             pass
         if name in ("fetch", "connect"):
             reason = "is nothing a stub can do: clients reach an agent by its URL, which App.path_to() returns"
+        elif (own := self.namespaces.get(name.partition(".")[0])) is not None:
+            reason = f"cannot be called through a stub. These can: {', '.join(sorted(own))}"
         elif hasattr(self.base, name) or name.startswith("_"):
             reason = "is the agent's own, and cannot be called from outside"
         elif hasattr(self.cls, name):
             reason = "is not a method; write an async method that returns it"
         else:
             # Its own first: it is more likely that one of those was meant.
-            known = ", ".join(sorted(self.methods, key=lambda one: (hasattr(self.base, one), one))) or "none"
+            public = [one for one in self.methods if "." not in one]
+            known = ", ".join(sorted(public, key=lambda one: (hasattr(self.base, one), one))) or "none"
             reason = f"does not exist. Public methods: {known}"
         raise NoSuchMethod(f"{self.cls.__name__}.{name} {reason}.")
 
@@ -352,6 +360,31 @@ def _public_functions(cls: type, base: type, shown: frozenset[str]) -> list[tupl
         if inspect.isfunction(value):
             found.append((name, value))
     return found
+
+
+def _namespaces(cls: type) -> dict[str, dict[str, Callable[..., Any]]]:
+    """Return the `async def` methods of each namespace that crosses, as functions of the agent, by their full names."""
+    found: dict[str, dict[str, Callable[..., Any]]] = {}
+    for name in dir(cls):
+        value = inspect.getattr_static(cls, name)
+        if isinstance(value, Namespace) and value.crosses:
+            methods = {one: method for one, method in vars(value.cls).items() if not one.startswith("_")}
+            found[name] = {
+                f"{name}.{one}": _method_of(name, method)
+                for one, method in methods.items()
+                if inspect.iscoroutinefunction(method)
+            }
+    return found
+
+
+def _method_of(namespace: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a namespace as a method of the agent."""
+
+    @functools.wraps(method)
+    async def call(agent: Any, *args: Any, **kwargs: Any) -> Any:
+        return await method(getattr(agent, namespace), *args, **kwargs)
+
+    return call
 
 
 _by_class: weakref.WeakKeyDictionary[type, AgentClass] = weakref.WeakKeyDictionary()

@@ -73,7 +73,7 @@ class Offload:
                 'keep what starts the app below `if __name__ == "__main__":`.'
             ) from error
 
-    async def long_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
+    async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
         """Run one statement off the loop. Calls to this agent wait meanwhile; no other agent does."""
         while actor.is_held:
             await actor.released()

@@ -14,7 +14,7 @@ CHILDREN = Schema("sapwood.kernel", "children")
 
 @dataclass(frozen=True, slots=True)
 class SubAgent:
-    """One registered child, as `list_sub_agents` shows it."""
+    """One registered child, as `children.list` shows it."""
 
     type: str
     """The type id of its class."""

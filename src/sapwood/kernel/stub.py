@@ -49,16 +49,16 @@ class Stub:
     def __init__(self, line: Way) -> None:
         self.__dict__["_line"] = line
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         if name == "_line":  # a stub without one is being made by somebody else, such as pickle
             raise AttributeError(name)
-        method = self._line.kind.method(name)
-        # Not a function around it: what a call costs is counted in tenths of a microsecond.
-        invoke: Any = partial(self._line.stream if method.streams else self._line.call, method)
-        invoke.__name__ = name
-        invoke.__doc__ = method.function.__doc__
-        self.__dict__[name] = invoke
-        return invoke
+        found = StubNamespace(self._line, name) if name in self._line.kind.namespaces else _call(self._line, name)
+        self.__dict__[name] = found
+        return found
+
+    def __dir__(self) -> list[str]:
+        kind = self._line.kind
+        return sorted([*(name for name in kind.methods if "." not in name), *kind.namespaces])
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("A stub has no attributes to set; call a method of the agent instead.")
@@ -80,6 +80,38 @@ class Stub:
 
     def __reduce__(self) -> str:
         raise TypeError("A stub stays where it is; pass on the agent's class and name, and get it there.")
+
+
+class StubNamespace:
+    """The methods of one namespace of an agent, each awaited."""
+
+    _line: Way
+    _name: str
+
+    def __init__(self, line: Way, name: str) -> None:
+        self.__dict__.update(_line=line, _name=name)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self.__dict__[name] = _call(self._line, f"{self._name}.{name}")
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted(name.partition(".")[2] for name in self._line.kind.namespaces[self._name])
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of stub {self._line.address}>"
+
+
+def _call(line: Way, name: str) -> Callable[..., Any]:
+    """Return what calls a method of an agent."""
+    method = line.kind.method(name)
+    # Not a function around it: what a call costs is counted in tenths of a microsecond.
+    invoke: Any = partial(line.stream if method.streams else line.call, method)
+    invoke.__name__ = name
+    invoke.__doc__ = method.function.__doc__
+    return invoke
 
 
 class Line:

@@ -65,7 +65,7 @@ class SlowSlice:
     def __str__(self) -> str:
         return (
             f"{self.address}.{self.method} ran {self.seconds:.2f} s without an await, and every agent of the process "
-            f"waited. Use in_thread() for blocking I/O, in_process() for heavy computing, or long_sql() for a slow "
+            f"waited. Use in_thread() for blocking I/O, in_process() for heavy computing, or read_sql() for a slow "
             f"query.\n{self.stack}"
         )
 

@@ -33,7 +33,7 @@ from sapwood.wire import remote as wire
 log = logging.getLogger(__name__)
 
 BEGUN = "begun"
-"""What is stashed once the other server has taken a run."""
+"""What is stored once the other server has taken a run."""
 
 
 class Cut(Unavailable):
@@ -113,7 +113,7 @@ class RemoteRuns(MethodRuns):
                 await asyncio.sleep(back_off(failed))
 
     def _has_begun(self) -> bool:
-        return self._actor.of(Agenda).fibers.current().stash == BEGUN
+        return self._actor.of(Agenda).fibers.current().checkpoint == BEGUN
 
     def _session(self, run: str) -> str | None:
         """Return what a run is called on the other server: the same, however often it is asked for."""
@@ -127,7 +127,7 @@ class RemoteRuns(MethodRuns):
         else:
             await self._actor.leave()
             state = await transport.start(input.encode())
-            await self._actor.of(Agenda).fibers.stash(BEGUN)
+            await self._actor.of(Agenda).fibers.checkpoint(BEGUN)
         await self._actor.free()
         self._is_in_touch(run, waits=state.waits)
         if not state.is_over or state.seq != self._length(run):

@@ -71,7 +71,9 @@ class Following:
 
     def launch(self, id: str) -> None:
         """Have a run followed, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(following(id), self._agent.follow_run, (id,), {}, even_if_busy=True)
+        self._actor.of(Agenda).fibers.launch(
+            following(id), self._agent._sapwood_follow_run, (id,), {}, even_if_busy=True
+        )
 
     def launch_again(self, id: str) -> None:
         """Have a run followed that nobody follows now, because it rests or was given up."""

@@ -49,7 +49,7 @@ class MethodRuns:
     def _launch(self, run: str) -> int:
         """Have a fiber do a run; return the number its chunks are stored by."""
         actor = self._actor
-        actor.of(Agenda).fibers.launch(f"run {run}", actor.agent.serve_run, (run,), {})
+        actor.of(Agenda).fibers.launch(f"run {run}", actor.agent._sapwood_serve_run, (run,), {})
         row = actor.of(Served).row(run)
         assert row is not None
         return row.number
@@ -61,7 +61,7 @@ class MethodRuns:
             if row is None or row.status != "running":
                 return
         self._cut.setdefault(run, reason)
-        if task is not None:  # it may be in long_sql(): nothing is read for it
+        if task is not None:  # it may be in read_sql(): nothing is read for it
             task.cancel()
         self._actor.of(Runs).cut_work(run, self._cut[run])
 

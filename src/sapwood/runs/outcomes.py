@@ -16,7 +16,7 @@ import msgspec
 
 from sapwood.address import Step
 from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.queue import Lane, Queue
+from sapwood.capabilities.queue import Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.crossing import describe, mistake
@@ -184,7 +184,7 @@ class Outcomes:
         self.registry.set(row.id, delivered=row.delivered | slot)
         if detached["on_finish"] is not None:
             name, argument = detached["on_finish"]
-            self._actor.of(Queue).call_back(Lane(f"run {row.id}"), name, argument, run)
+            self._actor.of(Queue).call_back(f"run {row.id}", name, argument, run)
         if detached["notify"] and row.cancelled != TERMINATED:  # whoever terminates a child knows
             self._agent._notified(run)
 

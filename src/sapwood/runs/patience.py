@@ -74,18 +74,18 @@ class Patience:
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
             if (away := self._away(followed)) is not None:
-                patience = self._actor.host.settings.run_silence if detached is None else detached["silence"]
+                patience = self._actor.host.settings.run_silence if detached is None else detached["idle_timeout"]
                 dues.append(None if patience is None else max(away[0], followed.since) + patience)
             if detached is not None:
                 dues.append(self._budget_ends(followed))
-                if detached["silence"] is not None:
-                    dues.append(self._silent_until(followed, detached["silence"]))
+                if detached["idle_timeout"] is not None:
+                    dues.append(self._silent_until(followed, detached["idle_timeout"]))
             elif followed.again:
                 dues.append(self._silent_until(followed, self._actor.host.settings.run_silence))
         return min((due for due in dues if due is not None), default=None)
 
     def _budget_ends(self, followed: Followed) -> float | None:
-        budget = (followed.row.detached or {}).get("budget")
+        budget = (followed.row.detached or {}).get("max_duration")
         return None if budget is None else followed.row.started_at + budget
 
     def _is_over_budget(self, followed: Followed) -> bool:

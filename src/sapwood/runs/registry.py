@@ -150,15 +150,15 @@ class Run:
     ended_at: datetime | None = None
     """When it was over."""
     remote: Any = None
-    """Where another server does it: `url`, `session`, and from `get_run` `seq`, how many chunks were heard so far."""
+    """Where another server does it: `url`, `session`, and from `runs.get` `seq`, how many chunks were heard so far."""
     bytes: int = 0
     """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
     pinned: bool = False
-    """Whether it is kept until `unpin_run`, whatever `keep_runs` says."""
+    """Whether it is kept until `runs.unpin`, whatever `keep_runs` says."""
     progress: Any = None
-    """How far it last said it is; `get_run` knows, `list_runs` does not."""
+    """How far it last said it is; `runs.get` knows, `runs.list` does not."""
     milestones: tuple[Any, ...] = ()
-    """What it has reached; `get_run` knows, `list_runs` does not."""
+    """What it has reached; `runs.get` knows, `runs.list` does not."""
 
     @property
     def ok(self) -> bool:

@@ -59,16 +59,16 @@ ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """How to hear of a run that nobody waits for."""
+    """The options of a run whose caller does not wait for it: see `Agent.start_run`."""
 
     on_finish: Callable[[Run], object] | None = None
-    """The method of this agent that is called with the `Run` when it is over, and when it is given up."""
+    """The method of the caller that is called with the `Run` when it has ended or is interrupted."""
     notify: bool = False
-    """Whether it joins the conversation, as something said, when it is over, and when it is given up."""
-    budget: timedelta | None = timedelta(hours=24)
-    """How long it may take before it is given up; None: any time."""
-    silence: timedelta | None = timedelta(hours=1)
-    """How long nothing may be heard of it, once something was, before it is given up; None: any time."""
+    """Whether the result is posted to the conversation of the caller."""
+    max_duration: timedelta | None = timedelta(hours=24)
+    """Time after which it is interrupted. `None` means no limit."""
+    idle_timeout: timedelta | None = timedelta(hours=1)
+    """Time without progress after which it is interrupted, once there was some. `None` means no limit."""
 
 
 @dataclass(slots=True)
@@ -260,20 +260,22 @@ class Runs:
 
     def _detached(self, chosen: Detached) -> dict[str, Any]:
         """Return how to tell of a run that nobody waits for, as it is stored; refuse what could not be told later."""
-        if not is_a(chosen, Detached):
-            raise UsageError(f"run_agent(detached={chosen!r}): it takes Detached(…).")
+        for name in ("max_duration", "idle_timeout"):
+            limit: Any = getattr(chosen, name)
+            if limit is not None and not (is_a(limit, timedelta) and limit > timedelta(0)):
+                raise UsageError(f"{name} must be a timedelta above zero, or None for no limit, got {limit!r}.")
         called = None
         if chosen.on_finish is not None:
             calls = self._actor.of(Agenda).calls
-            method = calls.method_of(chosen.on_finish, "Detached(on_finish=…)")
+            method = calls.method_of(chosen.on_finish, "start_run(on_finish=…)")
             called = [method.name, *msgspec.msgpack.decode(calls.pack(method, (ANY_RUN,), {}))]
         if chosen.notify and not self._agent._has_conversation:
             raise UsageError(f"{type(self._agent).__name__} has no conversation that a run could join.")
         return {
             "on_finish": called,
             "notify": chosen.notify,
-            "budget": None if chosen.budget is None else chosen.budget.total_seconds(),
-            "silence": None if chosen.silence is None else chosen.silence.total_seconds(),
+            "max_duration": None if chosen.max_duration is None else chosen.max_duration.total_seconds(),
+            "idle_timeout": None if chosen.idle_timeout is None else chosen.idle_timeout.total_seconds(),
         }
 
     def _warn_of_many(self) -> None:

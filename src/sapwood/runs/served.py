@@ -32,7 +32,7 @@ from sapwood.wire import runs as wire
 
 log = logging.getLogger(__name__)
 
-FOLLOW = "follow_run"
+FOLLOW = "_sapwood_follow_run"
 """The method whose fibers follow runs."""
 PACE = 0.2
 """Seconds between two reports of progress; of more, the last one counts."""
@@ -72,7 +72,7 @@ class Served:
         if run not in self._given and parent is not None:
             try:
                 self._given[run] = Registry(parent.database, self._actor.host.clock).get(run)
-            except Unavailable:  # it is busy with long_sql
+            except Unavailable:  # it is busy with read_sql
                 return None
         return self._given.get(run)
 
@@ -96,7 +96,7 @@ class Served:
             return UNWANTED if own is None else own.cancelled or own.reason or UNWANTED
         try:
             row = Registry(parent.database, self._actor.host.clock).get(run)
-        except Unavailable:  # it is busy with long_sql
+        except Unavailable:  # it is busy with read_sql
             return UNWANTED
         return UNWANTED if row is None else row.why_unwanted_by(parent.agent)
 
@@ -182,7 +182,7 @@ class Served:
         await self._actor.leave()
 
     async def may_wake_above(self) -> None:
-        """Return when all above can be written: each may be in long_sql()."""
+        """Return when all above can be written: each may be in read_sql()."""
         above: list[Database] = []
         actor = self._actor
         while actor.parent is not None:
@@ -192,7 +192,7 @@ class Served:
 
     async def steer(self, run: str, key: str, text: str) -> Steered:
         """Say something to whoever does a run; once for each key, however often it is said."""
-        await until_free(self._db)  # another call of the agent may be in long_sql()
+        await until_free(self._db)  # another call of the agent may be in read_sql()
         return self.worker.steer(run, key, text)
 
     def cut(self, run: str, reason: str) -> None:
@@ -360,7 +360,7 @@ class Served:
     def _tell_progress_in_time(self, run: str) -> None:
         try:
             self._tell_progress(run)
-        except Unavailable:  # the agent is busy with long_sql, or about to end: nobody here could be told
+        except Unavailable:  # the agent is busy with read_sql, or about to end: nobody here could be told
             last, _, progress = self._reports[run]
             timer = self._actor.host.loop.call_later(PACE, self._tell_progress_in_time, run)
             self._reports[run] = (last, timer, progress)

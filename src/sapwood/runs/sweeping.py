@@ -40,7 +40,7 @@ LONGEST_PAUSE = 86400.0
 """Seconds until to look again, at the latest, at what has to go and is still needed."""
 AT_WORK = {
     FIBERS: "SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1",
-    CALLS: "SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL LIMIT 1",
+    CALLS: "SELECT 1 FROM sapwood_calls WHERE queue IS NOT NULL LIMIT 1",
 }
 """What finds something that an agent has begun, or is about to; what it has scheduled may be for ever."""
 OVER = "status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned"
@@ -120,7 +120,7 @@ class Sweeper:
         schedules = self._actor.of(Schedules)
         known = schedules.get(KEY)
         if known is None or known.due_at.timestamp() > due + 1 or self._sweeping:
-            schedules.add(At(datetime.fromtimestamp(due, UTC), key=KEY), self._agent.sweep_runs, (), {})
+            schedules.add(At(datetime.fromtimestamp(due, UTC), key=KEY), self._agent._sapwood_sweep_runs, (), {})
 
     async def sweep(self) -> None:
         """Take away what has to go, and have the next sweep come in time."""
@@ -212,8 +212,8 @@ class Sweeper:
         return (
             (row.work is not None and self._agent._wants(row.work))
             or (row.given_by is not None and agenda.is_under_way(row.given_by))
-            or agenda.fibers.is_under_way(f"run {row.id}", "follow_run")
-            or bool(agenda.calls.find("WHERE lane = ? LIMIT 1", f"run {row.id}"))
+            or agenda.fibers.is_under_way(f"run {row.id}", "_sapwood_follow_run")
+            or bool(agenda.calls.find("WHERE queue = ? LIMIT 1", f"run {row.id}"))
             or self._is_at_work(row)
         )
 
@@ -231,7 +231,7 @@ class Sweeper:
             return any(database.has(schema) and database.execute(at_work) for schema, at_work in AT_WORK.items())
         except StoredDataError:  # nobody goes on with what cannot be read
             return False
-        except Unavailable:  # it is busy with long_sql
+        except Unavailable:  # it is busy with read_sql
             return True
 
     async def _measure(self, group: Group) -> None:

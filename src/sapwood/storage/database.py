@@ -94,7 +94,7 @@ class Owner(Protocol):
 
 
 async def until_free(*databases: Database) -> None:
-    """Return when no long_sql runs on any of these."""
+    """Return when no read_sql runs on any of these."""
     while any(database.busy_elsewhere for database in databases):  # noqa: ASYNC110 - it ends, or was told to give up
         await asyncio.sleep(0.005)
 
@@ -161,7 +161,7 @@ class Database:
         self._checkpoint_frames = checkpoint_frames
         self.in_transaction = False
         self.busy_elsewhere = False
-        """True while `long_sql` runs on another thread; only it may touch the connection then."""
+        """True while `read_sql` runs on another thread; only it may touch the connection then."""
         self.frames = 0
         """Frames in the WAL after the last commit."""
         self.descriptor: int | None = None
@@ -395,7 +395,7 @@ class Database:
 
     def _ready(self) -> apsw.Connection:
         if self.busy_elsewhere:
-            raise Unavailable("This agent is busy with long_sql(); await it before using the database again.")
+            raise Unavailable("This agent is busy with read_sql(); await it before using the database again.")
         if self._in_block is not None and self._owner.whose_slice() is not self._in_block:
             self.break_block()
         if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
@@ -458,7 +458,7 @@ class Database:
         if isinstance(error, apsw.InterruptError):
             return SlowSql(
                 f"A statement ran longer than sql_timeout ({self._sql_timeout} s) and was interrupted, because it "
-                f"holds up every agent of this process. Give it an index, or await self.long_sql(…). In: {sql}"
+                f"holds up every agent of this process. Give it an index, or await self.read_sql(…). In: {sql}"
             )
         if lost:
             return Unavailable(

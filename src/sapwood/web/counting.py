@@ -27,7 +27,7 @@ QUEUES = {
     "due": "trees that have something to do by now, what is under way included",
     "waking": "agents that are being woken for it",
     "disk": "replies and frames that wait until the disk has what was written before them",
-    "threads": "calls of `in_thread` and `long_sql` that wait for a thread",
+    "threads": "calls of `in_thread` and `read_sql` that wait for a thread",
     "clients": "bytes that clients have not read yet",
     "workers": "exchanges with other workers that wait until those have taken what they were sent",
 }
@@ -90,7 +90,7 @@ class Busy:
     per_second: float | None
     """How many calls ended, since anybody asked before; None: nobody did."""
     queued: int
-    """Stored calls that are due or wait in a lane, of agents in memory."""
+    """Stored calls that are due or wait in a queue, of agents in memory."""
     more: bool
     """Whether there are more of those than were counted."""
     sockets: int
@@ -190,7 +190,7 @@ class Pace:
 
 
 def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
-    """Return how many stored calls are due or wait in a lane, and whether that was all."""
+    """Return how many stored calls are due or wait in a queue, and whether that was all."""
     count, more, most = 0, False, tree.host.timings.counted_calls
     for actor in tree.actors.values():
         database = actor.database
@@ -207,7 +207,7 @@ def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
 def _waiting_in(database: Database, now: float, most: int) -> int:
     ((count,),) = database.execute(
         "SELECT count(*) FROM (SELECT 1 FROM sapwood_calls WHERE due_at <= ?1"
-        " UNION ALL SELECT 1 FROM sapwood_calls WHERE lane IS NOT NULL AND due_at IS NULL LIMIT ?2)",
+        " UNION ALL SELECT 1 FROM sapwood_calls WHERE queue IS NOT NULL AND due_at IS NULL LIMIT ?2)",
         now,
         most,
     )

@@ -355,11 +355,11 @@ class Operator:
 
     async def replay(self, address: str, id: str, *, below: bool = False) -> int:
         """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
-        return await self._with_letters(address, id, below, "replay_dead_letter")
+        return await self._with_letters(address, id, below, "replay")
 
     async def delete_letters(self, address: str, id: str, *, below: bool = False) -> int:
         """Forget what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
-        return await self._with_letters(address, id, below, "delete_dead_letter")
+        return await self._with_letters(address, id, below, "delete")
 
     async def _with_letters(self, address: str, id: str, below: bool, act: str) -> int:
         letters = (await self.dead_letters(address, below=below))["letters"]
@@ -371,7 +371,7 @@ class Operator:
         done = 0
         for letter in meant:
             actor = await self._reach(Address.parse(letter["agent"]))
-            done += getattr(actor.agent, act)(letter["id"])
+            done += getattr(actor.agent.dead_letters, act)(letter["id"])
             await actor.leave()
         return done
 

@@ -114,7 +114,7 @@ class Lines(Agent):
             "due": [[*row.values()] for row in self.sql("SELECT item, due FROM due")],
             "rung": [[*row.values()] for row in self.sql("SELECT item, at FROM rung")],
             "dug": [[*row.values()] for row in self.sql("SELECT fiber, step, found FROM dug")],
-            "fibers": {one.key: str(one.status) for one in self.list_fibers() if one.key is not None},
+            "fibers": {one.key: str(one.status) for one in self.fibers.list() if one.key is not None},
         }
 
 

@@ -71,7 +71,7 @@ class Desk(ChatAgent):
 class Echo(ChatAgent):
     async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
         yield "You said: "
-        yield (await self.transcript())[-1]["parts"][0]["text"]
+        yield (await self.conversation.messages())[-1]["parts"][0]["text"]
 
 
 class Clock(Agent):
@@ -79,11 +79,11 @@ class Clock(Agent):
 
 
 async def approve_all(desk: Desk, turn: Turn) -> Turn:
-    waiting = await desk.approvals()
+    waiting = await desk.questions.list()
     assert_type(waiting, list[Question])
     for approval in waiting:
-        assert_type(await desk.approve(approval.id), bool)
-    return await desk.turn(turn.id)
+        assert_type(await desk.questions.approve(approval.id), bool)
+    return await desk.turns.wait(turn.id)
 
 
 @asynccontextmanager

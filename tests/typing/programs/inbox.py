@@ -58,16 +58,16 @@ class Inbox(Agent[Stats]):
 
     @expose
     async def read(self, book: str) -> list[str]:
-        if not self.has_sub_agent(Notebook, book):
+        if not self.children.has(Notebook, book):
             return []
         notebook = await self.sub_agent(Notebook, book)
         return [line async for line in notebook.lines()]
 
     async def look(self, book: str) -> tuple[list[SubAgent], SubAgentStatus, Subtree]:
-        return self.list_sub_agents(), self.sub_agent_status(Notebook, book), await self.subtree()
+        return self.children.list(), self.children.status(Notebook, book), await self.children.subtree()
 
     async def forget(self, book: str) -> None:
-        await self.delete_sub_agent(Notebook, book)
+        await self.children.delete(Notebook, book)
 
 
 app = App(agents=[Inbox], settings=Settings(data="data"))

@@ -30,6 +30,6 @@ async def test_a_refund_waits_for_approval_across_a_crash(monkeypatch: pytest.Mo
 
         await desk.follow_up("o-1", days=2)
         await world.clock.advance(timedelta(days=2))
-        while not (found := await desk.search("arrive?")):  # noqa: ASYNC110 - it is seen from outside
+        while not (found := await desk.conversation.search("arrive?")):  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.01)
         assert found[0]["role"] == "assistant"

@@ -2,12 +2,12 @@
 -- commit of the last thing its method writes.
 CREATE TABLE sapwood_calls (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
-    due_at      REAL,                           -- seconds since the epoch, UTC; NULL: after the one before it in its lane
+    due_at      REAL,                           -- seconds since the epoch, UTC; NULL: after the one before it in its queue
     method      TEXT NOT NULL,
     arguments   BLOB NOT NULL,                  -- msgpack: a map from parameter to value
     wish        TEXT,                           -- JSON: when it is to be called; NULL: it was queued
     same        TEXT,                           -- what makes two wishes the same one
-    lane        TEXT,                           -- which queue it is in; NULL: it was scheduled
+    queue        TEXT,                           -- which queue it is in; NULL: it was scheduled
     retry       TEXT NOT NULL,                  -- JSON: attempts, base and most in seconds
     failed      INTEGER NOT NULL DEFAULT 0,     -- how often this call has raised
     died        INTEGER NOT NULL DEFAULT 0,     -- how often the process may have died of it
@@ -19,7 +19,7 @@ CREATE TABLE sapwood_calls (
 
 CREATE INDEX sapwood_calls_by_due ON sapwood_calls (due_at) WHERE due_at IS NOT NULL;
 CREATE UNIQUE INDEX sapwood_calls_same ON sapwood_calls (same) WHERE same IS NOT NULL;
-CREATE INDEX sapwood_calls_by_lane ON sapwood_calls (lane, number) WHERE lane IS NOT NULL;
+CREATE INDEX sapwood_calls_by_queue ON sapwood_calls (queue, number) WHERE queue IS NOT NULL;
 
 -- Calls that were given up. Nobody tries them again by themselves.
 CREATE TABLE sapwood_dead_letters (
@@ -28,7 +28,7 @@ CREATE TABLE sapwood_dead_letters (
     method      TEXT NOT NULL,
     arguments   BLOB NOT NULL,
     wish        TEXT,
-    lane        TEXT,
+    queue        TEXT,
     retry       TEXT NOT NULL,
     code        TEXT NOT NULL,                  -- why, in one word: the code of an error
     error       TEXT NOT NULL,                  -- why, in a sentence

@@ -3,12 +3,12 @@
 CREATE TABLE sapwood_fibers (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT NOT NULL,
-    key         TEXT UNIQUE,                    -- who starts it again under the same key gets this one; NULL: run_fiber
+    key         TEXT UNIQUE,                    -- who starts it again under the same key gets this one; NULL: fibers.run
     method      TEXT,                           -- what to call again; NULL: a function that cannot be found by name
     arguments   BLOB,                           -- msgpack: a map from parameter to value
     status      TEXT NOT NULL,                  -- running, sleeping, completed, failed, cancelled, interrupted
     due_at      REAL,                           -- when to recover or resume it; NULL: it is over
-    stash       BLOB,                           -- msgpack: where it was
+    checkpoint       BLOB,                           -- msgpack: where it was
     result      BLOB,                           -- msgpack
     error       TEXT,
     recoveries  INTEGER NOT NULL DEFAULT 0,     -- how often it was recovered without any progress

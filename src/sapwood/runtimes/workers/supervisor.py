@@ -40,8 +40,6 @@ log = logging.getLogger("sapwood.server")
 READY, ALIVE, CLOSED, DRAINED, END = b"ready", b"alive", b"closed", b"drained", b"end"
 WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
-ANSWER = 5.0
-"""Seconds it is given to answer that, or to say anything: perhaps the whole machine stood still."""
 LONGEST_PAUSE = 10.0
 STUCK = 1.0
 """Seconds that a worker is given to accept nobody any more; one that takes longer accepts nobody anyway."""
@@ -276,7 +274,7 @@ class Supervisor:
         if worker.asked < worker.heard:
             worker.asked = now
             _signal(process, WHERE)
-        elif now > worker.asked + ANSWER:
+        elif now > worker.asked + self.timings.worker_answer_timeout:
             self._kill(worker, process)
 
     def _kill(self, worker: Worker, process: BaseProcess) -> None:

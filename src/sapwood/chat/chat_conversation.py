@@ -1,0 +1,42 @@
+"""`chat.conversation`: the messages of a conversation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sapwood.chat.conversation import Conversation
+from sapwood.chat.record import Record
+from sapwood.chat.transcript import UIMessage
+from sapwood.kernel.actor import Actor
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+
+class ChatConversation:
+    """The messages of this conversation."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    async def messages(self) -> list[UIMessage]:
+        """Return the messages as clients see them, in the format of the AI SDK."""
+        return msgspec.json.decode(self._actor.of(Record).text())
+
+    async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
+        """Return the messages that contain these words, best match first."""
+        return self._actor.of(Record).transcript.search(words, limit)
+
+    async def export(self) -> dict[str, Any]:
+        """Return the whole conversation: the messages as clients and as the model see them, and every turn."""
+        return self._actor.of(Record).export()
+
+    async def clear(self) -> None:
+        """Delete all messages and turns. A running turn is cancelled."""
+        self._actor.of(Conversation).clear()
+
+    def history(self) -> list[ModelMessage]:
+        """Return the messages as the model sees them. Only for the agent itself: it cannot be called through a stub."""
+        return self._actor.of(Record).transcript.history()
