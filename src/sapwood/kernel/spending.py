@@ -114,7 +114,7 @@ class Spending:
     def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
         """Set aside what a request may use at most, or refuse it; `nanodollars` is None if nobody knows the price."""
         self._reserved = {one for one in self._reserved if one.actor.dropped is None}
-        lineage = [*actor.lineage()]
+        lineage = [*actor.lineage()][::-1]  # root first: those below inherit its limit, and are not the ones to name
         for one in lineage:
             self._check(one, actor, tokens, nanodollars, model)
         reservation = Reservation(actor, frozenset(one.stem for one in lineage), tokens, nanodollars or 0)

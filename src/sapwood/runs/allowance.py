@@ -58,7 +58,7 @@ class Allowance:
             return Refusal(OverLimit(told, limit="max_runs"))
         if not self._is_limited:
             return None
-        lineage = [*self._actor.lineage()]
+        lineage = [*self._actor.lineage()][::-1]  # root first: those below inherit its limit, and are not to be named
         going = self._open() if self._actor.limits.runs_at_once is not None else []
         for one in lineage:
             limit, number = one.limits.runs_at_once, sum(count for count, above in going if one.stem in above)
