@@ -61,7 +61,7 @@ class Leader(Agent):
     async def make(self, *names: str) -> None:
         """Make a child by the first name, a child of that by the second, and so on."""
         first, *more = names
-        child = await self.sub_agent(self.worker, first)
+        child: Any = await self.sub_agent(self.worker, first)
         if more:
             await child.make(*more)
 
