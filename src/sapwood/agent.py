@@ -96,7 +96,7 @@ MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
-    | {"made_by_url", "run_by_url", "send_identity", "max_runs", "keep_runs"}
+    | {"made_by_url", "run_by_url", "send_identity", "input_as_state", "max_runs", "keep_runs"}
 )
 """What a subclass may set."""
 SHOWN = frozenset({"subscribe"})
@@ -131,6 +131,8 @@ class Agent(Generic[S]):
     """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
+    input_as_state: ClassVar[bool] = False
+    """Whether the input of its first run becomes its state. An agent that has set a state keeps it."""
     max_runs: ClassVar[int | None] = None
     """How many runs it may have given that are not over; None: any number."""
     keep_runs: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from sapwood.errors import StoredDataError, UsageError
+from sapwood.errors import InvalidArguments, StoredDataError, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.copying import to_json, unjson_hook
@@ -45,6 +45,11 @@ class Form:
     def __init__(self, kind: AgentClass) -> None:
         self.type = kind.state_type
         self.version: int = getattr(kind.cls, "state_version", 1)
+
+    @property
+    def name(self) -> str:
+        """What the type is called."""
+        return getattr(self.type, "__name__", str(self.type))
 
     def decode(self, text: str | bytes) -> Any:
         return msgspec.json.decode(text, type=self.type, dec_hook=unjson_hook)
@@ -154,6 +159,20 @@ class State:
         if self._actor.kind.overrides("on_state_changed"):
             self._announce(copy, source)
 
+    def start_with(self, text: bytes, what: str) -> None:
+        """Make what is given as JSON the first state. An agent that has stored a state keeps it."""
+        self._forget_if_undone()
+        if self._stored():
+            return
+        try:
+            value = self._form.decode(text)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(
+                f"{what} cannot be the state of {self._actor.address}, which is a {self._form.name}: {error}. The "
+                "class has input_as_state = True: its input has to fit its state."
+            ) from None
+        self.set(value)
+
     def set_text(self, text: bytes, source: object, sender: Socket) -> None:
         """Replace the state with what a client sent as JSON."""
         self.set(self._form.decode(text), source, sender)
@@ -229,10 +248,9 @@ class State:
         try:
             return text, self._form.decode(text)
         except msgspec.ValidationError as error:
-            kind = getattr(self._form.type, "__name__", self._form.type)
             raise UsageError(
-                f"{value!r} cannot be the state of {self._actor.address}, which is a {kind}: {error}. Look at "
-                "initial_state and set_state()."
+                f"{value!r} cannot be the state of {self._actor.address}, which is a {self._form.name}: {error}. "
+                "Look at initial_state and set_state()."
             ) from None
 
 

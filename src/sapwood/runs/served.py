@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.state import State
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients
@@ -104,6 +105,8 @@ class Served:
         """Begin a run, once."""
         if self.row(run) is not None:
             return
+        if self._actor.agent.input_as_state:
+            self._actor.of(State).start_with(input, f"The input of run {run!r}")
         self._add(run, input, trace)
         stream = self.worker.start(run, msgspec.json.decode(input))
         self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
