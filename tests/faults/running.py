@@ -29,7 +29,8 @@ def run_lives(
 ) -> dict[str, Any]:
     """Run so many lives, or with a mutant until something like that is found, and return what the runner printed.
 
-    `of`: `lives`, `time_lives`, `chat_lives`, `run_lives`, `team_lives`, `worker_lives` or `driven_lives`.
+    `of`: `lives`, `time_lives`, `chat_lives`, `run_lives`, `team_lives`, `nested_lives`, `worker_lives` or
+    `driven_lives`.
     """
     command = [sys.executable, "-m", f"tests.faults.{of}", "--level", level, "--lives", str(lives), "--seed", seed]
     if mutant is not None:

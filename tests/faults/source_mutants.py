@@ -11,6 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CONFORMANCE = "tests/conformance/"
+NESTED_LIVES = (
+    "../faults/test_nested_runs_end.py"
+    "::test_whichever_server_is_killed_nested_runs_end_with_their_reason_and_never_for_silence"
+)
 
 
 @dataclass(frozen=True)
@@ -247,5 +251,35 @@ MUTANTS = [
             "        self._stop(row, 'parent-interrupted')\n\n    def cut(",
         ),
         tests=("test_runs_cancel.py::test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it",),
+    ),
+    mutant(
+        "the reason of a cancelled run does not reach the runs below it",
+        "A-198",
+        (
+            "runs/contract.py",
+            "    return UNWANTED if reason == CANCELLED else reason\n",
+            "    return UNWANTED\n",
+        ),
+        tests=(NESTED_LIVES,),
+    ),
+    mutant(
+        "a remote run survives the deletion of its caller",
+        "B-34",
+        (
+            "runs/remote_sessions.py",
+            "        for owner, session in rows:\n",
+            "        for owner, session in rows[:0]:\n",
+        ),
+        tests=(NESTED_LIVES,),
+    ),
+    mutant(
+        "what the run below a run says is no progress of it",
+        "B-14",
+        (
+            "runs/activity.py",
+            "            _look(found, below.child, below.row.id, height + 1)\n",
+            "            found.has_spoken, found.said = True, found.said or below.row.started_at\n",
+        ),
+        tests=(NESTED_LIVES,),
     ),
 ]
