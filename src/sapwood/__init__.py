@@ -29,8 +29,10 @@ from sapwood.errors import (
     Unavailable,
     UsageError,
 )
+from sapwood.kernel.circuits import Breaker
 from sapwood.kernel.classes import Callback
 from sapwood.kernel.context import deadline
+from sapwood.kernel.options import with_options
 from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.remote import RemoteSubAgent
@@ -59,6 +61,7 @@ __all__ = [
     "App",
     "At",
     "Branch",
+    "Breaker",
     "Callback",
     "ChatAgent",
     "ChildFailed",
@@ -109,6 +112,7 @@ __all__ = [
     "persistent_agent",
     "remote_agent_tool",
     "tool",
+    "with_options",
 ]
 
 CHAT = {

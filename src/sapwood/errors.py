@@ -147,6 +147,12 @@ class Quarantined(Refused):
     code = "quarantined"
 
 
+class KeyReused(Refused):
+    """An idempotency key was used before, for another method or with other arguments."""
+
+    code = "key_reused"
+
+
 class RemoteRefused(Refused):
     """Another server does not do what it was asked to."""
 
@@ -176,6 +182,16 @@ class Unavailable(SapwoodError):
 
     code = "unavailable"
     retryable = True
+    path: Path = ()
+    """The steps of the agent that was called, root first; empty if no agent was."""
+
+
+class CircuitOpen(Unavailable):
+    """The circuit breaker of a method is open, so the method was not called."""
+
+    code = "circuit_open"
+    retry_after: float = 0.0
+    """Seconds until the breaker lets a call through."""
 
 
 class StoredDataError(SapwoodError):

@@ -114,6 +114,8 @@ class Settings:
     """Dollars for a million tokens that a model reads, and writes, by its name; others are looked up."""
     recovery_timeout: float = 30.0
     """Seconds `on_fiber_recovered` may take; then it is tried again later."""
+    idempotency_retention: float = 86400.0
+    """Seconds for which an agent remembers the outcome of a call that was made with an idempotency key."""
     run_silence: float = 120.0
     """Seconds nothing may be heard of a run, after a crash, before it is given up."""
     prefix: str = "agents"

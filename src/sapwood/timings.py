@@ -38,6 +38,9 @@ class Timings:
     event_keepalive_interval: float = 15.0
     """Seconds of silence after which an event stream over HTTP sends a sign of life."""
 
+    idempotency_keys: int = 10_000
+    """Idempotency keys that one agent remembers; the oldest are forgotten first."""
+
     log_message_bytes: int = 900_000
     """Bytes of pages in one message of the log; NATS takes a megabyte unless it is told otherwise."""
     log_batch: int = 900

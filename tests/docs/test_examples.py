@@ -84,6 +84,14 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
     ),
+    "payments.py": (
+        [
+            "order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500",
+            "key_reused: The idempotency key '17' was used before with other arguments",
+            "attempt 3: The bank does not answer.\nattempt 4: circuit_open, retry after 30 s",
+        ],
+        ["order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500", "attempt 4: circuit_open"],
+    ),
     "purchase.py": (
         ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
         ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],

@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "App",
     "At",
     "Branch",
+    "Breaker",
     "Callback",
     "ChatAgent",
     "ChildFailed",
@@ -81,6 +82,7 @@ PUBLIC_NAMES = [
     "persistent_agent",
     "remote_agent_tool",
     "tool",
+    "with_options",
 ]
 """What `sapwood` exports. A change here is a change of the API: it needs a fragment in changes/."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sapwood import Agent, App, expose
+from sapwood import Agent, App, expose, with_options
 from sapwood.client import connect
 
 
@@ -72,6 +72,15 @@ async def main(notebook: Notebook) -> None:
     async for line in notebook.lines():
         same: str = line
         other: int = line  # wrong
+""",
+    "options": """
+async def main(notebook: Notebook) -> None:
+    number: int = await with_options(notebook, timeout=3, idempotency_key="k").add("text")
+    with_options(notebook, timeout="3")  # wrong
+    with_options(notebook, retry=3)  # wrong
+    with_options(notebook, idempotency_key=3)  # wrong
+    with_options(notebook, 3)  # wrong
+    await with_options(notebook, timeout=3).add(3)  # wrong
 """,
     "methods": """
 async def main(notebook: Notebook) -> None:

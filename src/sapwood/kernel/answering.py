@@ -32,6 +32,7 @@ from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing
 from sapwood.kernel.far import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, THERE, Far, FarFunction, FarObject
+from sapwood.kernel.idempotency import IdempotentCalls
 from sapwood.kernel.node import Node
 from sapwood.kernel.parcels import (
     ANYTHING,
@@ -204,6 +205,7 @@ class Answering:
         method = actor.kind.method(called.method)
         call = Call(actor, called.method, caller)
         call.deadline = until
+        call.key = asked.key
         if asked.cause is not None:
             call.trace = tracing.context_of(asked.cause.trace)
         return call, method
@@ -239,9 +241,14 @@ class Answering:
             arguments, given = method.signature.unparcel(asked.arguments), {}
         else:
             arguments, given = self._arguments(method, asked)
-        arguments.insert(0, actor.agent)
+        function, awaits = method.function, method.is_async
+        if call.key is None:
+            arguments.insert(0, actor.agent)
+        else:
+            function, awaits = actor.of(IdempotentCalls).run, True
+            arguments, given = [call, method, arguments, given], {}
         answered = Answered(exchange)
-        actor.serve_for(answered, call, method.function, arguments, given, method.is_async, called.result)
+        actor.serve_for(answered, call, function, arguments, given, awaits, called.result)
         if caller is None:  # wanted by an agent, it goes on
             exchange.when_stopped(partial(answered.give_up, actor, call))
 

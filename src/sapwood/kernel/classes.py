@@ -8,6 +8,7 @@ where the id alone has to be resolved.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import re
 import sys
@@ -124,6 +125,15 @@ class Signature:
             else:
                 packed[parameter.name] = msgspec.Raw(_stored(copier, value, limit))
         return _pack_named(packed)
+
+    def digest(self, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> bytes:
+        """Return what tells these arguments from others; it does not depend on whether they come by name."""
+        found = hashlib.blake2b(digest_size=16)
+        for name, value in self._signature.bind(*args, **kwargs).arguments.items():
+            packed = self._copiers[name].in_order(value, limit)
+            found.update(f"{name} {len(packed)} ".encode())
+            found.update(packed)
+        return found.digest()
 
     def unpack(self, stored: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments that `pack` stored; `InvalidArguments` if they do not fit any more."""

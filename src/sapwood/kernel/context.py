@@ -59,6 +59,7 @@ class Call:
         "ended",
         "is_done",
         "is_start",
+        "key",
         "method",
         "reply",
         "trace",
@@ -77,6 +78,8 @@ class Call:
         """The durable work it is part of, if any: what its steps are remembered by."""
         self.trace: Any = None if tracing.tracer is None else tracing.carried()
         """The trace that what it does belongs to; None: nobody wants any."""
+        self.key: str | None = None
+        """The idempotency key it was made with, if any."""
         self.is_start = False
         """Whether it is the start of its agent."""
         self.is_done = False

@@ -21,6 +21,7 @@ from sapwood.address import Address
 from sapwood.errors import NoSuchMethod, TimedOut, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import CallbackFunction, CallbackObject, lend, public_methods, refuse
+from sapwood.kernel.circuits import Circuits
 from sapwood.kernel.classes import AgentClass, Method, is_callback
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.copying import Copier
@@ -81,6 +82,8 @@ class Far:
         self.loop = loop
         self.lent: dict[int, CallbackFunction | CallbackObject] = {}
         """The callbacks that agents of other nodes may call now."""
+        self.circuits = Circuits()
+        """The circuit breakers of this process."""
         self._limits = limits
         # A call that another node goes on with may outlive this one, and call back whoever comes after it.
         self._ids = itertools.count(secrets.randbits(FIRST_ID))
@@ -160,7 +163,9 @@ class Far:
                 now = self.loop.time()
                 end = end or (now + HOPE if deadline is None else deadline)
                 if not self.moves(root) or (deadline is None and now + pause > end):
-                    raise Unavailable(str(error)) from None
+                    ended = Unavailable(str(error))
+                    ended.path = error.path
+                    raise ended from None
                 if now + pause > end:
                     raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.steps) from None
             self.heard_wrong(root)
@@ -231,9 +236,14 @@ class FarLine:
         self._targets: dict[str, bytes] = {}
         """Each method that was called, as it is told to the other node."""
 
-    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def circuits(self) -> Circuits:
+        return self._far.circuits
+
+    def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any:
         # Packed now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self.someone, method.name, current.get())
+        call.key = key
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self.limit, Lending, Copier.parcel)
         work = self.perform(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
@@ -261,6 +271,9 @@ class FarLine:
                 if call.caller is None:
                     await exchange.stop()
                 raise
+        except Unavailable as error:
+            error.path = error.path or self.address.steps
+            raise
         finally:
             call.ended = True
             if loans:
@@ -296,6 +309,7 @@ class FarLine:
                 None
                 if call.caller is None and call.deadline is None and call.trace is None
                 else cause_of(call.caller, call.deadline),
+                call.key,
             )
         )
 

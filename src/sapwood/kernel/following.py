@@ -15,6 +15,7 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import lend
+from sapwood.kernel.circuits import Circuits
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.context import Call, current, deadline_of
 from sapwood.kernel.copying import Copier
@@ -80,17 +81,23 @@ class MovingLine:
             self._away = FarLine(self._far, self.address, self.kind, self._limit)
         return self._away
 
-    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def circuits(self) -> Circuits:
+        return self._far.circuits
+
+    def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any:
         caller = current.get()
         # Nobody to be woken here is asked as if far away: once, then it is known.
         near = self._near_line(caller)
         if near is not None:
             call = Call(near.actor, method.name, caller)
+            call.key = key
             arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, lend)
             work = self._call_here(near, call, method, arguments, named)
         else:
             line = self._far_line()
             call = Call(line.someone, method.name, caller)
+            call.key = key
             arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, Lending, Copier.parcel)
             work = self._call_away(line, call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited

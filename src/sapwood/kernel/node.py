@@ -31,6 +31,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import Alarms, alarms_file, remove_index
 from sapwood.kernel.chain import tree_id
 from sapwood.kernel.circles import Circles
+from sapwood.kernel.circuits import Circuits
 from sapwood.kernel.classes import AgentClass, brought_by
 from sapwood.kernel.context import Call, current, deadline_of, in_time, until
 from sapwood.kernel.far import Far
@@ -110,6 +111,8 @@ class Node:
         """The way to the nodes that run other trees of the same folder; None: there are none."""
         self.pool = pool
         """The pool that it runs the trees of; "": of all classes that name none."""
+        self.circuits = Circuits() if far is None else far.circuits
+        """The circuit breakers of this process."""
         self.restarts = restarts
         """How often its process was started again."""
         self.keeper = keeper

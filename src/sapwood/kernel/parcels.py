@@ -46,6 +46,8 @@ class Above(msgspec.Struct, array_like=True):
     steps: Steps
     method: str
     is_start: bool
+    key: str | None = None
+    """Its idempotency key."""
 
 
 class Cause(msgspec.Struct, array_like=True):
@@ -89,6 +91,8 @@ class Asked(msgspec.Struct, array_like=True):
     node: str
     """Where the callbacks are."""
     cause: Cause | None
+    key: str | None = None
+    """The idempotency key of the call."""
 
 
 class Sought(msgspec.Struct, array_like=True):
@@ -156,7 +160,7 @@ def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
     chain: list[Above] = []
     one = caller
     while one is not None:
-        chain.append(Above(cast("Steps", list(one.actor.address.steps)), one.method, one.is_start))
+        chain.append(Above(cast("Steps", list(one.actor.address.steps)), one.method, one.is_start, one.key))
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
@@ -174,6 +178,7 @@ def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
         address = address_of(above.steps)
         call = Call(live.get(address) or FarAgent(address), above.method, call)
         call.is_start = above.is_start
+        call.key = above.key
     return call
 
 

@@ -12,8 +12,10 @@ from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.callbacks import lend
+from sapwood.kernel.circuits import Circuits
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.context import Call, current, in_time
+from sapwood.kernel.idempotency import IdempotentCalls
 from sapwood.kernel.ports import NotBegun
 from sapwood.kernel.streams import Channel, Stream
 
@@ -22,6 +24,7 @@ class Finder(Protocol):
     """Finds agents by their address."""
 
     loop: asyncio.AbstractEventLoop
+    circuits: Circuits
 
     async def reach(self, address: Address, kind: AgentClass, caller: Call | None) -> Actor: ...
 
@@ -32,7 +35,12 @@ class Way(Protocol):
     address: Address
     kind: AgentClass
 
-    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any: ...
+    @property
+    def circuits(self) -> Circuits:
+        """The circuit breakers of the process it begins in."""
+        ...
+
+    def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any: ...
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -108,7 +116,7 @@ def _call(line: Way, name: str) -> Callable[..., Any]:
     """Return what calls a method of an agent."""
     method = line.kind.method(name)
     # Not a function around it: what a call costs is counted in tenths of a microsecond.
-    invoke: Any = partial(line.stream if method.streams else line.call, method)
+    invoke: Any = partial(line.stream, method) if method.streams else partial(line.call, method, None)
     invoke.__name__ = name
     invoke.__doc__ = method.function.__doc__
     return invoke
@@ -131,9 +139,14 @@ class Line:
         """The incarnation that was called last."""
         return self._actor
 
-    def call(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def circuits(self) -> Circuits:
+        return self._finder.circuits
+
+    def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any:
         # Copied now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._actor, method.name, current.get())
+        call.key = key
         arguments, named = method.signature.copy_arguments(args, kwargs, call, self._limit, lend)
         work = self.perform(call, method, arguments, named)
         work.__qualname__ = method.full_name  # what Python says when it was never awaited
@@ -146,11 +159,21 @@ class Line:
         if not actor.ready or (caller is not None and caller.actor is not actor.parent):
             actor = await self._reach(call)
         call.actor = actor  # it may have woken anew since the call was made
-        arguments.insert(0, actor.agent)
+        function, awaits = method.function, method.is_async
+        if call.key is None:
+            arguments.insert(0, actor.agent)
+        else:
+            function, awaits = actor.of(IdempotentCalls).run, True
+            arguments, named = [call, method, arguments, named], {}
         try:
-            return await actor.serve(call, method.function, arguments, named, method.is_async, method.signature.result)
+            return await actor.serve(call, function, arguments, named, awaits, method.signature.result)
         except NotBegun as error:
-            raise Unavailable(str(error)) from None  # of something that it asked for: it itself has begun
+            begun = Unavailable(str(error))  # of something that it asked for: it itself has begun
+            begun.path = error.path or self.address.steps
+            raise begun from None
+        except Unavailable as error:
+            error.path = error.path or self.address.steps
+            raise
         except CancelledError:
             # Wanted by somebody above who no longer wants it: it stops. Wanted by anybody else: it goes on, and
             # its result is dropped.
@@ -176,8 +199,12 @@ class Line:
     async def _wake(self, call: Call) -> None:
         if self._actor.ready:
             return
-        async with in_time(call.deadline, self.address):
-            self._actor = await self._finder.reach(self.address, self.kind, call.caller)
+        try:
+            async with in_time(call.deadline, self.address):
+                self._actor = await self._finder.reach(self.address, self.kind, call.caller)
+        except Unavailable as error:
+            error.path = error.path or self.address.steps
+            raise
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(self._actor, method.name, current.get())

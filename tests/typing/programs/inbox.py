@@ -7,7 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import assert_type
 
-from sapwood import Agent, App, NotFound, Settings, Step, SubAgent, SubAgentStatus, Subtree, expose
+from sapwood import (
+    Agent,
+    App,
+    Breaker,
+    NotFound,
+    Retry,
+    Settings,
+    Step,
+    SubAgent,
+    SubAgentStatus,
+    Subtree,
+    expose,
+    with_options,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,17 @@ class Inbox(Agent[Stats]):
 
     async def look(self, book: str) -> tuple[list[SubAgent], SubAgentStatus, Subtree]:
         return self.children.list(), self.children.status(Notebook, book), await self.children.subtree()
+
+    async def note_once(self, book: str, text: str, id: str) -> int:
+        notebook = with_options(
+            await self.sub_agent(Notebook, book),
+            timeout=5,
+            retry=Retry(attempts=5),
+            idempotency_key=id,
+            breaker=Breaker(failures=5, reset_after=30),
+        )
+        assert_type(notebook, Notebook)
+        return await notebook.add(text)
 
     async def forget(self, book: str) -> None:
         await self.children.delete(Notebook, book)

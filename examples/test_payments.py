@@ -1,0 +1,16 @@
+from payments import Ledger, Shop
+from sapwood import App
+from sapwood.testing import running
+
+
+async def test_an_order_is_paid_once_however_often_it_is_checked_out() -> None:
+    async with running(App(agents=[Shop])) as world:
+        shop = await world.get_agent(Shop, "corner")
+        Ledger.away = 2
+
+        assert await shop.check_out("17", 500) == 1
+        await world.crash()
+        shop = await world.get_agent(Shop, "corner")
+        assert await shop.check_out("17", 500) == 1
+
+        assert await shop.total() == 500

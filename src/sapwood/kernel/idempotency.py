@@ -1,0 +1,195 @@
+"""Calls with an idempotency key: however often one is made, it is carried out once.
+
+The outcome is written in the last slice of the method, so it is kept together with what that
+slice wrote, or not at all. A call of which nothing is kept, because the process ended or the
+call was cancelled, is carried out again by the next one with its key: a method without awaits
+takes effect exactly once, one with awaits at least once. Keys of two callers never meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Future
+from typing import Any, NamedTuple
+
+from sapwood.errors import InvalidResult, KeyReused, SapwoodError, SignatureChanged, UsageError
+from sapwood.kernel.actor import THE_END, Actor
+from sapwood.kernel.classes import Method
+from sapwood.kernel.context import Call
+from sapwood.kernel.crossing import crossing, describe
+from sapwood.kernel.driving import driven
+from sapwood.kernel.parcels import pack_error, unpack_error
+from sapwood.storage.database import until_free
+from sapwood.storage.migrations import Schema
+
+IDEMPOTENCY = Schema("sapwood.kernel", "idempotency")
+LONGEST_TEXT = 1000
+"""Characters that are kept of an error that is too large to be kept whole."""
+
+
+class Place(NamedTuple):
+    """What a call is recognized by."""
+
+    caller: str
+    key: str
+
+
+class Underway(NamedTuple):
+    """A call that runs now."""
+
+    method: str
+    arguments: bytes
+    ended: Future[None]
+
+
+class IdempotentCalls:
+    """The calls of one agent that were made with an idempotency key."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._db = actor.database
+        self._underway: dict[Place, Underway] = {}
+        self._count: int | None = None
+        """How many outcomes are stored, at most; `None` if nobody has counted."""
+
+    async def run(self, call: Call, method: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what the method returned for this key, or raise what it raised; call it if it was not called."""
+        assert call.key is not None
+        actor = self._actor
+        place = Place("" if call.caller is None else str(call.caller.actor.address), call.key)
+        arguments = method.signature.digest(args, kwargs, actor.limits.payload_bytes)
+        await actor.free()
+        while (other := self._underway.get(place)) is not None:
+            self._check_same(place, method, arguments, other.method, other.arguments)
+            self._check_no_circle(call)
+            await asyncio.wait({other.ended})
+            await actor.free()
+        if (stored := self._stored(place)) is not None:
+            name, digest, is_error, outcome = stored
+            self._check_same(place, method, arguments, name, digest)
+            return self._outcome(method, place, bool(is_error), outcome)
+        ended: Future[None] = actor.host.loop.create_future()
+        self._underway[place] = Underway(method.name, arguments, ended)
+        try:
+            return await self._first(place, method, arguments, args, kwargs)
+        finally:
+            del self._underway[place]
+            ended.set_result(None)
+
+    def _check_same(self, place: Place, method: Method, arguments: bytes, name: str, digest: bytes) -> None:
+        if name == method.name and digest == arguments:
+            return
+        what = "with other arguments" if name == method.name else f"for {name}()"
+        raise KeyReused(
+            f"The idempotency key {place.key!r} was used before {what}, and now for {method.full_name}(). "
+            "Give every call a key of its own."
+        )
+
+    def _check_no_circle(self, call: Call) -> None:
+        """Refuse to wait for a call that waits for this one."""
+        above = call.caller
+        while above is not None and above.caller is not None:
+            if above.key == call.key and above.actor.address == self._actor.address:
+                same = None if call.caller is None else call.caller.actor.address
+                if above.caller.actor.address == same:
+                    raise UsageError(
+                        f"{self._actor.address}.{call.method}() waits for itself: what it calls has called it again "
+                        f"with the same idempotency key {call.key!r}."
+                    )
+            above = above.caller
+
+    def _stored(self, place: Place) -> tuple[str, bytes, int, bytes] | None:
+        if not self._db.has(IDEMPOTENCY):
+            return None
+        rows = self._db.execute(
+            "SELECT method, arguments, is_error, outcome FROM sapwood_idempotency"
+            " WHERE caller = ? AND key = ? AND ended_at > ?",
+            *place,
+            self._oldest(),
+        )
+        return rows[0] if rows else None
+
+    def _oldest(self) -> float:
+        return self._actor.host.clock.now() - self._actor.host.settings.idempotency_retention
+
+    def _outcome(self, method: Method, place: Place, is_error: bool, outcome: bytes) -> Any:
+        if is_error:
+            raise unpack_error(outcome)
+        try:
+            return method.signature.result.unpacked(outcome)
+        except InvalidResult as error:
+            raise SignatureChanged(
+                f"What {method.full_name}() returned for the idempotency key {place.key!r} no longer fits: {error}"
+            ) from None
+
+    async def _first(
+        self, place: Place, method: Method, arguments: bytes, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        actor, db = self._actor, self._db
+        limit = actor.limits.payload_bytes
+        actor.user_database()  # the tables of the user, and ours, are not undone with what the method wrote
+        db.ensure(IDEMPOTENCY)
+        db.attempt()
+        try:
+            value = method.function(actor.agent, *args, **kwargs)
+            if method.is_async:
+                value = await driven(value, db.keep)
+                await actor.free()
+            for check in actor.after_call:
+                check()
+            packed = method.signature.result.packed(value, limit)
+        except CancelledError:
+            db.undo()
+            raise
+        except THE_END:
+            raise
+        except BaseException as error:
+            if actor.dropped is not None:
+                raise
+            if isinstance(error, SapwoodError) and error.retryable:
+                db.undo()  # the next call with this key is to do all of it
+                raise
+            await until_free(db)
+            actor.check_live()
+            self._store(place, method, arguments, True, self._packed_error(error, limit))
+            raise
+        self._store(place, method, arguments, False, packed)
+        return value
+
+    def _packed_error(self, error: BaseException, limit: int) -> bytes:
+        path = self._actor.address.steps
+        packed = pack_error(crossing(error, path, limit))
+        if len(packed) <= limit:
+            return packed
+        return pack_error(crossing(RuntimeError(describe(error)[:LONGEST_TEXT]), path, limit))
+
+    def _store(self, place: Place, method: Method, arguments: bytes, is_error: bool, outcome: bytes) -> None:
+        """Keep how a call ended, with what else this slice writes."""
+        db, now = self._db, self._actor.host.clock.now()
+        db.begin()  # also where the database is full
+        db.keep()
+        db.ensure(IDEMPOTENCY)
+        count = db.execute("SELECT count(*) FROM sapwood_idempotency")[0][0] if self._count is None else self._count
+        db.execute(
+            "INSERT OR REPLACE INTO sapwood_idempotency VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *place,
+            method.name,
+            arguments,
+            int(is_error),
+            outcome,
+            now,
+        )
+        self._count = self._pruned(count + 1)
+
+    def _pruned(self, count: int) -> int:
+        """Forget what is too old or too much; return how many outcomes are left, at most."""
+        db, most = self._db, self._actor.host.timings.idempotency_keys
+        db.execute("DELETE FROM sapwood_idempotency WHERE ended_at <= ?", self._oldest())
+        if count > most:
+            count = db.execute("SELECT count(*) FROM sapwood_idempotency")[0][0]
+            db.execute(
+                "DELETE FROM sapwood_idempotency WHERE (caller, key) IN"
+                " (SELECT caller, key FROM sapwood_idempotency ORDER BY ended_at LIMIT ?)",
+                max(count - most, 0),
+            )
+        return min(count, most)
