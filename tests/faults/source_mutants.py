@@ -282,4 +282,43 @@ MUTANTS = [
         ),
         tests=(NESTED_LIVES,),
     ),
+    mutant(
+        "the outcome of a call with a key is kept in a slice of its own",
+        "B-3",
+        (
+            "kernel/idempotency.py",
+            "        self._store(place, method, arguments, False, packed)\n",
+            (
+                "        db.keep()\n        await asyncio.sleep(0)\n"
+                "        self._store(place, method, arguments, False, packed)\n"
+            ),
+        ),
+        tests=("test_call_options.py::test_work_that_crashes_at_any_commit_takes_effect_once[process]",),
+    ),
+    mutant(
+        "idempotency keys of all callers are one",
+        "B-3",
+        (
+            "kernel/idempotency.py",
+            'Place("" if call.caller is None else str(call.caller.actor.address), call.key)',
+            'Place("", call.key)',
+        ),
+        tests=("test_call_options.py::test_keys_of_two_callers_do_not_meet",),
+    ),
+    mutant(
+        "errors of the method's own open a circuit",
+        "B-3",
+        (
+            "kernel/options.py",
+            "            if isinstance(error, SapwoodError) and error.retryable:\n",
+            "            if isinstance(error, SapwoodError):\n",
+        ),
+        tests=("test_call_options.py::test_errors_of_the_method_s_own_open_no_circuit",),
+    ),
+    mutant(
+        "every error is retried",
+        "B-3",
+        ("kernel/options.py", "retry is None or not error.retryable or failed", "retry is None or failed"),
+        tests=("test_call_options.py::test_errors_of_the_method_s_own_are_not_retried",),
+    ),
 ]

@@ -37,7 +37,7 @@ def test_a_given_message_replaces_the_sentence(error: type[SapwoodError]) -> Non
 
 
 def test_only_what_may_succeed_later_is_retryable() -> None:
-    assert {error.code for error in every_error() if error.retryable} == {"unavailable", "timed_out"}
+    assert {error.code for error in every_error() if error.retryable} == {"unavailable", "timed_out", "circuit_open"}
 
 
 def test_an_error_is_sorted_by_who_can_do_something_about_it() -> None:

@@ -15,6 +15,7 @@ from sapwood.errors import (
     Aborted,
     Gated,
     GaveUp,
+    KeyReused,
     NotFound,
     OverLimit,
     Quarantined,
@@ -32,6 +33,7 @@ BY_KIND: tuple[tuple[type[SapwoodError], str], ...] = (
     (Unavailable, "Not available now. Try again later."),
     (Quarantined, "Not available now. Try again later."),
     (RemoteRefused, "Another server refused the request."),
+    (KeyReused, "A request with the same key and other contents was made before."),
     (NotFound, "Not found."),
 )
 """Errors that clients are told in these words: their own text may name hosts, files or other agents."""

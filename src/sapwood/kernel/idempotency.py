@@ -167,8 +167,17 @@ class IdempotentCalls:
         """Keep how a call ended, with what else this slice writes."""
         db, now = self._db, self._actor.host.clock.now()
         db.begin()  # also where the database is full
+        try:
+            db.ensure(IDEMPOTENCY)
+            self._count = self._pruned(self._added(place, method, arguments, is_error, outcome, now))
+        except BaseException:
+            db.undo()  # no effect without an outcome, where that can still be
+            raise
         db.keep()
-        db.ensure(IDEMPOTENCY)
+
+    def _added(self, place: Place, method: Method, arguments: bytes, is_error: bool, outcome: bytes, now: float) -> int:
+        """Add an outcome; return how many there are, at most."""
+        db = self._db
         count = db.execute("SELECT count(*) FROM sapwood_idempotency")[0][0] if self._count is None else self._count
         db.execute(
             "INSERT OR REPLACE INTO sapwood_idempotency VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -179,7 +188,7 @@ class IdempotentCalls:
             outcome,
             now,
         )
-        self._count = self._pruned(count + 1)
+        return count + 1
 
     def _pruned(self, count: int) -> int:
         """Forget what is too old or too much; return how many outcomes are left, at most."""
