@@ -9,11 +9,37 @@ from urllib.parse import urlsplit
 
 from sapwood.agent import Agent
 from sapwood.errors import UsageError
+from sapwood.runs.contract import Progress
 from sapwood.runs.elsewhere import RemoteRuns
+from sapwood.runs.http_transport import HttpTransport
+from sapwood.runs.transport import (
+    Chunk,
+    End,
+    Heartbeat,
+    Milestone,
+    Position,
+    RemoteEvent,
+    RemoteStatus,
+    RunTransport,
+)
+
+__all__ = [
+    "Chunk",
+    "End",
+    "Heartbeat",
+    "HttpTransport",
+    "Milestone",
+    "Position",
+    "Progress",
+    "RemoteEvent",
+    "RemoteStatus",
+    "RemoteSubAgent",
+    "RunTransport",
+]
 
 
-class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset({"url"})):
-    """An agent of another sapwood server: subclass it, and give it its `url`.
+class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), settings=frozenset({"url"})):
+    """An agent of another server: subclass it, and give it its `url`.
 
     `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
     happens there is stored here too, so it is watched, replayed and cancelled as usual. That
@@ -21,7 +47,10 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
     """
 
     url: ClassVar[str] = ""
-    """Where agents of this class are: `https://host/agents/researcher`. Every run gets one of its own there."""
+    """Where agents of this class are: `https://host/agents/researcher`. Every run gets one of its own there.
+
+    With a `transport` of its own, any text that names the remote agent. It is stored with every run.
+    """
 
     _runs_as = RemoteRuns
 
@@ -33,8 +62,20 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
         """
         return None
 
+    def transport(self) -> RunTransport:
+        """Return what carries the runs of this agent. Override it for agents that no sapwood server has.
+
+        It is called when a run starts, when it continues after a crash, and to cancel it, also after the agent
+        was deleted. So make it from the class and from `self.deps`: it is stored nowhere.
+        """
+        return HttpTransport(self.url, self.token)
+
     @classmethod
     def _remote_url(cls) -> str | None:
+        if cls.transport is not RemoteSubAgent.transport:
+            if not cls.url:
+                raise UsageError(f"{cls.__name__}.url must name the remote agent, got ''.")
+            return cls.url
         parts = urlsplit(cls.url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(
@@ -45,13 +86,21 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token"}), settings=frozenset
 
 
 def remote_class(
-    url: str, type: str, token: str | Callable[[Any], str | Awaitable[str | None] | None] | None
+    url: str,
+    type: str,
+    token: str | Callable[[Any], str | Awaitable[str | None] | None] | None,
+    transport: Callable[[Any], RunTransport] | None = None,
 ) -> type[RemoteSubAgent]:
     """Return a class of agents of another server that nobody has written down as one."""
 
     def own(self: RemoteSubAgent) -> str | Awaitable[str | None] | None:
         return token(self.deps) if callable(token) else token
 
-    return types.new_class(
-        type, (RemoteSubAgent,), exec_body=lambda body: body.update(url=url, token=own, __module__=__name__)
-    )
+    def carrier(self: RemoteSubAgent) -> RunTransport:
+        assert transport is not None
+        return transport(self.deps)
+
+    members: dict[str, Any] = {"url": url, "token": own, "__module__": __name__}
+    if transport is not None:
+        members["transport"] = carrier
+    return types.new_class(type, (RemoteSubAgent,), exec_body=lambda body: body.update(members))

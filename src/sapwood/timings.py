@@ -29,6 +29,8 @@ class Timings:
     """Seconds that a sub-agent has to end a cancelled run by itself; then it is aborted."""
     remote_stop_timeout: float = 5.0
     """Seconds that the destruction of a root waits for other servers to stop its runs there."""
+    remote_silence_timeout: float = 60.0
+    """Seconds without a reply, or an event, after which a remote agent counts as unreachable."""
     run_cleanup_batch: int = 50
     """Finished runs that are read at once to be deleted, before other work has a turn."""
     event_queue: int = 4096

@@ -228,6 +228,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (forbidden_sql): An agent has one",
         ],
     ),
+    "print_shop.py": (
+        ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
+        ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
+    ),
     "two_servers.py": (
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],

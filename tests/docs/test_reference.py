@@ -11,6 +11,7 @@ from pathlib import Path
 import sapwood
 import sapwood.client
 import sapwood.drivers.temporal
+import sapwood.remote
 import sapwood.sandbox
 import sapwood.testing
 from sapwood import errors
@@ -91,6 +92,20 @@ RETURNED_NAMES = ["Rows", "SlowSlice"]
 
 CLIENT_NAMES = ["ExposedMethod", "RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
+
+REMOTE_NAMES = [
+    "Chunk",
+    "End",
+    "Heartbeat",
+    "HttpTransport",
+    "Milestone",
+    "Position",
+    "Progress",
+    "RemoteEvent",
+    "RemoteStatus",
+    "RunTransport",
+]
+"""What `sapwood.remote` exports beside `RemoteSubAgent`: what a transport is made of."""
 
 DRIVER_NAMES = ["TemporalDriver"]
 """What `sapwood.drivers.temporal` exports."""
@@ -176,6 +191,7 @@ def namespaces() -> list[str]:
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
     assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
+    assert sorted(sapwood.remote.__all__) == sorted([*REMOTE_NAMES, "RemoteSubAgent"])
     assert sorted(sapwood.drivers.temporal.__all__) == sorted(DRIVER_NAMES)
     assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
@@ -185,6 +201,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     shown = documented("api.md")
 
     assert last_names(shown.pop("sapwood.client")) == sorted(CLIENT_NAMES)
+    assert last_names(shown.pop("sapwood.remote")) == sorted(REMOTE_NAMES)
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
@@ -197,6 +214,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
     exported |= {name: getattr(sapwood.client, name) for name in CLIENT_NAMES}
+    exported |= {name: getattr(sapwood.remote, name) for name in REMOTE_NAMES}
     exported |= {name: getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES}
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
@@ -211,6 +229,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
 def test_everything_public_has_a_docstring() -> None:
     named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
     named += [getattr(sapwood.client, name) for name in CLIENT_NAMES]
+    named += [getattr(sapwood.remote, name) for name in REMOTE_NAMES if name != "RemoteEvent"]
     named += [getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES]
     named += [getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES]
     own = [

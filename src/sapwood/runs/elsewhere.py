@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -17,18 +18,19 @@ import msgspec
 from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import RemoteRefused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import to_json
 from sapwood.kernel.spending import Told
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.contract import Progress
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.remote_run import RemoteRun, open_run
 from sapwood.runs.remote_sessions import FAILED, LAST_TRY, RemoteSessions, back_off
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
-from sapwood.runs.transport import Transport
+from sapwood.runs.transport import Chunk, End, Heartbeat, Milestone, Position, RemoteEvent, RemoteStatus
 from sapwood.storage.database import until_free
-from sapwood.wire import remote as wire
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +79,9 @@ class RemoteRuns(MethodRuns):
             raise UsageError(f"{self._actor.kind.cls.__name__} only does runs that another agent gives it.")
         await self._free()
         self._sessions.add(self._actor, session)
-        agent = self._actor.agent
         try:
-            async with Transport(agent.url, session, agent.token) as transport:
-                return _ended(await self._followed_to_end(run, input, transport))
+            async with open_run(self._actor, self._actor.agent, session) as remote:
+                return _ended(await self._followed_to_end(run, input, remote))
         except Exception as error:
             await self._free()
             if self._has_begun() or isinstance(error, Unavailable):
@@ -95,13 +96,13 @@ class RemoteRuns(MethodRuns):
         finally:
             self._waiting.discard(run)
 
-    async def _followed_to_end(self, run: str, input: str, transport: Transport) -> wire.State:
+    async def _followed_to_end(self, run: str, input: str, remote: RemoteRun) -> RemoteStatus:
         """Follow a run to its end, and retry while the other server cannot be reached."""
         failed = 0
         while True:
             before = self._length(run)
             try:
-                state = await self._followed(run, input, transport)
+                state = await self._followed(run, input, remote)
                 await self._count(run, state)
                 self._sessions.remove(self._actor.address)
                 return state
@@ -120,27 +121,27 @@ class RemoteRuns(MethodRuns):
         given = self._actor.of(Served).given(run)
         return None if given is None or given.remote is None else msgspec.json.decode(given.remote)["session"]
 
-    async def _followed(self, run: str, input: str, transport: Transport) -> wire.State:
+    async def _followed(self, run: str, input: str, remote: RemoteRun) -> RemoteStatus:
         """Have a run begin, or find out how it stands, and hear of it to its end."""
         if self._has_begun():
-            state = await transport.status()
+            state = await remote.status()
         else:
             await self._actor.leave()
-            state = await transport.start(input.encode())
+            state = await remote.start(msgspec.json.decode(input))
             await self._actor.of(Agenda).fibers.checkpoint(BEGUN)
         await self._actor.free()
         self._is_in_touch(run, waits=state.waits)
         if not state.is_over or state.seq != self._length(run):
-            state = await self._heard(run, transport)
+            state = await self._heard(run, remote)
         return state
 
-    async def _heard(self, run: str, transport: Transport) -> wire.State:
+    async def _heard(self, run: str, remote: RemoteRun) -> RemoteStatus:
         """Store what another server tells of a run, until it tells how it ended."""
         actor, served = self._actor, self._actor.of(Served)
         row = served.row(run)
         assert row is not None
-        stream = transport.stream(self._length(run) + 1, len(kept.milestones(row)))
-        async with aclosing(stream) as arrivals:
+        after = Position(self._length(run), len(kept.milestones(row)))
+        async with aclosing(remote.stream(after)) as arrivals:
             async for arrived in arrivals:
                 await actor.free()
                 state = self._take(run, arrived)
@@ -150,49 +151,48 @@ class RemoteRuns(MethodRuns):
                     return state
         raise Cut("The other server ended the connection before the run was over.")
 
-    def _take(self, run: str, arrived: list[wire.Told]) -> wire.State | None:
+    def _take(self, run: str, arrived: Sequence[RemoteEvent]) -> RemoteStatus | None:
         """Store, in this slice, what arrived at once; return how the run ended, if that is known now."""
-        served, length, chunks = self._actor.of(Served), self._length(run), list[msgspec.Raw]()
-        for told in arrived:
-            if told.kind == "chunk":
+        served, length, chunks = self._actor.of(Served), self._length(run), list[Any]()
+        for event in arrived:
+            if isinstance(event, Chunk):
                 length += 1
-                if told.seq != length:
-                    raise Cut(f"The other server told the event {told.seq} out of turn.")
-                chunks.append(msgspec.Raw(told.body))
+                if event.seq != length:
+                    raise Cut(f"The other server told the event {event.seq} out of turn.")
+                chunks.append(event.body)
                 continue
             if chunks:
                 served.say(run, *chunks)
                 chunks.clear()
-            if told.kind == "end":
-                state = msgspec.json.decode(told.body, type=wire.State)
-                if state.seq != length:
+            if isinstance(event, End):
+                if event.status.seq != length or not event.status.is_over:
                     raise Cut("The other server ended the run before all of it was told.")
-                return state
-            self._take_aside(run, told)
+                return event.status
+            self._take_aside(run, event)
         if chunks:
             served.say(run, *chunks)
             self._is_in_touch(run, waits=False)
         return None
 
-    def _take_aside(self, run: str, told: wire.Told) -> None:
-        if told.kind == "quiet":
-            quiet = msgspec.json.decode(told.body, type=wire.Quiet)
-            self._is_in_touch(run, waits=quiet.waits)
-            if quiet.idle is not None:  # what happens below that run is not told here, but it is progress
-                self._actor.of(Served).heard(run, self._actor.host.clock.now() - max(quiet.idle, 0.0))
-        else:
-            body = msgspec.json.decode(told.body)
-            progress = Progress(**{name: body.get(name) for name in ("fraction", "message", "phase", "data")})
-            self._actor.of(Served).report(progress, body["name"] if told.kind == "milestone" else None)
+    def _take_aside(self, run: str, event: RemoteEvent) -> None:
+        served = self._actor.of(Served)
+        if isinstance(event, Heartbeat):
+            self._is_in_touch(run, waits=event.waits)
+            if event.idle is not None:  # what happens below that run is not told here, but it is progress
+                served.heard(run, self._actor.host.clock.now() - max(event.idle, 0.0))
+        elif isinstance(event, Milestone):
+            served.report(event.progress, event.name)
+        elif isinstance(event, Progress):
+            served.report(event, None)
 
-    async def _count(self, run: str, state: wire.State) -> None:
+    async def _count(self, run: str, state: RemoteStatus) -> None:
         """Count what the other server says a run has used; again after a crash, and then it is known."""
         tree = self._actor.home
         assert isinstance(tree, Tree)
         await until_free(tree.root, self._actor.database)
         self._actor.check_live()
-        with suppress(msgspec.DecodeError):  # it counts in another way
-            used = msgspec.json.decode(state.usage, type=dict[str, Told])
+        with suppress(msgspec.ValidationError):  # it counts in another way
+            used = msgspec.convert(state.usage, dict[str, Told])
             tree.spending.put_right(self._actor, run, {model: told.spent() for model, told in used.items()})
 
     def _length(self, run: str) -> int:
@@ -219,13 +219,13 @@ class RemoteRuns(MethodRuns):
         return 0.0
 
 
-def _ended(state: wire.State) -> dict[str, Any]:
+def _ended(state: RemoteStatus) -> dict[str, Any]:
     """Return how another server says a run ended, as it is noted here."""
     return {
         "status": state.status,
-        "output": bytes(state.output).decode() if state.status == "completed" else None,
+        "output": to_json(state.output).decode() if state.status == "completed" else None,
         "summary": state.summary,
         "error": state.error,
         "reason": state.reason,
-        "usage": bytes(state.usage).decode(),
+        "usage": to_json(dict(state.usage)).decode(),
     }

@@ -25,7 +25,7 @@ from sapwood.errors import Refused, RemoteRefused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.owners import OWN_AND_BELOW
 from sapwood.kernel.tree import Tree
-from sapwood.runs.transport import Transport
+from sapwood.runs.remote_run import open_run
 from sapwood.storage.database import Database, until_free
 from sapwood.storage.migrations import Schema
 
@@ -147,10 +147,10 @@ class RemoteSessions:
         stop = self._stops.setdefault(session, self._root.host.loop.create_future())
         try:
             agent = self._stand_in(Address.parse(owner))
-            async with Transport(agent.url, session, agent.token) as transport:
+            async with open_run(self._root, agent, session) as remote:
                 while clock.now() < until:
                     try:
-                        await transport.cancel(reason)
+                        await remote.cancel(reason)
                         return
                     except Unavailable:
                         failed += 1

@@ -1,0 +1,223 @@
+"""The transport to agents of other sapwood servers, over HTTP.
+
+What a server answers is sorted by who acts. One that cannot be reached, or is overloaded, is
+`Unavailable`: the same is asked again later. What is refused would be refused again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import quote
+
+import msgspec
+
+from sapwood import tracing
+from sapwood.errors import ProtocolMismatch, RemoteLost, RemoteRefused, RemoteUnauthorized, Unavailable, UsageError
+from sapwood.runs.contract import Progress
+from sapwood.runs.transport import (
+    STATUSES,
+    Chunk,
+    End,
+    Heartbeat,
+    Milestone,
+    Position,
+    RemoteEvent,
+    RemoteStatus,
+    Status,
+)
+from sapwood.wire import frames
+from sapwood.wire import remote as wire
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT = 10.0
+"""Seconds to wait for a connection."""
+SILENCE = 45.0
+"""Seconds after which a server that sends nothing, not even a sign of life, is taken for gone."""
+LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""What a server answers that may answer otherwise later."""
+NOT_LET_IN = frozenset({401, 403})
+NOT_THERE = frozenset({400, 404})
+"""With what a server answers that knows no such agent."""
+UPGRADE = 426
+UNSAID = ""
+"""The code of an answer that has none: it is none of an agent."""
+LONGEST_TROUBLE = 64 * 1024
+"""Bytes of a refusal that are read."""
+SHOWN = 500
+"""Characters of an answer that are repeated in an error."""
+
+
+class HttpTransport:
+    """The runs of one class of agents on another sapwood server."""
+
+    def __init__(self, url: str, token: Callable[[], str | Awaitable[str | None] | None]) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            import httpx2
+        except ImportError:
+            raise UsageError("Agents of other servers need httpx2. Install sapwood[remote].") from None
+        limits = httpx2.Timeout(SILENCE, connect=CONNECT)
+        trusted = await asyncio.to_thread(_trusted)  # it takes a while, the first time
+        self._client = await self._open.enter_async_context(httpx2.AsyncClient(verify=trusted, timeout=limits))
+        self._broken = httpx2.TransportError
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._open.aclose()
+
+    async def start(self, session: str, input: Any) -> RemoteStatus:
+        """Start a run; one that is known continues, or has ended."""
+        body = wire.encoded(wire.Start(msgspec.Raw(msgspec.json.encode(input))))
+        return await self._state(session, "POST", wire.PATH, body)
+
+    async def status(self, session: str) -> RemoteStatus:
+        """Return the status of a run; `RemoteLost` if nothing is known of it."""
+        return await self._state(session, "GET", wire.PATH)
+
+    async def cancel(self, session: str, reason: str) -> RemoteStatus:
+        """Cancel a run; one that was not started never will be."""
+        return await self._state(session, "POST", wire.CANCEL, wire.encoded(wire.Cancel(reason)))
+
+    async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
+        """Yield the events of a run, as many as arrive at once, until it or the connection ends."""
+        query, reader = f"from_seq={after.seq + 1}&milestones={after.milestones}", wire.Reader()
+        async with self._answer(session, "GET", f"{wire.STREAM}?{query}", accept=wire.SSE) as response:
+            async for data in response.aiter_bytes():
+                try:
+                    yield list(_events(reader.read(data)))
+                except (msgspec.MsgspecError, ValueError) as error:
+                    raise RemoteRefused(f"{self._url} sends what cannot be read: {error}.") from None
+
+    async def _state(self, session: str, method: str, path: str, body: bytes | None = None) -> RemoteStatus:
+        async with self._answer(session, method, path, body) as response:
+            try:
+                return _status(frames.read_json(await _body(response, wire.LONGEST), wire.State))
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
+
+    @asynccontextmanager
+    async def _answer(
+        self, session: str, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> AsyncGenerator[httpx2.Response, None]:
+        """Send a request; whatever goes wrong while its answer is read is one of our own errors."""
+        headers[wire.HEADER] = str(wire.VERSION)
+        token = self._token()
+        if isawaitable(token):
+            token = await token
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        if (trace := tracing.text()) is not None:
+            headers["traceparent"] = trace
+        if body is not None:
+            headers["content-type"] = "application/json"
+        url = f"{self._url}/{quote(session, safe='')}{path}"
+        try:
+            async with self._client.stream(method, url, headers=headers, content=body) as response:
+                await self._check(response)
+                yield response
+        except self._broken as error:
+            why = str(error) or type(error).__name__
+            raise Unavailable(f"{self._url} cannot be reached: {why}") from error
+
+    async def _check(self, response: httpx2.Response) -> None:
+        """Raise unless the answer is one of a server that does what we ask, and as we understand it."""
+        status, speaks = response.status_code, response.headers.get(wire.HEADER)
+        if status == UPGRADE or (response.is_success and speaks != str(wire.VERSION)):
+            raise ProtocolMismatch(
+                f"{self._url} speaks version {speaks or 'none'} of the protocol of remote runs, and this program "
+                f"version {wire.VERSION}. Use the same release of sapwood on both sides."
+            )
+        if response.is_success:
+            return
+        trouble = _trouble(await _body(response, LONGEST_TROUBLE, cut=True))
+        told = f"{self._url} answers {status}: {trouble.error}"
+        if status in LATER:
+            raise Unavailable(told)
+        if status in NOT_LET_IN and trouble.code == UNSAID:  # else the agent itself refuses
+            raise RemoteUnauthorized(f"{told} Look at the token, and at whom that server lets in.")
+        if trouble.code == RemoteLost.code:
+            raise RemoteLost(told)
+        if status in NOT_THERE and trouble.code == UNSAID:
+            told = f"{told} The url is that of a class, …/agents/researcher, which says run_by_url = True there."
+        raise RemoteRefused(told)
+
+
+def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
+    """Yield the events that a server sent; later versions may send kinds that this one does not know."""
+    for told in arrived:
+        if told.kind == "chunk":
+            yield Chunk(told.seq or 0, msgspec.Raw(told.body))
+        elif told.kind == "quiet":
+            quiet = msgspec.json.decode(told.body, type=wire.Quiet)
+            yield Heartbeat(quiet.waits, quiet.idle)
+        elif told.kind == "end":
+            yield End(_status(msgspec.json.decode(told.body, type=wire.State)))
+        elif told.kind == "progress":
+            yield _progress(msgspec.json.decode(told.body, type=dict[str, Any]))
+        elif told.kind == "milestone":
+            body = msgspec.json.decode(told.body, type=dict[str, Any])
+            yield Milestone(str(body.get("name")), _progress(body))
+
+
+def _progress(body: dict[str, Any]) -> Progress:
+    return Progress(**{name: body.get(name) for name in ("fraction", "message", "phase", "data")})
+
+
+def _status(state: wire.State) -> RemoteStatus:
+    if state.status not in STATUSES:
+        raise ValueError(f"{state.status!r} is no status")
+    usage: dict[str, Any] = {}
+    with suppress(msgspec.MsgspecError):  # it counts in another way
+        usage = msgspec.json.decode(state.usage, type=dict[str, Any])
+    return RemoteStatus(
+        cast("Status", state.status),
+        state.seq,
+        waits=state.waits,
+        output=state.output,
+        summary=state.summary,
+        error=state.error,
+        reason=state.reason,
+        usage=usage,
+    )
+
+
+async def _body(response: httpx2.Response, longest: int, *, cut: bool = False) -> bytes:
+    """Return the body of a response; `ValueError` if it is longer than that, or only so much of it if `cut`."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > longest:
+            if not cut:
+                raise ValueError(f"it has more than {longest} bytes")
+            break
+    return b"".join(parts)[:longest]
+
+
+def _trouble(body: bytes) -> wire.Trouble:
+    """Return why a server refuses; what is not of a sapwood server's own is repeated, as far as it is short."""
+    try:
+        return frames.read_json(body, wire.Trouble)
+    except msgspec.MsgspecError:
+        text = body.decode(errors="replace")[:SHOWN].strip()
+        return wire.Trouble(UNSAID, f"{text}." if text else "It does not say why.")
+
+
+@functools.cache
+def _trusted() -> Any:
+    """Return whom TLS trusts; made once, since reading all certificates takes a while."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
