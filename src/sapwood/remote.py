@@ -12,13 +12,18 @@ from sapwood.errors import UsageError
 from sapwood.runs.contract import Progress
 from sapwood.runs.elsewhere import RemoteRuns
 from sapwood.runs.http_transport import HttpTransport
+from sapwood.runs.question import Approvers
 from sapwood.runs.transport import (
     Chunk,
     End,
     Heartbeat,
     Milestone,
+    OpenQuestions,
     Position,
+    QuestionTransport,
+    RemoteAnswer,
     RemoteEvent,
+    RemoteQuestion,
     RemoteStatus,
     RunTransport,
 )
@@ -29,16 +34,20 @@ __all__ = [
     "Heartbeat",
     "HttpTransport",
     "Milestone",
+    "OpenQuestions",
     "Position",
     "Progress",
+    "QuestionTransport",
+    "RemoteAnswer",
     "RemoteEvent",
+    "RemoteQuestion",
     "RemoteStatus",
     "RemoteSubAgent",
     "RunTransport",
 ]
 
 
-class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), settings=frozenset({"url"})):
+class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), settings=frozenset({"url", "approvers"})):
     """An agent of another server: subclass it, and give it its `url`.
 
     `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
@@ -51,6 +60,11 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
 
     With a `transport` of its own, any text that names the remote agent. It is stored with every run.
     """
+
+    approvers: ClassVar[Approvers | None] = None
+    """Who may answer the questions of its runs here: `ANY_CLIENT`, one role or several, or a function of user and
+    question. The other server decides too. `None` means no user, unless the class has `may_answer`, or the app
+    does not authenticate clients."""
 
     _runs_as = RemoteRuns
 
@@ -69,6 +83,10 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
         was deleted. So make it from the class and from `self.deps`: it is stored nowhere.
         """
         return HttpTransport(self.url, self.token)
+
+    @classmethod
+    def _approvers_of(cls, tool: str) -> Approvers | None:
+        return cls.approvers
 
     @classmethod
     def _remote_url(cls) -> str | None:
@@ -90,6 +108,7 @@ def remote_class(
     type: str,
     token: str | Callable[[Any], str | Awaitable[str | None] | None] | None,
     transport: Callable[[Any], RunTransport] | None = None,
+    approvers: Approvers | None = None,
 ) -> type[RemoteSubAgent]:
     """Return a class of agents of another server that nobody has written down as one."""
 
@@ -100,7 +119,7 @@ def remote_class(
         assert transport is not None
         return transport(self.deps)
 
-    members: dict[str, Any] = {"url": url, "token": own, "__module__": __name__}
+    members: dict[str, Any] = {"url": url, "token": own, "approvers": approvers, "__module__": __name__}
     if transport is not None:
         members["transport"] = carrier
     return types.new_class(type, (RemoteSubAgent,), exec_body=lambda body: body.update(members))

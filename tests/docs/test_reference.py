@@ -99,9 +99,13 @@ REMOTE_NAMES = [
     "Heartbeat",
     "HttpTransport",
     "Milestone",
+    "OpenQuestions",
     "Position",
     "Progress",
+    "QuestionTransport",
+    "RemoteAnswer",
     "RemoteEvent",
+    "RemoteQuestion",
     "RemoteStatus",
     "RunTransport",
 ]

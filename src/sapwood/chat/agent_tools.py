@@ -13,6 +13,7 @@ from sapwood.address import kebab
 from sapwood.errors import UsageError
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.remote import RemoteSubAgent, RunTransport, remote_class
+from sapwood.runs.question import Approvers
 from sapwood.runs.registry import Run
 
 ONE_TEXT = {
@@ -131,18 +132,19 @@ def remote_agent_tool(
     timeout: float | None = None,
     display: Mapping[str, Any] | None = None,
     transport: Callable[[Any], RunTransport] | None = None,
+    approvers: Approvers | None = None,
 ) -> AgentTool:
     """Let a model use an agent of another server: put it into `tools`. Every call is a run there.
 
     `url` is that of the agent's class, `https://host/agents/researcher`. `token` is what that
     server knows this program by: a text, or what returns it, plain or async, called with `deps`. For agents that no
     sapwood server has, `transport` is called with `deps` and returns a `RunTransport`; `url` is then any text that
-    names the agent. The rest is as for `agent_tool`. The same as a class, for code that gives runs, is
-    `RemoteSubAgent`.
+    names the agent. `approvers` says who may answer the questions of its runs here, as in `RemoteSubAgent`. The rest
+    is as for `agent_tool`. The same as a class, for code that gives runs, is `RemoteSubAgent`.
     """
     chosen = name or unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2]).replace("-", "_")
     words = "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", chosen))
-    cls = remote_class(url, f"Remote{words}", token, transport)
+    cls = remote_class(url, f"Remote{words}", token, transport, approvers)
     return AgentTool(cls, chosen, description, input, output, timeout, display)
 
 

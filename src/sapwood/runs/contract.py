@@ -6,6 +6,7 @@ of the agent (`on_run`), or the turn of a conversation.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -143,8 +144,8 @@ class Worker(Protocol):
         """Return the open question of this agent about a tool call."""
         ...
 
-    def answer(self, id: str, answer: Answer, author: Author) -> bool:
-        """Take the answer to one of these, in this slice. Returns `False` if the question is not open."""
+    def answer(self, id: str, answer: Answer, author: Author) -> bool | Awaitable[bool]:
+        """Take the answer to one of these, in this slice, or by asking another server. `False` means not open."""
         ...
 
     def approvers(self, tool: str) -> Approvers | None:

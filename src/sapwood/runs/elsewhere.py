@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -25,11 +25,22 @@ from sapwood.runs import kept
 from sapwood.runs.contract import Progress
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.question import Answer, Approvers, Author, Question
+from sapwood.runs.remote_questions import Mirror
 from sapwood.runs.remote_run import RemoteRun, open_run
 from sapwood.runs.remote_sessions import FAILED, LAST_TRY, RemoteSessions, back_off
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
-from sapwood.runs.transport import Chunk, End, Heartbeat, Milestone, Position, RemoteEvent, RemoteStatus
+from sapwood.runs.transport import (
+    Chunk,
+    End,
+    Heartbeat,
+    Milestone,
+    OpenQuestions,
+    Position,
+    RemoteEvent,
+    RemoteStatus,
+)
 from sapwood.storage.database import until_free
 
 log = logging.getLogger(__name__)
@@ -49,6 +60,7 @@ class RemoteRuns(MethodRuns):
         super().__init__(actor)
         self._waiting: set[str] = set()
         """Those that wait for a person."""
+        self._mirror = Mirror(actor)
 
     def start(self, run: str, input: Any) -> int:
         return self._launch(run)
@@ -56,8 +68,30 @@ class RemoteRuns(MethodRuns):
     def waits(self, run: str) -> bool:
         return run in self._waiting
 
+    def questions(self) -> list[Question]:
+        return self._mirror.all() if self._actor.of(Served).is_running() else []
+
+    def question(self, id: str) -> Question | None:
+        return next((one for one in self.questions() if one.id == id), None)
+
+    def approvers(self, tool: str) -> Approvers | None:
+        return cast("Any", self._actor.kind.cls)._approvers_of(tool)
+
+    def answer(self, id: str, answer: Answer, author: Author) -> bool | Awaitable[bool]:
+        question = self.question(id)
+        return False if question is None else self._answer(question, answer, author)
+
+    async def _answer(self, question: Question, answer: Answer, author: Author) -> bool:
+        session = self._session(self._actor.address.name)
+        if session is None:
+            return False
+        await self._actor.leave()
+        async with open_run(self._actor, self._actor.agent, session) as remote:
+            return await self._mirror.answer(remote, question, answer, author)
+
     async def _stop(self, run: str, reason: str) -> None:
         await self._free()
+        self._mirror.withdraw()
         self._sessions.stop(self._actor.address, reason, self._actor)
         await super()._stop(run, reason)
 
@@ -84,6 +118,7 @@ class RemoteRuns(MethodRuns):
                 return _ended(await self._followed_to_end(run, input, remote))
         except Exception as error:
             await self._free()
+            self._mirror.withdraw()
             if self._has_begun() or isinstance(error, Unavailable):
                 # The other server may still do it, and no agent here reads it any more.
                 self._sessions.stop(self._actor.address, FAILED, self._actor)
@@ -104,6 +139,7 @@ class RemoteRuns(MethodRuns):
             try:
                 state = await self._followed(run, input, remote)
                 await self._count(run, state)
+                self._mirror.withdraw()
                 self._sessions.remove(self._actor.address)
                 return state
             except Unavailable as error:
@@ -143,7 +179,7 @@ class RemoteRuns(MethodRuns):
         after = Position(self._length(run), len(kept.milestones(row)))
         async with aclosing(remote.stream(after)) as arrivals:
             async for arrived in arrivals:
-                await actor.free()
+                await (self._free() if any(isinstance(event, OpenQuestions) for event in arrived) else actor.free())
                 state = self._take(run, arrived)
                 if (work := actor.of(Runs).work()) is not None and arrived:
                     work.progressed()
@@ -180,6 +216,8 @@ class RemoteRuns(MethodRuns):
             self._is_in_touch(run, waits=event.waits)
             if event.idle is not None:  # what happens below that run is not told here, but it is progress
                 served.heard(run, self._actor.host.clock.now() - max(event.idle, 0.0))
+        elif isinstance(event, OpenQuestions):
+            self._mirror.replace(event.questions)
         elif isinstance(event, Milestone):
             served.report(event.progress, event.name)
         elif isinstance(event, Progress):

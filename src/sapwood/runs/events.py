@@ -63,6 +63,9 @@ class OwnTurn:
 class Ear:
     """One listener. An agent's outbox takes it for a socket, so what it hears has passed the gate, in order."""
 
+    hears_questions = False
+    """Whether it is told, with `None`, that the questions below its agent have changed."""
+
     def __init__(self, address: Address, levels: float, most: int) -> None:
         self.address = address
         self.levels = levels

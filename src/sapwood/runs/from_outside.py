@@ -21,6 +21,7 @@ from sapwood.runs.activity import activity_of
 from sapwood.runs.contract import RunState, bounded_reason
 from sapwood.runs.events import Ear, Feed
 from sapwood.runs.gates import refused_to_watch
+from sapwood.runs.remote_questions import questions_for, take_answer
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
 from sapwood.storage.database import until_free
@@ -40,9 +41,15 @@ class Bell(Ear):
 
     progress: bytes | None = None
     """JSON."""
+    has_questions = True
+    """Whether the questions of the run may be others than were told last."""
+
+    hears_questions = True
 
     def send(self, event: Any) -> None:
-        if event.kind == "progress":
+        if event is None:
+            self.has_questions = True
+        elif event.kind == "progress":
             self.progress = msgspec.json.encode(event.body)
         self.close(0, "")
 
@@ -62,6 +69,7 @@ class RunsFromOutside(HttpOnly):
             ("GET", wire.PATH): self._status,
             ("GET", wire.STREAM): self._stream,
             ("POST", wire.CANCEL): self._cancel,
+            ("POST", wire.ANSWER): self._answer,
         }
 
     async def request(self, request: Any) -> Any:
@@ -100,6 +108,11 @@ class RunsFromOutside(HttpOnly):
         self._actor.of(Served).cancel(self._run, bounded_reason(why.reason))
         return _json(self._state())
 
+    async def _answer(self, request: Any) -> Any:
+        given = _read(await request.body(), wire.Answer)
+        await self._actor.free()
+        return _json(await take_answer(self._actor, request, given))
+
     async def _stream(self, request: Any) -> Any:
         from starlette.responses import StreamingResponse
 
@@ -109,7 +122,7 @@ class RunsFromOutside(HttpOnly):
         if from_seq > self._state().seq + 1:
             raise RemoteLost(f"Of this run, {self._state().seq} chunks are known; who has more has to begin another.")
         return StreamingResponse(
-            self._told(max(from_seq, 1), milestones),
+            self._told(request, max(from_seq, 1), milestones),
             media_type=wire.SSE,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -120,12 +133,12 @@ class RunsFromOutside(HttpOnly):
             raise RemoteLost(f"{self._actor.address} does no run.")
         return _shown(state)
 
-    async def _told(self, seq: int, milestones: int) -> AsyncGenerator[bytes, None]:
+    async def _told(self, request: Any, seq: int, milestones: int) -> AsyncGenerator[bytes, None]:
         """Yield what happens in the run, from a number on, until it is over."""
         actor = self._actor
         feed, open_streams = actor.of(Feed), actor.host.shared(OpenStreams)
         bell, waits = Bell(actor.address, 0, actor.host.timings.event_queue), None
-        bell.progress = self._last_progress()
+        bell.progress, told_questions = self._last_progress(), b""
         feed.ears.add(bell)
         open_streams.readers.add(bell)
         try:
@@ -141,6 +154,12 @@ class RunsFromOutside(HttpOnly):
                 if bell.progress is not None and not state.is_over:
                     told, bell.progress = bell.progress, None
                     yield wire.Told("progress", told).encoded()
+                if bell.has_questions and not state.is_over:
+                    bell.has_questions = False
+                    asked = msgspec.json.encode(await questions_for(actor, request))
+                    if asked != told_questions:
+                        told_questions = asked
+                        yield wire.Told("questions", asked).encoded()
                 if page:
                     continue
                 if state.is_over and seq > state.seq:

@@ -17,7 +17,16 @@ from urllib.parse import quote
 import msgspec
 
 from sapwood import tracing
-from sapwood.errors import ProtocolMismatch, RemoteLost, RemoteRefused, RemoteUnauthorized, Unavailable, UsageError
+from sapwood.address import Step
+from sapwood.errors import (
+    ProtocolMismatch,
+    Refused,
+    RemoteLost,
+    RemoteRefused,
+    RemoteUnauthorized,
+    Unavailable,
+    UsageError,
+)
 from sapwood.runs.contract import Progress
 from sapwood.runs.transport import (
     STATUSES,
@@ -25,8 +34,11 @@ from sapwood.runs.transport import (
     End,
     Heartbeat,
     Milestone,
+    OpenQuestions,
     Position,
+    RemoteAnswer,
     RemoteEvent,
+    RemoteQuestion,
     RemoteStatus,
     Status,
 )
@@ -88,6 +100,18 @@ class HttpTransport:
     async def cancel(self, session: str, reason: str) -> RemoteStatus:
         """Cancel a run; one that was not started never will be."""
         return await self._state(session, "POST", wire.CANCEL, wire.encoded(wire.Cancel(reason)))
+
+    async def answer(self, session: str, answer: RemoteAnswer) -> bool:
+        """Answer a question of a run; `Refused` if the other server does not allow it."""
+        body = wire.encoded(msgspec.convert(answer, wire.Answer, from_attributes=True))
+        async with self._answer(session, "POST", wire.ANSWER, body) as response:
+            try:
+                answered = frames.read_json(await _body(response, LONGEST_TROUBLE), wire.Answered)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
+        if answered.refused is not None:
+            raise Refused(answered.refused)
+        return answered.answered
 
     async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
         """Yield the events of a run, as many as arrive at once, until it or the connection ends."""
@@ -161,6 +185,8 @@ def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
         elif told.kind == "quiet":
             quiet = msgspec.json.decode(told.body, type=wire.Quiet)
             yield Heartbeat(quiet.waits, quiet.idle)
+        elif told.kind == "questions":
+            yield OpenQuestions([_question(one) for one in msgspec.json.decode(told.body, type=list[wire.Asked])])
         elif told.kind == "end":
             yield End(_status(msgspec.json.decode(told.body, type=wire.State)))
         elif told.kind == "progress":
@@ -168,6 +194,11 @@ def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
         elif told.kind == "milestone":
             body = msgspec.json.decode(told.body, type=dict[str, Any])
             yield Milestone(str(body.get("name")), _progress(body))
+
+
+def _question(asked: wire.Asked) -> RemoteQuestion:
+    path = tuple(Step(one.type, one.name) for one in asked.path)
+    return RemoteQuestion(asked.id, asked.tool, asked.arguments, path)
 
 
 def _progress(body: dict[str, Any]) -> Progress:

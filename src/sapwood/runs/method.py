@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from asyncio import CancelledError, Task
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from sapwood.kernel.disclosure import as_stored
 from sapwood.runs.contract import CANCELLED, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
-from sapwood.runs.question import Answer, Author, Question
+from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 
@@ -96,13 +97,13 @@ class MethodRuns:
     def questions(self) -> list[Question]:
         return []
 
-    def question(self, id: str) -> None:
+    def question(self, id: str) -> Question | None:
         return None
 
-    def answer(self, id: str, answer: Answer, author: Author) -> bool:
+    def answer(self, id: str, answer: Answer, author: Author) -> bool | Awaitable[bool]:
         return False
 
-    def approvers(self, tool: str) -> None:
+    def approvers(self, tool: str) -> Approvers | None:
         return None
 
     def current(self) -> str | None:

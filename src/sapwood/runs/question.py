@@ -27,6 +27,9 @@ class Question:
     """The path to the agent that asks, from the agent that lists the question. Empty if they are the same."""
     kind: Literal["approval", "client"] = "approval"
     """`approval` if a person has to allow the call, `client` if a client has to run it."""
+    remote: tuple[Step, ...] | None = None
+    """If another server executes the agent that asks: the path to it there, from the agent that executes the run.
+    `path` then leads to the sub-agent that stands for that run."""
     digest: str = field(default="", compare=False)
     """SHA-256 of tool and arguments. An answer names it, so that it cannot allow anything else."""
 

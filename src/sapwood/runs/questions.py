@@ -12,7 +12,7 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -23,9 +23,10 @@ from sapwood.kernel.context import current
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import WATCH_ONLY, Absent, Socket
 from sapwood.kernel.tree import Tree
+from sapwood.runs.events import Feed
 from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
 from sapwood.runs.permission import CHANGED, Permission
-from sapwood.runs.question import NOT_ALLOWED, Answer, Author, Question, author_of_client
+from sapwood.runs.question import LONGEST_NAME, NOT_ALLOWED, Answer, Author, Question, author_of_client
 from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
@@ -35,6 +36,7 @@ from sapwood.wire.frames import read_json
 log = logging.getLogger(__name__)
 
 PATH = "/questions"
+UNREACHABLE = "The agent that asks cannot be reached now. Try again."
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
 
 
@@ -87,12 +89,17 @@ class Questions:
     def asked(self) -> None:
         """The agent has a new question, in this slice: keep it in the index, and show it to clients above."""
         actor, questions = self._actor, self._own()
+        self._ring()
         if actor.parent is None or not questions:
             return
         text = msgspec.json.encode(questions).decode()
         self._tree.slices.before_commit(
             f"questions {actor.stem}", lambda: self._index.put(actor.address, actor.database, text)
         )
+        self._show_above(questions)
+
+    def _show_above(self, questions: Sequence[Question]) -> None:
+        actor = self._actor
         is_open_to_all = actor.of(Permission).is_open_to_all(actor.address, questions)
         for socket, path in list(self._sockets_above()):
             if is_open_to_all:
@@ -104,12 +111,47 @@ class Questions:
 
     def answered(self) -> None:
         """A question of the agent was answered or withdrawn, in this slice: tell the clients that were shown it."""
+        self._ring()
         if self._actor.parent is not None:
-            questions = self._own()
-            for socket, path in self._sockets_above():
-                known = socket.shown.get(str(self._actor.address), ())
-                self._show(socket, path, [one for one in questions if one.id in known])
+            self._show_fewer(self._own())
             self.settle_soon()
+
+    def _show_fewer(self, questions: Sequence[Question]) -> None:
+        for socket, path in self._sockets_above():
+            known = socket.shown.get(str(self._actor.address), ())
+            self._show(socket, path, [one for one in questions if one.id in known])
+
+    def mirrored(self) -> None:
+        """The questions of the remote run that this agent stands for are others now. The root can be written."""
+        actor, questions = self._actor, self._own()
+        self._ring()
+        if questions:
+            self._index.put(actor.address, actor.database, msgspec.json.encode(questions).decode())
+        else:
+            self._index.forget(actor.address)
+        self._show_fewer(questions)
+        if questions:
+            self._show_above(questions)
+
+    def indexed(self) -> list[Question]:
+        """Return the questions of this agent that the index of its tree has."""
+        body = None if self._tree.root.busy_elsewhere else self._index.of(self._actor.address)
+        return [] if body is None else _stored.decode(body)
+
+    async def until_free(self) -> None:
+        """Return when this agent and the root can be written."""
+        await until_free(self._actor.database, self._tree.root)
+        self._actor.check_live()
+
+    def _ring(self) -> None:
+        """Tell the calling servers that follow a run of this agent, or of one above it, once this slice is durable."""
+        at: Actor | None = self._actor
+        while at is not None:
+            feed = at.found(Feed)
+            for ear in () if feed is None else feed.ears:
+                if ear.hears_questions:
+                    self._actor.of(Outbox).put(cast("Socket", ear), cast("Any", None))
+            at = at.parent
 
     def settle_soon(self) -> None:
         """Have the index say what the agent waits for, if it says too much."""
@@ -222,15 +264,29 @@ class Questions:
             return None
 
     async def answer_of_client(
-        self, request: Any, channel: Literal["http", "socket"], path: Path, id: str, answer: Answer, digest: str | None
+        self,
+        request: Any,
+        channel: Literal["http", "socket"],
+        path: Path,
+        id: str,
+        answer: Answer,
+        digest: str | None,
+        *,
+        on_behalf_of: str | None = None,
     ) -> bool:
-        """Hand an answer of a client down, past all gates. Raises `Shut` or `Refused`, and the question stays open."""
+        """Hand an answer of a client down, past all gates. Raises `Shut` or `Refused`, and the question stays open.
+
+        `on_behalf_of` is a user that the client names, and is recorded as a claim.
+        """
         rest = PATH if channel == "http" else "/"
         await Gates(self._actor, request, "request" if channel == "http" else "connect", rest).pass_to(path)
         asking = await self._asking(path)
         if asking is None:
             return False
-        _, reply = asking.handle("answer", asking.of(Questions).take_of_client, request, channel, id, answer, digest)
+        claim = "" if on_behalf_of is None else msgspec.json.encode(on_behalf_of[:LONGEST_NAME]).decode()
+        author_channel = f"{channel}, on behalf of {claim} (claimed)" if claim else channel
+        take = asking.of(Questions).take_of_client
+        _, reply = asking.handle("answer", take, request, author_channel, id, answer, digest)
         return await reply
 
     async def take_of_client(self, request: Any, channel: str, id: str, answer: Answer, digest: str | None) -> bool:
@@ -238,7 +294,7 @@ class Questions:
         user = request.scope.get("user")
         question = await self._actor.of(Permission).check(user, id, answer, digest)
         author = author_of_client(user, self._actor.host.authentication, channel)
-        return self._taken(id, answer, author) if question is not None else self._not_open()
+        return await self._taken(id, answer, author) if question is not None else self._not_open()
 
     async def take(self, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
         """Take an answer of the program's own to a question of this agent."""
@@ -247,10 +303,13 @@ class Questions:
         question = served.worker.question(id)
         if question is not None and digest is not None and digest != question.digest:
             raise Refused(CHANGED)
-        return self._taken(id, answer, author)
+        return await self._taken(id, answer, author)
 
-    def _taken(self, id: str, answer: Answer, author: Author) -> bool:
-        return self._actor.of(Served).worker.answer(id, answer, author) or self._not_open()
+    async def _taken(self, id: str, answer: Answer, author: Author) -> bool:
+        taken = self._actor.of(Served).worker.answer(id, answer, author)
+        if not isinstance(taken, bool):
+            taken = await taken
+        return taken or self._not_open()
 
     def _not_open(self) -> bool:
         self.settle_soon()  # the process may have died before it was known above that this is not asked any more
@@ -307,6 +366,8 @@ class Questions:
             why = NOT_ALLOWED
         except Refused as refused:
             why = str(refused)
+        except Unavailable:
+            why = UNREACHABLE
         # What the client showed is not what is open, or it is still open.
         owner = self._at(path)
         await until_free(self._tree.root)
@@ -324,7 +385,7 @@ class Questions:
         if (refused := await refused_to_watch(self._actor, request)) is not None:
             return refused
         if request.method == "GET":
-            return _json({"questions": [wire.question(one, path) for path, one in await self._shown_to(request)]})
+            return _json({"questions": [wire.question(one, path) for path, one in await self.shown_to(request)]})
         try:
             posted: Posted = read_json(await request.body(), Posted)
         except msgspec.DecodeError as error:
@@ -343,7 +404,7 @@ class Questions:
             return _json({"answered": False, "refused": str(refused)}, 403)
         return _json({"answered": taken}, 200 if taken else 409)
 
-    async def _shown_to(self, request: Any) -> list[tuple[Path, Question]]:
+    async def shown_to(self, request: Any) -> list[tuple[Path, Question]]:
         """Return the questions here and below that a client may see."""
         shown: list[tuple[Path, Question]] = [((), one) for one in self._own()]
         await until_free(self._actor.database, self._tree.root)

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, cast
 
-from sapwood.errors import Unavailable
+from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
-from sapwood.runs.transport import Position, RemoteEvent, RemoteStatus, RunTransport
+from sapwood.runs.transport import Position, QuestionTransport, RemoteAnswer, RemoteEvent, RemoteStatus, RunTransport
 
 
 class RemoteRun:
@@ -35,6 +35,14 @@ class RemoteRun:
         with _retryable():
             async with asyncio.timeout(self._timeout):
                 return await self._transport.cancel(self._session, reason)
+
+    async def answer(self, answer: RemoteAnswer) -> bool:
+        """Answer a question of it. Returns `False` if the question is not open any more."""
+        if not isinstance(self._transport, QuestionTransport):
+            raise Refused("This question cannot be answered from here: the transport has no method `answer`.")
+        with _retryable():
+            async with asyncio.timeout(self._timeout):
+                return await self._transport.answer(self._session, answer)
 
     async def stream(self, after: Position) -> AsyncGenerator[Sequence[RemoteEvent], None]:
         """Yield its events after a position."""

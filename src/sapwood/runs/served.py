@@ -142,6 +142,12 @@ class Served:
             progress=row.progress,
         )
 
+    def is_running(self) -> bool:
+        """Return whether a run of this agent is not over."""
+        if not (self._db.exists and self._db.has(SERVED)):
+            return False
+        return bool(self._db.execute("SELECT 1 FROM sapwood_served_runs WHERE status = 'running' LIMIT 1"))
+
     def has_spoken(self, run: str) -> bool:
         """Return whether anything was ever heard of a run."""
         row = self.row(run)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
+from sapwood.address import Step
 from sapwood.errors import UsageError
 from sapwood.runs.contract import Progress
 
@@ -89,6 +90,46 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteQuestion:
+    """A tool call of a remote run, or of an agent below it, that waits for a person to allow it."""
+
+    id: str
+    """Its id, unique among the questions of the run."""
+    tool: str
+    """The name of the tool."""
+    arguments: Any
+    """The arguments of the call."""
+    path: tuple[Step, ...] = ()
+    """The path to the agent that asks, from the one that executes the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestions:
+    """All questions of a run that are open now. It replaces the last one; the end of the run withdraws them."""
+
+    questions: Sequence[RemoteQuestion]
+    """The open questions; at most 200, each of at most 256 KiB. Others are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAnswer:
+    """The answer to a question of a remote run. The hooks of the calling server have allowed it."""
+
+    id: str
+    """The id of the question."""
+    digest: str
+    """SHA-256 of tool and arguments, as they were shown: the remote side refuses any other."""
+    approved: bool
+    """Whether the call may be made."""
+    arguments: Any = None
+    """Other arguments for the call. `None` means those that were shown."""
+    reason: str | None = None
+    """Why the call may not be made."""
+    on_behalf_of: str | None = None
+    """The user who answered. The remote side cannot verify it."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The end of a run: the last event of a stream. Its status counts all chunks."""
 
@@ -96,7 +137,7 @@ class End:
     """How the run ended."""
 
 
-RemoteEvent: TypeAlias = Chunk | Milestone | Progress | Heartbeat | End
+RemoteEvent: TypeAlias = Chunk | Milestone | Progress | OpenQuestions | Heartbeat | End
 """What a stream yields."""
 
 
@@ -129,4 +170,17 @@ class RunTransport(Protocol):
 
     async def cancel(self, session: str, reason: str) -> RemoteStatus:
         """Cancel a run, and everything below it. A session that is not known yet is never started."""
+        ...
+
+
+@runtime_checkable
+class QuestionTransport(Protocol):
+    """What a transport has beside the methods of `RunTransport` if the questions of its runs can be answered."""
+
+    async def answer(self, session: str, answer: RemoteAnswer) -> bool:
+        """Answer a question. Returns `False` if it is not open any more.
+
+        Raises `Refused` if the remote side does not allow the answer, and `Unavailable` if it cannot be reached: the
+        question stays open.
+        """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -20,10 +20,19 @@ STREAM = f"{PATH}/stream"
 """GET tells what happens in it, from the event with the number `from_seq` on."""
 CANCEL = f"{PATH}/cancel"
 """POST stops it, also one that has not begun: then it never will."""
+ANSWER = f"{PATH}/answer"
+"""POST answers a question of the run, or of one below it."""
 LONGEST = 64 * 1024 * 1024
 """Bytes of one event; who sends more is not listened to any further."""
 
-Kind = Literal["chunk", "milestone", "progress", "quiet", "end"]
+MAX_QUESTIONS = 200
+"""Maximum number of questions of one run that are told."""
+MAX_QUESTION_BYTES = 256 * 1024
+"""Maximum size of one question that is told, as JSON."""
+MAX_NAME = 200
+"""Maximum length of the name of the user on whose behalf a question is answered, in characters."""
+
+Kind = Literal["chunk", "milestone", "progress", "questions", "quiet", "end"]
 
 _text = msgspec.json.Encoder().encode
 _NOTHING = msgspec.Raw(b"null")
@@ -59,6 +68,44 @@ class State(msgspec.Struct, omit_defaults=True):
     @property
     def is_over(self) -> bool:
         return self.status != "running"
+
+
+class Segment(msgspec.Struct):
+    """One step of a path."""
+
+    type: str
+    name: str
+
+
+class Asked(msgspec.Struct, omit_defaults=True):
+    """A question of the run, or of an agent below it."""
+
+    id: str
+    tool: str
+    arguments: Any
+    path: list[Segment] = []
+    """The path to the agent that asks, from the one that executes the run. Part of it may be on a third server."""
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    """The answer to a question."""
+
+    id: str
+    digest: str
+    """SHA-256 of tool and arguments, as they were shown."""
+    approved: bool
+    arguments: Any = None
+    reason: str | None = None
+    on_behalf_of: str | None = None
+    """The user who answered, as the calling server claims. It is recorded, and decides nothing."""
+
+
+class Answered(msgspec.Struct, omit_defaults=True):
+    """Whether an answer was taken."""
+
+    answered: bool
+    refused: str | None = None
+    """Why it was refused; the question stays open."""
 
 
 class Trouble(msgspec.Struct):

@@ -49,6 +49,8 @@ class Asked(Protocol):
     def arguments(self) -> Any: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def remote(self) -> Sequence[Step] | None: ...
 
 
 def questions(path: Sequence[Step], asked: Sequence[Asked], *, refused: tuple[str, str] | None = None) -> str:
@@ -65,7 +67,8 @@ def question(asked: Asked, path: Sequence[Step]) -> dict[str, Any]:
 
 
 def _question(asked: Asked) -> dict[str, Any]:
-    told = {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.arguments}
+    told: dict[str, Any] = {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.arguments}
+    told |= {} if asked.remote is None else {"remote": _path(asked.remote)}
     return {**told, "digest": asked.digest}
 
 
