@@ -142,7 +142,7 @@ class PrintShop(RemoteSubAgent):
 
 class Office(Agent):
     async def print_all(self, *pages: int) -> list[Run]:
-        return await self.map(PrintShop, [{"pages": one} for one in pages])
+        return await self.runs.map(PrintShop, [{"pages": one} for one in pages])
 
 
 # --8<-- [end:agent]

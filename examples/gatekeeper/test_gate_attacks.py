@@ -197,7 +197,7 @@ async def test_a_page_can_call_three_methods_and_change_no_state(
     before = await customers(world)
     closed = (
         *("settle", "find", "verdict", "propose", "look", "approve", "deny", "sql"),
-        *("answer_approval", "sub_agent", "delete_sub_agent", "destroy", "_decide"),
+        *("questions.approve", "sub_agent", "children.delete", "destroy", "_decide"),
     )
     async with opened(port, ROOT) as client:
         for name in closed:

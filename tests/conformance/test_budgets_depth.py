@@ -12,7 +12,7 @@ from tests.conformance.drivers import running
 from tests.conformance.errands import Bench
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Detached, Limits, OverLimit, Run, tool
+from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Run, tool
 from sapwood.chat.estimating import OVERHEAD
 from sapwood.testing import ScriptedModel, World, call, text
 
@@ -55,7 +55,7 @@ class Leader(Agent):
 
     async def have_done(self, input: Any, id: str) -> Run:
         if self.is_started:
-            await self.run_agent(self.worker, input, run_id=id, detached=Detached())
+            await self.start_run(self.worker, input, run_id=id)
         return await self.run_agent(self.worker, input, run_id=id)
 
     async def make(self, *names: str) -> None:
@@ -66,10 +66,10 @@ class Leader(Agent):
             await child.make(*more)
 
     async def cut(self) -> None:
-        await self.delete_sub_agent(self.worker, "r")
+        await self.children.delete(self.worker, "r")
 
     async def own_usage(self) -> dict[str, Any]:
-        return await self.usage(below=False)
+        return await self.spending.total(below=False)
 
 
 class TalkingWorker(ChatAgent):

@@ -147,10 +147,10 @@ class Till(Agent):
         return await with_options(parent, idempotency_key=key).ask_itself(key)
 
     async def cut(self, name: str) -> None:
-        await self.delete_sub_agent(Till, name)
+        await self.children.delete(Till, name)
 
     async def stop(self, name: str) -> None:
-        self.abort_sub_agent(Till, name)
+        self.children.abort(Till, name)
 
 
 async def till(world: World, depth: int = 0) -> Till:

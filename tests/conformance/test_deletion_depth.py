@@ -40,26 +40,26 @@ class Keeper(Agent):
         return await self.run_agent(self.worker, None, run_id="r")
 
     async def delete(self) -> None:
-        await self.delete_sub_agent(self.worker, "r")
+        await self.children.delete(self.worker, "r")
 
     async def destroy_child(self) -> None:
         child: Any = await self.sub_agent(self.worker, "r")
         await child.end()
 
     async def clear(self) -> int:
-        return await self.clear_runs()
+        return await self.runs.clear()
 
     async def abort(self) -> None:
-        self.abort_sub_agent(self.worker, "r", "enough")
+        self.children.abort(self.worker, "r", "enough")
 
     async def end(self) -> None:
         await self.destroy()
 
-    async def runs(self) -> list[Run]:
-        return self.list_runs()
+    async def all_runs(self) -> list[Run]:
+        return self.runs.list()
 
-    async def children(self) -> int:
-        return len(self.list_sub_agents())
+    async def child_names(self) -> int:
+        return len(self.children.list())
 
 
 class Laden(Agent):
@@ -69,7 +69,7 @@ class Laden(Agent):
 
     async def on_run(self, input: Any) -> None:
         self.schedule(Every(timedelta(seconds=PERIOD)), self.tick)
-        self.queue(self.hang, "queued call")
+        self.enqueue(self.hang, "queued call")
         self.start_fiber("fiber", self.hang, "fiber")
         await self.hang("run")
 
@@ -177,8 +177,8 @@ async def test_what_goes_on_far_below_ends_with_an_agent_above_and_callers_are_t
             await chain.lowest()
         await chain.check_still()
         root = await chain.agent(0)
-        assert await root.children() == 0
-        assert [run.status for run in await root.runs()] == ([] if "root" in how or how == "clear" else ["error"])
+        assert await root.child_names() == 0
+        assert [run.status for run in await root.all_runs()] == ([] if "root" in how or how == "clear" else ["error"])
 
 
 async def check_told(giving: asyncio.Task[Run], how: str) -> None:
@@ -234,7 +234,7 @@ async def test_killed_at_any_commit_of_a_deletion_all_of_it_is_there_or_nothing(
                 was_killed = chain.world.points.passed["committed"] >= passed + nth
                 await chain.world.crash()
             root = await chain.agent(0, name)
-            if await root.children():
+            if await root.child_names():
                 assert chain.files() == before + levels + 1
                 await chain.end(how, name=name)
             await chain.until_files(before + 1)

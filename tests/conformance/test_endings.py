@@ -234,7 +234,7 @@ async def test_a_computing_child_that_is_cancelled_and_then_aborted_works_again(
         await world.restart()
 
 
-async def test_a_long_sql_that_still_waits_for_a_thread_is_cancelled_at_once(run: Run, probe: Probe) -> None:
+async def test_a_read_sql_that_still_waits_for_a_thread_is_cancelled_at_once(run: Run, probe: Probe) -> None:
     RELEASE.clear()
     try:
         async with asyncio.timeout(patience()), run(Worker, deps=probe, threads=1) as world:

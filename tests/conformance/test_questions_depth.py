@@ -13,7 +13,7 @@ from tests.conformance.errands import Bench
 from tests.conformance.served import Client, Served, served, type_of
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Detached, Question, Run, Step, tool
+from sapwood import Agent, App, ChatAgent, Question, Run, Step, tool
 from sapwood.address import kebab
 from sapwood.testing import ScriptedModel, call, text
 
@@ -50,20 +50,20 @@ class Clerk(Agent):
 
     async def give(self) -> Run:
         if self.is_started:
-            await self.run_agent(self.worker, "sell", run_id="r", detached=Detached())
+            await self.start_run(self.worker, "sell", run_id="r")
         return await self.run_agent(self.worker, "sell", run_id="r")
 
     async def begin(self) -> None:
         self.start_fiber("begin", self.give)
 
     async def one(self) -> Run | None:
-        return self.get_run("r")
+        return self.runs.get("r")
 
     async def stop(self) -> bool:
-        return self.cancel_run("r", "enough")
+        return self.runs.cancel("r", "enough")
 
     async def delete(self) -> None:
-        await self.delete_sub_agent(self.worker, "r")
+        await self.children.delete(self.worker, "r")
 
     async def may_answer(self, user: Any, question: Question) -> bool | str:
         level = len(self.self_path) - 1
@@ -107,7 +107,7 @@ class Chain:
 
     async def until_listed(self, name: str = "c") -> None:
         async with asyncio.timeout(patience()):
-            while not await (await self.agent(0, name)).pending_approvals():  # noqa: ASYNC110 - seen from outside
+            while not await (await self.agent(0, name)).questions.list():  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.005)
 
     async def run(self, level: int, *wanted: str, name: str = "c") -> Run:
@@ -146,7 +146,7 @@ class Chain:
         """Check that the agents of all levels show the question to Python, by URL and by socket."""
         for level in range(self.levels + 1):
             question = Question("k", "sell", {"what": "it"}, self.path(level))
-            assert await (await self.agent(level)).pending_approvals() == [question]
+            assert await (await self.agent(level)).questions.list() == [question]
             (shown,) = (await self.served.site.http(f"{self.url(level)}/questions")).json()["questions"]
             assert (shown["id"], shown["path"]) == ("k", self.wire_path(level))
             if level < self.levels:
@@ -156,7 +156,7 @@ class Chain:
     async def check_gone(self, *, down_to: int | None = None) -> None:
         """Check that no agent lists the question any more, down to this level."""
         for level in range((self.levels if down_to is None else down_to) + 1):
-            assert await (await self.agent(level)).pending_approvals() == []
+            assert await (await self.agent(level)).questions.list() == []
 
 
 @asynccontextmanager
@@ -205,9 +205,9 @@ async def test_a_question_is_answered_at_each_agent_above_after_a_crash(levels: 
             name = f"c{level}"
             if door == "python":
                 agent = await chain.agent(level, name)
-                (question,) = await agent.pending_approvals()
-                assert await agent.answer_approval(question, approved=True)
-                assert not await agent.answer_approval(question, approved=True)
+                (question,) = await agent.questions.list()
+                assert await agent.questions.approve(question)
+                assert not await agent.questions.approve(question)
             elif door == "url":
                 assert (await chain.post(level, name)).json() == {"answered": True}
                 assert (await chain.post(level, name)).status == 409
@@ -233,7 +233,7 @@ async def test_each_agent_above_may_refuse_an_answer_and_the_question_stays_open
                 await client.close()
             await chain.world.crash()
             await chain.world.clock.advance(HOUR)  # what was interrupted twice is begun again after a while
-            assert [one.id for one in await (await chain.agent(0)).pending_approvals()] == ["k"]
+            assert [one.id for one in await (await chain.agent(0)).questions.list()] == ["k"]
         desk.refusing = None
         desk.checked.clear()
 
@@ -254,7 +254,7 @@ async def test_each_agent_above_ends_the_run_that_asks_and_no_agent_lists_the_qu
         async with asked(levels, is_started=is_started) as (chain, desk):
             page = await chain.join(0)
             await page.until(lambda frame: type_of(frame) == QUESTIONS and frame["questions"])
-            (question,) = await (await chain.agent(0)).pending_approvals()
+            (question,) = await (await chain.agent(0)).questions.list()
             agent = await chain.agent(level)
 
             await (agent.stop() if how == "cancels" else agent.delete())
@@ -263,12 +263,12 @@ async def test_each_agent_above_ends_the_run_that_asks_and_no_agent_lists_the_qu
             assert (run.status, run.reason) == (("aborted", "enough") if how == "cancels" else ("error", None))
             await page.until(lambda frame: type_of(frame) == QUESTIONS and not frame["questions"])
             await chain.check_gone(down_to=level)
-            assert not await (await chain.agent(0)).answer_approval(question, approved=True)
+            assert not await (await chain.agent(0)).questions.approve(question)
             if level:
                 output = "enough" if how == "cancels" else None
                 assert (await chain.run(0, "completed")).output == output
             if how == "cancels":
-                (turn,) = (await (await chain.agent(levels)).export())["turns"]
+                (turn,) = (await (await chain.agent(levels)).conversation.export())["turns"]
                 assert turn["status"] == "aborted"
             await chain.world.crash()
             await chain.check_gone(down_to=level)
@@ -306,5 +306,5 @@ async def test_killed_at_any_commit_of_an_answer_the_tool_is_called_once_and_all
 async def approve(chain: Chain, name: str) -> None:
     """Approve what the root lists, if it lists anything."""
     agent = await chain.agent(0, name)
-    for question in await agent.pending_approvals():
-        await agent.answer_approval(question, approved=True)
+    for question in await agent.questions.list():
+        await agent.questions.approve(question)

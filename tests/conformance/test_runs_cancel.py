@@ -685,7 +685,7 @@ def objects_of_runs() -> Counter[str]:
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
 
 
-async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them() -> None:
+async def test_stop_reaches_who_is_busy_with_read_sql_and_everybody_beside_them() -> None:
     class Cruncher(Digger):
         """Crunches."""
 
@@ -715,7 +715,7 @@ async def test_stop_reaches_who_is_busy_with_long_sql_and_everybody_beside_them(
 
 
 @pytest.mark.slow
-async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_long_sql() -> None:
+async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_read_sql() -> None:
     begun, counting = asyncio.Event(), asyncio.Event()
 
     class Counter(Agent):

@@ -94,7 +94,10 @@ async def test_a_chat_agent_gets_its_input_as_message_and_as_state() -> None:
         await agent.send("go")
 
         child = await one.world.get_agent(cls, "c", sub=[(finder, "agent-tool:c1")])
-        assert [text_of(message) for message in await child.transcript()] == ['{"about":"bread","depth":1}', "found"]
+        assert [text_of(message) for message in await child.conversation.messages()] == [
+            '{"about":"bread","depth":1}',
+            "found",
+        ]
         client = await one.join("/agents/caller/c/sub/helper/agent-tool%3Ac1")
         told = await client.until(lambda frame: type_of(frame) == "cf_agent_state")
         assert told["state"] == {"about": "bread", "depth": 1, "found": []}

@@ -594,7 +594,7 @@ async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["gather", "run_agent"])
-async def test_whoever_stops_waiting_while_the_agent_is_busy_with_long_sql_stops_all_branches_too(how: str) -> None:
+async def test_whoever_stops_waiting_while_the_agent_is_busy_with_read_sql_stops_all_branches_too(how: str) -> None:
     slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
 
     async def plan(agent: Any) -> list[Run]:

@@ -88,13 +88,15 @@ def level(url: str) -> type[Any]:
         async def answer(
             self, question: Question, arguments: dict[str, Any] | None = None, *, yes: bool = True
         ) -> bool:
-            return await self.answer_approval(question, approved=yes, arguments=arguments, reason="no")
+            if yes:
+                return await self.questions.approve(question, arguments)
+            return await self.questions.deny(question, "no")
 
         async def one(self) -> Run | None:
-            return self.get_run("r")
+            return self.runs.get("r")
 
         async def stop(self) -> None:
-            self.cancel_run("r", "enough")
+            self.runs.cancel("r", "enough")
 
         async def decided(self, depth: int = DEPTH) -> list[Any]:
             if depth:
@@ -117,7 +119,7 @@ class Near:
 
     async def asked(self, count: int = 1) -> list[Question]:
         async with asyncio.timeout(patience()):
-            while len(found := await (await self.root()).pending_approvals()) != count:  # noqa: ASYNC110 - seen from outside
+            while len(found := await (await self.root()).questions.list()) != count:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
         return found
 

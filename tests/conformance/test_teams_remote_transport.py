@@ -165,10 +165,10 @@ class MillDesk(Talking):
         return await self.run_agent(AtMill, words, run_id=run_id, timeout=timeout)
 
     async def one(self, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
     async def stop(self, id: str) -> bool:
-        return self.cancel_run(id, "enough")
+        return self.runs.cancel(id, "enough")
 
 
 @asynccontextmanager
@@ -445,10 +445,10 @@ class DeepDesk(Agent):
         return await self.run_agent(AtJobServer, 3, run_id="r1")
 
     async def one(self, id: str) -> Run | None:
-        return self.get_run(id)
+        return self.runs.get(id)
 
     async def stop(self) -> bool:
-        return self.cancel_run("r1", "enough")
+        return self.runs.cancel("r1", "enough")
 
     async def end(self) -> None:
         await self.destroy()

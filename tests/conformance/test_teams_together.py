@@ -194,7 +194,7 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth: int) -> None:
+async def test_who_rests_is_stopped_while_one_above_is_busy_with_read_sql(depth: int) -> None:
     async with resting(sleeps=False) as world:
         agent = await below(world, depth)
         counting = await busy(world, await world.get_agent(PactTop, "t"))
@@ -207,7 +207,7 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_long_sql(depth:
 
 
 @pytest.mark.slow
-async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_long_sql_rests_after_it(
+async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_read_sql_rests_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     PactDeep.may_ask.clear()
@@ -374,7 +374,7 @@ LOST = [("aborted", "lost-to fast"), ("completed", None)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
-async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_long_sql(how: str, end: Any) -> None:
+async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_read_sql(how: str, end: Any) -> None:
     PactRunner.may_arrive = asyncio.Event()
     async with asyncio.timeout(patience()), running(App(agents=[PactCounter])) as world:
         root = await world.get_agent(PactCounter, "t")

@@ -67,7 +67,7 @@ async def does(agent: Troubled, what: list[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_call_that_is_due_beside_one_in_long_sql_waits_and_is_called(run: Run) -> None:
+async def test_a_call_that_is_due_beside_one_in_read_sql_waits_and_is_called(run: Run) -> None:
     async with run(Troubled) as world:
         agent = await troubled(world)
         await agent.plan("compute", "pay")
@@ -114,7 +114,7 @@ async def test_a_commit_that_fails_at_the_end_of_a_call_has_it_called_again(run:
         assert await (await troubled(world)).did() == ["pay"]
 
 
-async def test_a_fiber_begun_before_long_sql_runs_and_harms_no_sibling(run: Run) -> None:
+async def test_a_fiber_begun_before_read_sql_runs_and_harms_no_sibling(run: Run) -> None:
     async with run(Troubled) as world:
         parent = await troubled(world)
         await parent.child("a")

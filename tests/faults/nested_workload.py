@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sapwood import Agent, App, Detached, RemoteSubAgent, Run
+from sapwood import Agent, App, RemoteSubAgent, Run
 
 PAUSE = 0.05
 """Seconds between two words."""
@@ -79,7 +79,7 @@ class NestedLow(Agent):
         return run.reason or run.status
 
     async def levels(self) -> list[Any]:
-        return [told(self.get_run("r"))]
+        return [told(self.runs.get("r"))]
 
 
 class NestedMiddle(Agent):
@@ -90,8 +90,8 @@ class NestedMiddle(Agent):
         return run.output if run.ok else run.reason or run.status
 
     async def levels(self) -> list[Any]:
-        below = [] if not self.has_sub_agent(NestedLow, "r") else await (await self.sub_agent(NestedLow, "r")).levels()
-        return [told(self.get_run("r")), *below]
+        below = [] if not self.children.has(NestedLow, "r") else await (await self.sub_agent(NestedLow, "r")).levels()
+        return [told(self.runs.get("r")), *below]
 
     async def end(self) -> None:
         await self.destroy()
@@ -104,22 +104,22 @@ class NestedRoot(Agent):
         if request.method == "POST":
             wanted = await request.json()
             await self._do(wanted["do"], wanted["plan"]["id"], wanted["plan"], wanted.get("reason"))
-        return JSONResponse({run.id: await self._levels(run) for run in self.list_runs()})
+        return JSONResponse({run.id: await self._levels(run) for run in self.runs.list()})
 
     async def _do(self, what: str, id: str, plan: Plan, reason: str | None) -> None:
         if what == "start":
             # How long the far server is away depends on the machine, and nothing here is about that.
             silence = None if plan["remote"] else timedelta(seconds=SILENCE)
-            await self.run_agent(NestedMiddle, plan, run_id=id, detached=Detached(budget=None, silence=silence))
+            await self.start_run(NestedMiddle, plan, run_id=id, max_duration=None, idle_timeout=silence)
         elif what == "cancel":
-            self.cancel_run(id, reason or "")
+            self.runs.cancel(id, reason or "")
         elif what == "delete":
-            await self.delete_sub_agent(NestedMiddle, id)
-        elif self.has_sub_agent(NestedMiddle, id):
+            await self.children.delete(NestedMiddle, id)
+        elif self.children.has(NestedMiddle, id):
             await (await self.sub_agent(NestedMiddle, id)).end()
 
     async def _levels(self, run: Run) -> list[Any]:
-        if not self.has_sub_agent(NestedMiddle, run.id):
+        if not self.children.has(NestedMiddle, run.id):
             return [told(run)]
         return [told(run), *await (await self.sub_agent(NestedMiddle, run.id)).levels()]
 

@@ -121,7 +121,7 @@ class Burglar(Agent):
         except SapwoodError as error:
             return f"{type(error).__name__}: {error}"
 
-    async def run_long_sql(self, sql: str) -> str:
+    async def run_read_sql(self, sql: str) -> str:
         try:
             return repr(list(await self.read_sql(sql)))
         except SapwoodError as error:
@@ -210,7 +210,7 @@ def tools(victim: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("method", ["run_sql", "run_long_sql"])
+@pytest.mark.parametrize("method", ["run_sql", "run_read_sql"])
 async def test_no_statement_reaches_another_file_or_the_frameworks_tables(method: str) -> None:
     async with running(App(agents=[Book, Burglar]), slow_slices="allow") as world:
         book = await world.get_agent(Book, "victim")

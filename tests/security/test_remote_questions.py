@@ -71,10 +71,10 @@ async def offices(approvers: Any) -> AsyncGenerator[tuple[Any, Any, list[str], A
                 return await self.run_agent(stand_in, "go", run_id="r")
 
             async def asked(self) -> list[Question]:
-                run = self.get_run("r")
+                run = self.runs.get("r")
                 if run is not None and run.remote is not None:
                     sessions[:] = [run.remote["session"]]
-                return await self.pending_approvals()
+                return await self.questions.list()
 
         app = App(agents=[NearOffice], deps=two.bench, authenticate=by_name)
         async with served(app) as near:
@@ -181,11 +181,11 @@ async def test_the_questions_that_another_server_tells_are_bounded_in_number_and
         await mill.started()
         found: list[Question] = []
         async with asyncio.timeout(patience()):
-            while not (found := await office.pending_approvals()):  # noqa: ASYNC110 - seen from outside
+            while not (found := await office.questions.list()):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
 
         assert len(found) <= wire.MAX_QUESTIONS
         assert "large" not in {one.id for one in found}
         await mill.say()
         assert (await giving).status == "completed"
-        assert await office.pending_approvals() == []
+        assert await office.questions.list() == []
