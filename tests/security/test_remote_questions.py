@@ -21,6 +21,8 @@ from sapwood.remote import OpenQuestions, Position, RemoteQuestion, RunTransport
 from sapwood.testing import ScriptedModel, call, running, text
 from sapwood.wire import remote as wire
 
+pytestmark = pytest.mark.slow  # each starts a server
+
 NEAR = "/agents/near-office/n"
 
 
