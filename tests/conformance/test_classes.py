@@ -30,7 +30,9 @@ async def method(self: Agent) -> None: ...
 
 
 FRAMEWORK = [
-    name for name in dir(Agent) if not name.startswith("__") and name not in HOOKS | SETTINGS and name != "_actor"
+    name
+    for name in dir(Agent)
+    if not name.startswith(("__", "_sapwood_")) and name not in HOOKS | SETTINGS and name != "_actor"
 ]
 
 

@@ -66,7 +66,7 @@ class Clerk(Agent):
         await self.children.delete(self.worker, "r")
 
     async def may_answer(self, user: Any, question: Question) -> bool | str:
-        level = len(self.self_path) - 1
+        level = len(self.address.steps) - 1
         self.deps.checked.append((level, len(question.path)))
         return f"Level {level} refuses." if level == self.deps.refusing else True
 
